@@ -1,0 +1,12 @@
+"""The machine: states and moves, drivers, and the engine that executes any driver in memory.
+
+No I/O, no clock, no threads in here; `drivers/README.md` is the contract on one page.
+"""
+
+if not __name__.startswith("tubes."):
+    raise ImportError("this folder is the package tubes.drivers: import tubes.drivers, not drivers")
+
+from tubes.drivers.driver import Driver, Ranked, Registry
+from tubes.drivers.moves import CALLS, MOVES, Move, State
+
+__all__ = ["CALLS", "MOVES", "Driver", "Move", "Ranked", "Registry", "State"]

@@ -1,0 +1,158 @@
+"""A driver is a value: which options its tasks take, in which order they come, what shares a lane."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol
+
+from tubes.drivers import options as known
+from tubes.errors import DriverExists, DriverNotFound, InvalidOption, OptionNotSupported
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+_ORDERS: Final = {
+    "id": (0, 1),
+    "-id": (0, -1),
+    "pri": (1, 1),
+    "pri,id": (1, 1),
+    "pri,-id": (1, -1),
+    "-pri": (-1, 1),
+    "-pri,id": (-1, 1),
+    "-pri,-id": (-1, -1),
+}
+
+
+def check_name(what: str, name: Any) -> str:
+    """A name of a tube or a driver: 1 to 32 letters, digits, `_`, `-` or `.`, so that it is safe in any key."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        rule = "must be 1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
+        raise InvalidOption(option=what, value=name, rule=rule)
+    return name
+
+
+class Ranked(Protocol):
+    """What a `rank` hook may look at: the facts of a task that never change while it waits."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def pri(self) -> int: ...
+    @property
+    def created(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """How the tasks of a tube behave. Two drivers with equal fields are the same driver.
+
+    `options`: what `put` takes: any of `ttl ttr delay pri timeout capacity` (the last one belongs to the tube, see
+    `create_tube`) and the name of the lane.
+    `order`: which ready task comes first: `id` (oldest), `-id` (newest), `pri` (smallest number), `-pri`; after a
+    priority `,id` (the default) or `,-id` says what comes first among equals.
+    `lane`: the option that names a task's lane; of one lane at most one task is taken at a time.
+    `ttl_spares_taken`: a worker that holds a task may finish it although its ttl has run out.
+    `rank`: a hook that replaces `order`: a number from the facts of a task, small ones first, the id among equals.
+    `rank_lua`: the same as a Lua expression, for backends that run inside Redis.
+
+    >>> Driver("lifo", order="-id").order
+    '-id'
+    """
+
+    name: str
+    options: frozenset[str] = frozenset()
+    order: str = "id"
+    lane: str | None = None
+    ttl_spares_taken: bool = False
+    rank: Callable[[Ranked], float] | None = None
+    rank_lua: str | None = None
+    #: The sign of the priority (0: it plays no part) and of the id in the order.
+    signs: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        options: Iterable[str] = (),
+        order: str = "id",
+        lane: str | None = None,
+        ttl_spares_taken: bool = False,
+        rank: Callable[[Ranked], float] | None = None,
+        rank_lua: str | None = None,
+    ) -> None:
+        check_name("driver", name)
+        wanted = frozenset(options)
+        for option in sorted(wanted - {lane}):
+            if option == "utube" or option not in known.OF_TASKS | known.OF_TUBES:
+                rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | known.OF_TUBES).keys() - {'utube'})}"
+                raise InvalidOption(option="options", value=option, rule=rule)
+        if lane is not None and (lane not in wanted or lane in known.OF_TASKS.keys() - {"utube"}):
+            raise InvalidOption(option="lane", value=lane, rule="must be one of the driver's options, with a name of its own")
+        if order not in _ORDERS:
+            raise InvalidOption(option="order", value=order, rule=f"must be one of {', '.join(_ORDERS)}")
+        if _ORDERS[order][0] and "pri" not in wanted:
+            raise InvalidOption(option="order", value=order, rule="needs 'pri' among the options")
+        if rank is not None and order != "id":
+            raise InvalidOption(option="order", value=order, rule="must be left out where rank is given")
+        if rank_lua is not None and rank is None:
+            raise InvalidOption(option="rank_lua", value=rank_lua, rule="needs its Python half, rank")
+        values = (name, wanted, order, lane, ttl_spares_taken, rank, rank_lua, _ORDERS[order])
+        for slot, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, slot, value)
+
+    def check_put(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a put, checked and in the machine's units; None counts as not given."""
+        checked: dict[str, Any] = {}
+        for option, value in options.items():
+            if option not in self.options or (option not in known.OF_TASKS and option != self.lane):
+                raise self.lacks(option, known.OF_TASKS)
+            if value is not None:
+                check = known.lane if option == self.lane else known.OF_TASKS[option]
+                checked[option] = check(option, value)
+        return checked
+
+    def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a tube, checked and in the machine's units; None counts as not given."""
+        checked: dict[str, Any] = {}
+        for option, value in options.items():
+            if option not in self.options or option not in known.OF_TUBES:
+                raise self.lacks(option, known.OF_TUBES)
+            if value is not None:
+                checked[option] = known.OF_TUBES[option](option, value)
+        return checked
+
+    def lacks(self, option: str, among: Iterable[str] = ()) -> OptionNotSupported:
+        """The error for an option that this driver does not know."""
+        mine = sorted(self.options & {*among, self.lane})
+        return OptionNotSupported(driver=self.name, option=option, known=", ".join(mine) or "none")
+
+
+class Registry:
+    """The drivers that one store knows: those of the entry points `tubes.drivers`, and those registered by value."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, Driver] = {}
+
+    def register(self, driver: Driver) -> None:
+        """Add a driver. Adding an equal one again does nothing; another one under its name is refused."""
+        if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(option="driver", value=driver, rule="must be a Driver")
+        try:
+            present = self.find(driver.name)
+        except DriverNotFound:
+            present = self._drivers.setdefault(driver.name, driver)
+        if present != driver:
+            raise DriverExists(name=driver.name)
+
+    def find(self, name: str) -> Driver:
+        """The driver of this name."""
+        check_name("driver", name)
+        found = self._drivers.get(name)
+        if found is None:
+            for point in entry_points(group="tubes.drivers", name=name):
+                found = self._drivers.setdefault(name, point.load())
+        if found is None:
+            names = {point.name for point in entry_points(group="tubes.drivers")} | self._drivers.keys()
+            raise DriverNotFound(name=name, known=", ".join(sorted(names)))
+        return found

@@ -1,0 +1,334 @@
+"""Executes any driver in memory: the verbs of one tube, each a move of one task or of several.
+
+The engine takes the time as an argument, `now` in microseconds; it has no clock, no lock and does no I/O. Whoever
+calls it runs `expire` first, so that what is due by `now` has happened before the verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from sortedcontainers import SortedDict
+
+from tubes.drivers.driver import Driver
+from tubes.drivers.entry import Entry, Hold
+from tubes.drivers.lanes import Lanes
+from tubes.drivers.moves import CALLS, MOVES, State
+from tubes.drivers.options import NO_LANE
+from tubes.drivers.ready import Ready
+from tubes.drivers.timers import Timers
+from tubes.errors import InvalidOption, TaskNotFound, TaskNotTaken
+
+_READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
+
+
+class Engine:
+    """The tasks of one tube, and the verbs on them.
+
+    A verb answers the entry that it moved, or raises `TaskNotTaken` or `TaskNotFound` and changes nothing. `listener`,
+    where there is one, hears of every move: the entry, and the name of the event.
+    """
+
+    def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
+        options = options or {}
+        self.name: Final = name
+        self.driver: Final = driver
+        self.listener: Callable[[Entry, str], None] | None = None
+        self.calls: Final = dict.fromkeys(CALLS, 0)
+        self.holds: Final[list[Hold]] = []
+        self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
+        self._pri: Final[int] = options.get("pri", 0)
+        self._ttl: Final[int | None] = options.get("ttl")
+        self._ttr: Final[int | None] = options.get("ttr", self._ttl)
+        self._capacity: Final[int] = options.get("capacity", 0)
+        self._signs: Final = driver.signs
+        self._next_id = 0
+        self._turns = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        newest_first = self._signs[1] < 0
+        self.tasks: dict[int, Entry] = {}
+        self.timers = Timers()
+        self.taken = 0
+        self._delayed = 0
+        self._offers = Ready(newest_first=newest_first)
+        self._lanes = Lanes(self._offers, newest_first=newest_first) if self.driver.lane else None
+        self._buried: SortedDict[Any, Entry] = SortedDict()
+
+    # -- the one place where a state changes -----------------------------------------------------------------------
+
+    def _move(self, entry: Entry, why: str, now: int, hold: Hold | None = None) -> None:
+        was = entry.state
+        to, event, counts = MOVES[why][was]
+        lane = entry.lane
+        # Leave.
+        if was is _READY:
+            index = entry.index
+            if index is not None:
+                index.discard(entry)
+            if lane is not None and lane.head is entry:
+                lane.head = None
+        elif was is _TAKEN:
+            self.taken -= 1
+            if entry.hold is not None:
+                del entry.hold[entry.id]
+                entry.hold = None
+            if lane is not None:
+                lane.taken -= 1
+        elif was is _BURIED:
+            del self._buried[entry.rank]
+        elif was is _DELAYED:
+            self._delayed -= 1
+        # Enter.
+        entry.state = to
+        if to is _READY:
+            if lane is None:
+                self._offers.push(entry)
+            else:
+                lane.push(entry)
+        elif to is _TAKEN:
+            self.taken += 1
+            entry.hold = hold
+            if hold is not None:
+                hold[entry.id] = entry
+            if lane is not None:
+                lane.taken += 1
+        elif to is _BURIED:
+            self._buried[entry.rank] = entry
+        elif to is _DELAYED:
+            self._delayed += 1
+        else:
+            del self.tasks[entry.id]
+        # Watch the time.
+        if self.timed:
+            self._watch(entry, now)
+        # Offer a neighbour.
+        if lane is not None:
+            lane.offer()
+            if to is _DONE:
+                lane.leave()
+        # Tell.
+        for call in counts:
+            self.calls[call] += 1
+        if self.listener is not None:
+            self.listener(entry, event)
+
+    def _watch(self, entry: Entry, now: int) -> None:
+        """Note when the entry moves next by itself."""
+        state = entry.state
+        dead = entry.dead
+        if state is _READY or state is _BURIED:
+            entry.until = None
+            entry.due = dead
+        elif state is _DONE:
+            entry.due = None
+            return
+        else:
+            entry.due = entry.until
+            ends = state is _TAKEN and not self.driver.ttl_spares_taken
+            if ends and dead is not None and (entry.due is None or dead < entry.due):
+                entry.due = dead
+        self.timers.set(entry, now, len(self.tasks))
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def expire(self, now: int) -> None:
+        """Let happen what is due by now: delays end, times to run and to live run out, in the order of their moments."""
+        while self.timers.soonest <= now:
+            entry = self.timers.pop(now)
+            if entry is None:
+                return
+            if entry.state is _DELAYED:
+                self._move(entry, "delay", now)
+            elif entry.state is _TAKEN:
+                self._move(entry, "ttr", now)
+            else:
+                self._move(entry, "ttl", now)
+
+    # -- verbs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether a put has no room."""
+        return self._capacity > 0 and len(self.tasks) >= self._capacity
+
+    def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
+        """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""
+        id = self._next_id
+        if options:
+            delay = options.get("delay", 0)
+            ttl = options.get("ttl", self._ttl)
+            entry = Entry(id, data, options.get("pri", self._pri), now, ttl, options.get("ttr", self._ttr))
+            if delay:
+                entry.until = now + delay
+                if ttl is not None:
+                    entry.ttl = ttl = ttl + delay
+        else:
+            delay = 0
+            ttl = self._ttl
+            entry = Entry(id, data, self._pri, now, ttl, self._ttr)
+        if ttl is not None:
+            entry.dead = now + ttl
+        self._rank(entry)
+        if self._lanes is not None:
+            entry.utube = options.get(self.driver.lane)
+            self._lanes.join(entry, NO_LANE if entry.utube is None else entry.utube)
+        self._next_id = id + 1
+        self.tasks[id] = entry
+        self._move(entry, "put_delayed" if delay else "put", now)
+        return entry
+
+    def _rank(self, entry: Entry) -> None:
+        """Give a new entry its place, which it keeps for life."""
+        if self.driver.rank is not None:
+            rank = self.driver.rank(entry)
+            if not isinstance(rank, (int, float)) or rank != rank:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidOption(option="rank", value=rank, rule=f"driver {self.driver.name!r} must rank by numbers")
+            entry.rank = (rank, entry.id)
+            entry.line = None
+            return
+        pri_sign, id_sign = self._signs
+        if pri_sign:
+            entry.line = entry.pri * pri_sign
+            entry.rank = (entry.line << 64) + entry.id * id_sign
+        elif id_sign < 0:
+            entry.rank = -entry.id
+
+    def take(self, now: int, hold: Hold) -> Entry | None:
+        """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
+        entry = self._offers.pop()
+        if entry is not None:
+            self._turns = entry.turn = self._turns + 1
+            entry.attempts += 1
+            entry.until = None if entry.ttr is None else now + entry.ttr
+            self._move(entry, "take", now, hold)
+        return entry
+
+    def held(self, hold: Hold, id: int, turn: int = 0) -> Entry:
+        """The task if this hold has it (and, if a turn is named, has it by that take), else `TaskNotTaken`."""
+        entry = hold.get(id)
+        if entry is None or (turn and entry.turn != turn):
+            raise TaskNotTaken(id=id, tube=self.name)
+        return entry
+
+    def ack(self, now: int, entry: Entry) -> None:
+        """A held task is done."""
+        self._move(entry, "ack", now)
+
+    def release(self, now: int, entry: Entry, delay: int = 0) -> None:
+        """A held task goes back to its place, now or after a delay, by which its life is prolonged."""
+        if delay:
+            entry.until = now + delay
+            self._prolong(entry, delay)
+        self._move(entry, "release_delayed" if delay else "release", now)
+
+    def untake(self, now: int, entry: Entry) -> None:
+        """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
+        entry.attempts -= 1
+        self.calls["take"] -= 1
+        self._move(entry, "untake", now)
+
+    def touch(self, now: int, entry: Entry, span: int) -> None:
+        """Give a held task more time to run, and to live, now and for later takes."""
+        if not span:
+            return
+        if entry.ttr is not None:
+            entry.ttr += span
+        if entry.until is not None:
+            entry.until += span
+        self._prolong(entry, span)
+        self._move(entry, "touch", now, entry.hold)
+
+    @staticmethod
+    def _prolong(entry: Entry, span: int) -> None:
+        if entry.ttl is not None and entry.dead is not None:
+            entry.ttl += span
+            entry.dead += span
+
+    def find(self, id: int) -> Entry:
+        """The task, in whatever state, else `TaskNotFound`."""
+        try:
+            return self.tasks[id]
+        except KeyError:
+            raise TaskNotFound(id=id, tube=self.name) from None
+
+    def bury(self, now: int, entry: Entry) -> None:
+        """Put a task aside until it is kicked; a buried one stays as it is."""
+        if entry.state is not _BURIED:
+            self._move(entry, "bury", now)
+
+    def kick(self, now: int, count: int) -> int:
+        """Make up to so many buried tasks ready, in the order of their places; answers how many. Cost: O(log n) each."""
+        kicked = min(count, len(self._buried))
+        for _ in range(kicked):
+            self._move(self._buried.peekitem(0)[1], "kick", now)
+        return kicked
+
+    def delete(self, now: int, entry: Entry) -> None:
+        """Remove a task in whatever state."""
+        self._move(entry, "delete", now)
+
+    def release_held(self, now: int, hold: Hold) -> None:
+        """Release all that one session holds, in the order of the ids."""
+        for _, entry in sorted(hold.items()):
+            self._move(entry, "release", now)
+
+    def release_all(self, now: int) -> None:
+        """Release all taken tasks, whoever holds them, in the order of the ids."""
+        taken = (item for hold in self.holds for item in hold.items())
+        for _, entry in sorted(taken):
+            self._move(entry, "release", now)
+
+    def truncate(self) -> None:
+        """Remove all tasks at once. No listener hears of it, counts and ids go on."""
+        for hold in self.holds:
+            hold.clear()
+        self._clear()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks there are by state. Cost: O(1)."""
+        total = len(self.tasks)
+        buried = len(self._buried)
+        return {
+            "ready": total - self.taken - buried - self._delayed,
+            "taken": self.taken,
+            "buried": buried,
+            "delayed": self._delayed,
+            "done": self.calls["ack"] + self.calls["delete"],
+            "total": total,
+        }
+
+    def _check(self) -> None:
+        """Assert what must hold between any two verbs. For tests; cost: O(n)."""
+        by_state: dict[State | None, list[Entry]] = {state: [] for state in State}
+        for id, entry in self.tasks.items():
+            assert entry.id == id
+            by_state[entry.state].append(entry)
+        assert not by_state[_DONE]
+        assert len(by_state[_TAKEN]) == self.taken == sum(map(len, self.holds))
+        assert len(by_state[_DELAYED]) == self._delayed
+        assert by_state[_BURIED] == sorted(self._buried.values(), key=lambda entry: entry.id)
+        for entry in self.tasks.values():
+            assert (entry.hold is not None) == (entry.state is _TAKEN)
+            assert entry.hold is None or entry.hold[entry.id] is entry
+            assert (entry.index is not None) == (entry.state is _READY)
+            assert entry.due is None or (entry.queued is not None and self.timers.soonest <= entry.queued <= entry.due)
+        self._check_offers(by_state[_READY], by_state[_TAKEN])
+
+    def _check_offers(self, ready: Iterable[Entry], taken: Iterable[Entry]) -> None:
+        offered = {entry.id for entry in ready if entry.index is self._offers}
+        if self._lanes is None:
+            assert offered == {entry.id for entry in ready}
+            return
+        busy = [entry.lane for entry in taken]
+        assert len(busy) == len(set(busy)), "two taken tasks in one lane"
+        best: dict[Any, Entry] = {}
+        for entry in ready:
+            if entry.lane not in busy and (entry.lane not in best or entry.rank < best[entry.lane].rank):
+                best[entry.lane] = entry
+        assert offered == {entry.id for entry in best.values()}
+

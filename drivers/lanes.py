@@ -1,0 +1,76 @@
+"""Lanes: of each one, at most one task is taken at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tubes.drivers.ready import Ready
+
+if TYPE_CHECKING:
+    from tubes.drivers.entry import Entry
+
+
+class Lanes:
+    """The lanes of a tube. The best ready task of every free lane is on offer, the others stand behind it.
+
+    So a take looks only at what may be taken, however many tasks wait behind busy lanes.
+    """
+
+    def __init__(self, offers: Ready, *, newest_first: bool) -> None:
+        self.offers: Final = offers
+        self.newest_first: Final = newest_first
+        self.by_name: Final[dict[str, Lane]] = {}
+
+    def join(self, entry: Entry, name: str) -> None:
+        """A new task belongs to this lane."""
+        lane = self.by_name.get(name)
+        if lane is None:
+            lane = self.by_name[name] = Lane(name, self)
+        lane.living += 1
+        entry.lane = lane
+
+
+class Lane:
+    """One lane: how many of its tasks live, how many are taken, which one is on offer, what stands behind it."""
+
+    __slots__ = ("behind", "head", "lanes", "living", "name", "taken")
+
+    def __init__(self, name: str, lanes: Lanes) -> None:
+        self.name: Final = name
+        self.lanes: Final = lanes
+        self.living = 0
+        self.taken = 0
+        self.head: Entry | None = None
+        self.behind: Ready | None = None
+
+    def push(self, entry: Entry) -> None:
+        """A task of the lane is ready: on offer if it is the best one of a free lane, else behind."""
+        head = self.head
+        if self.taken or (head is not None and head.rank < entry.rank):
+            self._stand_behind(entry)
+            return
+        if head is not None:
+            self.lanes.offers.discard(head)
+            self._stand_behind(head)
+        self.head = entry
+        self.lanes.offers.push(entry)
+
+    def offer(self) -> None:
+        """Put the best task on offer, if the lane is free and has none there."""
+        if self.behind is not None and self.head is None and not self.taken:
+            self.head = self.behind.pop()
+            if self.head is None:
+                self.behind = None
+            else:
+                self.lanes.offers.push(self.head)
+
+    def leave(self) -> None:
+        """A task of the lane is done; a lane without tasks is forgotten."""
+        self.living -= 1
+        if not self.living:
+            del self.lanes.by_name[self.name]
+
+    def _stand_behind(self, entry: Entry) -> None:
+        if self.behind is None:
+            self.behind = Ready(newest_first=self.lanes.newest_first, short=True)
+        self.behind.push(entry)

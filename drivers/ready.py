@@ -1,0 +1,126 @@
+"""Ready tasks in the order of their rank."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tubes.drivers.entry import Entry
+
+# So many priorities get a line of their own; the others share the heap.
+_LINES: Final = 32
+# A lane with no more tasks than this needs no lines: most lanes of a crawler are short.
+_SHORT: Final = 8
+# Tasks that left are forgotten when they are more than the ones that stay, and more than this.
+_STALE: Final = 64
+
+_NO_LINES: Final[dict[Any, deque[Entry]]] = {}
+
+
+class Ready:
+    """Entries by rank. Push and pop are O(1) for tasks that come in order, O(log n) for the ones that come back.
+
+    New tasks of one priority come in order, so each priority has a line that only grows at its end; whatever would
+    jump a line (a task that returns to its own place) goes to the heap `back`, and the best of both is the first.
+    A task that leaves from the middle stays where it is and is passed over later: `entry.index` says where it counts.
+    """
+
+    __slots__ = ("_back", "_keys", "_lines", "_rising", "_stale")
+
+    def __init__(self, *, newest_first: bool = False, short: bool = False) -> None:
+        self._rising = not newest_first
+        self._lines: dict[Any, deque[Entry]] = _NO_LINES if short else {}
+        self._keys: list[Any] = []
+        self._back: list[tuple[Any, Entry]] = []
+        self._stale = 0
+
+    def push(self, entry: Entry) -> None:
+        """Add an entry."""
+        entry.index = self
+        line = self._lines.get(entry.line)
+        if line is None:
+            line = self._open(entry.line)
+        if line is not None and (not line or (line[-1].rank < entry.rank) is self._rising):
+            line.append(entry)
+        else:
+            heappush(self._back, (entry.rank, entry))
+
+    def pop(self) -> Entry | None:
+        """Take out the entry with the smallest rank; None if there is none."""
+        best: Entry | None = None
+        line: deque[Entry] | None = None
+        end = 0 if self._rising else -1
+        for key in self._keys:
+            line = self._lines[key]
+            while line:
+                best = line[end]
+                if best.index is self:
+                    break
+                line.pop() if end else line.popleft()
+                self._stale -= 1
+                best = None
+            if best is not None:
+                break
+        back = self._back
+        while back:
+            rank, entry = back[0]
+            if entry.index is not self:
+                heappop(back)
+                self._stale -= 1
+            elif best is None or rank < best.rank:
+                heappop(back)
+                entry.index = None
+                return entry
+            else:
+                break
+        if best is not None and line is not None:
+            line.pop() if end else line.popleft()
+            best.index = None
+        return best
+
+    def discard(self, entry: Entry) -> None:
+        """Take out an entry, wherever it stands. O(1), amortized."""
+        entry.index = None
+        self._stale += 1
+        if self._stale > _STALE and self._stale * 2 > self.kept():
+            self._compact()
+
+    def kept(self) -> int:
+        """How many entries are kept, those that have left included."""
+        return len(self._back) + sum(map(len, self._lines.values()))
+
+    def _open(self, key: Any) -> deque[Entry] | None:
+        """A line for this key, if one is worth its memory. A key of None never has one."""
+        if key is None:
+            return None
+        if self._lines is _NO_LINES:
+            if len(self._back) < _SHORT:
+                return None
+            self._lines = {}
+        if len(self._lines) >= _LINES:
+            for empty in [other for other, line in self._lines.items() if not line]:
+                del self._lines[empty]
+                self._keys.remove(empty)
+            if len(self._lines) >= _LINES:
+                return None
+        line = self._lines[key] = deque()
+        insort(self._keys, key)
+        return line
+
+    def _compact(self) -> None:
+        seen: set[int] = set()
+
+        def stays(entry: Entry) -> bool:
+            if entry.index is not self or entry.id in seen:
+                return False
+            seen.add(entry.id)
+            return True
+
+        for key, line in self._lines.items():
+            self._lines[key] = deque(filter(stays, line))
+        self._back = [pair for pair in self._back if stays(pair[1])]
+        heapify(self._back)
+        self._stale = 0

@@ -1,0 +1,75 @@
+"""Task tubes with the semantics of Tarantool's queue, in memory with nothing to start.
+
+>>> import tubes
+>>> with tubes.connect() as queue:
+...     crawl = queue.create_tube("crawl", "utubettl", ttr=60)
+...     _ = crawl.put({"url": "https://example.com/"}, utube="example.com", pri=1)
+...     with crawl.taking(timeout=5) as task:
+...         print(task.data["url"])
+https://example.com/
+"""
+
+from tubes.clock import Clock, SystemClock
+from tubes.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
+from tubes.drivers.driver import Driver
+from tubes.drivers.moves import MOVES, State
+from tubes.errors import (
+    CodecError,
+    ConnectionLost,
+    DriverExists,
+    DriverNotFound,
+    InvalidOption,
+    NothingReady,
+    OptionNotSupported,
+    QueueClosed,
+    QueueForked,
+    SessionNotFound,
+    TaskNotFound,
+    TaskNotTaken,
+    TubeBusy,
+    TubeExists,
+    TubeNotFound,
+    TubesError,
+)
+from tubes.statistics import Statistics
+from tubes.sync import Queue, Tube, connect
+from tubes.task import AsyncTask, Task
+
+# After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
+from tubes import aio, testing  # isort: skip
+
+__all__ = [
+    "MOVES",
+    "AsyncTask",
+    "Clock",
+    "Codec",
+    "CodecError",
+    "ConnectionLost",
+    "Driver",
+    "DriverExists",
+    "DriverNotFound",
+    "InvalidOption",
+    "JsonCodec",
+    "MsgpackCodec",
+    "NothingReady",
+    "OptionNotSupported",
+    "Queue",
+    "QueueClosed",
+    "QueueForked",
+    "RawCodec",
+    "SessionNotFound",
+    "State",
+    "Statistics",
+    "SystemClock",
+    "Task",
+    "TaskNotFound",
+    "TaskNotTaken",
+    "Tube",
+    "TubeBusy",
+    "TubeExists",
+    "TubeNotFound",
+    "TubesError",
+    "aio",
+    "connect",
+    "testing",
+]

@@ -1,0 +1,278 @@
+"""The face for asyncio: `connect`, `AsyncQueue` and `AsyncTube`. The same names as in `sync.py`, awaited.
+
+What a method promises, costs and raises stands at its twin. Waiting never blocks the event loop, and a cancelled take
+loses nothing. Threads and event loops may share one store: each wakes the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, overload
+from uuid import UUID
+
+from typing_extensions import Self
+
+from tubes import flows, urls
+from tubes.clock import Clock
+from tubes.codecs import Codec
+from tubes.drivers.driver import Driver
+from tubes.drivers.options import micros
+from tubes.errors import InvalidOption, NothingReady, QueueClosed, TaskNotTaken
+from tubes.memory import Home, Member, Port
+from tubes.statistics import Statistics
+from tubes.task import AsyncTask, log_lost
+from tubes.waiters import LoopWaiter
+
+
+def connect(
+    url: str = "memory://",
+    *,
+    codec: str | Codec | None = None,
+    clock: Clock | None = None,
+    session_ttl: float = 30.0,
+) -> AsyncQueue:
+    """Connect to a queue from asyncio; see `tubes.connect`.
+
+    >>> import asyncio, tubes.aio
+    >>> async def main():
+    ...     async with tubes.aio.connect() as queue:
+    ...         tube = await queue.create_tube("mail")
+    ...         await tube.put("hello")
+    ...         async with tube.taking(timeout=0) as task:
+    ...             print(task.data)
+    >>> asyncio.run(main())
+    hello
+    """
+    return AsyncQueue(urls.connect(url, codec, clock, session_ttl))
+
+
+class AsyncQueue:
+    """A session with a queue, for the tasks of one or several event loops: a `Queue` whose methods are awaited.
+
+    As an `async with` it is closed at the end.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    async def create_tube(
+        self,
+        name: str,
+        driver: str | Driver = "fifo",
+        *,
+        if_not_exists: bool = False,
+        temporary: bool = False,
+        **options: Any,
+    ) -> AsyncTube:
+        """See `Queue.create_tube`."""
+        self._member.check()
+        return self._tube(self._member.store.create(name, driver, if_not_exists, temporary, options))
+
+    async def tube(self, name: str) -> AsyncTube:
+        """See `Queue.tube`."""
+        self._member.check()
+        return self._tube(self._member.store.find(name))
+
+    async def tubes(self) -> list[str]:
+        """See `Queue.tubes`."""
+        return self._member.names()
+
+    @overload
+    async def statistics(self, name: str) -> Statistics: ...
+    @overload
+    async def statistics(self, name: None = None) -> dict[str, Statistics]: ...
+    async def statistics(self, name: str | None = None) -> Statistics | dict[str, Statistics]:
+        """See `Queue.statistics`."""
+        if name is not None:
+            return await (await self.tube(name)).statistics()
+        return {name: await self.statistics(name) for name in await self.tubes()}
+
+    async def session(self) -> AsyncQueue:
+        """See `Queue.session`."""
+        return AsyncQueue(self._member.sibling())
+
+    async def identify(self, uuid: str | UUID | None = None) -> str:
+        """See `Queue.identify`."""
+        return self._member.identify(uuid)
+
+    async def register_driver(self, driver: Driver) -> None:
+        """See `Queue.register_driver`."""
+        self._member.check()
+        self._member.store.registry.register(driver)
+
+    async def detach(self) -> None:
+        """See `Queue.detach`."""
+        self._member.close(lost=True)
+
+    async def close(self) -> None:
+        """See `Queue.close`."""
+        self._member.close()
+
+    def _tube(self, home: Home) -> AsyncTube:
+        tube: AsyncTube = self._member.port(home, AsyncTask, AsyncTube).tube
+        return tube
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` or `detach` was called."""
+        return self._member.closed is not None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self._member.store.url}{' closed' if self.closed else ''}>"
+
+
+class AsyncTube:
+    """One tube, as one session sees it: a `Tube` whose methods are awaited."""
+
+    def __init__(self, port: Port[AsyncTask]) -> None:
+        self._port = port
+        self.name = port.home.name
+        self.driver = port.home.driver
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    async def put(self, data: Any, **options: Any) -> AsyncTask:
+        """See `Tube.put`."""
+        if options and options.get("timeout"):
+            return await _run(flows.wait(self._port, LoopWaiter(self._port.clock, *self._port.request(data, options))))
+        task: Any = self._port.put(data, options)  # None only where a tube is full, see above.
+        return task
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    async def take(self, timeout: float | None = None) -> AsyncTask | None:
+        """See `Tube.take`."""
+        if timeout is not None and (timeout := micros("timeout", timeout)) == 0:
+            return self._port.take()
+        task: AsyncTask | None = self._port.take()
+        if task is None:
+            task = await _run(flows.wait(self._port, LoopWaiter(self._port.clock, timeout)))
+        return task
+
+    @asynccontextmanager
+    async def taking(self, timeout: float | None = None) -> AsyncIterator[AsyncTask]:
+        """See `Tube.taking`."""
+        task = await self.take(timeout)
+        if task is None:
+            raise NothingReady(tube=self.name, timeout=timeout)
+        async with task:
+            yield task
+
+    async def __aiter__(self) -> AsyncIterator[AsyncTask]:
+        """See `Tube.__iter__`."""
+        with suppress(QueueClosed):
+            while (task := await self.take()) is not None:
+                try:
+                    async with task:
+                        yield task
+                except TaskNotTaken as lost:
+                    log_lost(lost)
+
+    # -- what the taker does -------------------------------------------------------------------------------------------
+
+    async def ack(self, task: AsyncTask | int) -> AsyncTask:
+        """See `Tube.ack`."""
+        return self._port.ack(task)
+
+    async def release(self, task: AsyncTask | int, delay: float | None = None) -> AsyncTask:
+        """See `Tube.release`."""
+        return self._port.release(task, delay)
+
+    async def touch(self, task: AsyncTask | int, seconds: float) -> AsyncTask:
+        """See `Tube.touch`."""
+        return self._port.touch(task, seconds)
+
+    # -- what anybody may do -------------------------------------------------------------------------------------------
+
+    async def bury(self, task: AsyncTask | int) -> AsyncTask:
+        """See `Tube.bury`."""
+        return self._port.bury(task)
+
+    async def kick(self, count: int = 1) -> int:
+        """See `Tube.kick`."""
+        return self._port.kick(count)
+
+    async def peek(self, task: AsyncTask | int) -> AsyncTask:
+        """See `Tube.peek`."""
+        return self._port.peek(task)
+
+    async def delete(self, task: AsyncTask | int) -> AsyncTask:
+        """See `Tube.delete`."""
+        return self._port.delete(task)
+
+    async def release_all(self) -> None:
+        """See `Tube.release_all`."""
+        self._port.release_all()
+
+    async def truncate(self) -> None:
+        """See `Tube.truncate`."""
+        self._port.truncate()
+
+    async def drop(self, *, force: bool = False) -> None:
+        """See `Tube.drop`."""
+        self._port.drop(force)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def statistics(self) -> Statistics:
+        """See `Tube.statistics`."""
+        return self._port.statistics()
+
+    async def on_task_change(self, callback: Callable[[AsyncTask, str], object] | None) -> Callable[[AsyncTask, str], object] | None:
+        """See `Tube.on_task_change`."""
+        if inspect.iscoroutinefunction(callback):
+            raise InvalidOption(option="callback", value=callback, rule="must be a plain function: it is not awaited")
+        before = self._port.listen(None if callback is None else _LoopListener(callback))
+        return before.callback if isinstance(before, _LoopListener) else before
+
+    def __repr__(self) -> str:
+        return f"<AsyncTube {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+async def _run(flow: Generator[LoopWaiter, None, Any]) -> Any:
+    """Run a flow in this task."""
+    try:
+        waiter = next(flow)
+        while True:
+            try:
+                await waiter.sleep()
+            except BaseException as error:
+                waiter = flow.throw(error)
+            else:
+                waiter = next(flow)
+    except StopIteration as stop:
+        return stop.value
+
+
+class _LoopListener:
+    """Calls back in the event loop that registered it, in the order of the changes, whichever thread made them."""
+
+    def __init__(self, callback: Callable[[AsyncTask, str], object]) -> None:
+        self.callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[tuple[AsyncTask, str]] = deque()
+
+    def __call__(self, task: AsyncTask, event: str) -> None:
+        self._pending.append((task, event))
+        if asyncio._get_running_loop() is self._loop:
+            self._hear()
+        else:
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        while self._pending:
+            task, event = self._pending.popleft()
+            self.callback(task, event)

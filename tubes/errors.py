@@ -1,0 +1,85 @@
+"""Every error that tubes raises. The first line of an error's docstring is its message.
+
+When an error is raised nothing has been changed.
+"""
+
+from __future__ import annotations
+
+from inspect import getdoc
+from typing import Any
+
+
+class TubesError(Exception):
+    """the queue could not do this."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        first = (getdoc(type(self)) or "").partition("\n")[0]
+        super().__init__(first.format_map(facts))
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), self.facts)
+
+
+def _rebuild(kind: type[TubesError], facts: dict[str, Any]) -> TubesError:
+    return kind(**facts)
+
+
+class TubeNotFound(TubesError, LookupError):
+    """there is no tube {name!r}: create it with create_tube, or see whether it was dropped."""
+
+
+class TubeExists(TubesError):
+    """tube {name!r} exists already: {why}."""
+
+
+class TubeBusy(TubesError):
+    """tube {name!r} cannot be dropped: {taken} of its tasks are taken and {waiting} callers wait on it."""
+
+
+class DriverNotFound(TubesError, LookupError):
+    """there is no driver {name!r}: the known ones are {known}."""
+
+
+class DriverExists(TubesError):
+    """another driver is registered under the name {name!r}."""
+
+
+class SessionNotFound(TubesError, LookupError):
+    """there is no session {uuid}: it never was, or it has ended and its tasks were released."""
+
+
+class QueueClosed(TubesError):
+    """this queue is closed: {why}."""
+
+
+class QueueForked(QueueClosed):
+    """this queue belongs to process {parent}: a forked child cannot share its memory, so connect() anew in process {child}."""
+
+
+class TaskNotFound(TubesError, LookupError):
+    """there is no task {id} in tube {tube!r}: it never was, or it is done."""
+
+
+class TaskNotTaken(TubesError):
+    """task {id} of tube {tube!r} is not taken by this session: it was never taken, its time to run is over, or somebody else holds it."""
+
+
+class NothingReady(TubesError):
+    """no task of tube {tube!r} became ready within {timeout} s."""
+
+
+class OptionNotSupported(TubesError, ValueError):
+    """driver {driver!r} has no option {option!r}: it knows {known}."""
+
+
+class InvalidOption(TubesError, ValueError):
+    """{option}={value!r}: {rule}."""
+
+
+class CodecError(TubesError, ValueError):
+    """codec {codec!r} cannot {action} {value}: {why}."""
+
+
+class ConnectionLost(TubesError, ConnectionError):
+    """the connection to {url} was lost: {why}."""

@@ -1,0 +1,346 @@
+"""The face for threads: `Queue` and `Tube`. `aio.py` is its twin for asyncio; a test compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, overload
+from uuid import UUID
+
+from typing_extensions import Self
+
+from tubes import flows, urls
+from tubes.clock import Clock
+from tubes.codecs import Codec
+from tubes.drivers.driver import Driver
+from tubes.drivers.options import micros
+from tubes.errors import NothingReady, QueueClosed, TaskNotTaken
+from tubes.memory import Home, Member, Port
+from tubes.statistics import Statistics
+from tubes.task import Task, log_lost
+from tubes.waiters import ThreadWaiter
+
+
+def connect(
+    url: str = "memory://",
+    *,
+    codec: str | Codec | None = None,
+    clock: Clock | None = None,
+    session_ttl: float = 30.0,
+) -> Queue:
+    """Connect to a queue; the connection is a session, to which the tasks that it takes belong.
+
+    `url`: `memory://` is private to the answered Queue and the sessions made from it; `memory://name` is shared by
+    name in the process and lives as long as it.
+    `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are.
+    `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
+    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`.
+
+    Raises `InvalidOption` for a URL, codec or option that is not understood.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     queue.tubes()
+    []
+    """
+    return Queue(urls.connect(url, codec, clock, session_ttl))
+
+
+class Queue:
+    """A session with a queue: its tubes, and what it has taken from them. Safe to share between threads.
+
+    As a context manager it is closed at the end. Every method raises `QueueClosed` once it is closed, and
+    `QueueForked` in a forked child.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def create_tube(
+        self,
+        name: str,
+        driver: str | Driver = "fifo",
+        *,
+        if_not_exists: bool = False,
+        temporary: bool = False,
+        **options: Any,
+    ) -> Tube:
+        """Create a tube. O(1).
+
+        `name`: 1 to 32 letters, digits, `_`, `-` or `.`.
+        `driver`: a registered name, or a `Driver`, which is registered with it.
+        `if_not_exists`: answer the living tube if there is one with this driver and these options.
+        `temporary`: it need not outlive a restart of the server; in memory nothing does.
+        `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
+        tube's ttl if left out) and `pri`; `capacity`, the number of tasks that have room (0: any).
+
+        Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     queue.create_tube("crawl", "utubettl", ttr=60)
+        <Tube 'crawl' (utubettl) of memory://>
+        """
+        self._member.check()
+        return self._tube(self._member.store.create(name, driver, if_not_exists, temporary, options))
+
+    def tube(self, name: str) -> Tube:
+        """The tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
+        self._member.check()
+        return self._tube(self._member.store.find(name))
+
+    def tubes(self) -> list[str]:
+        """The names of all tubes, sorted."""
+        return self._member.names()
+
+    @overload
+    def statistics(self, name: str) -> Statistics: ...
+    @overload
+    def statistics(self, name: None = None) -> dict[str, Statistics]: ...
+    def statistics(self, name: str | None = None) -> Statistics | dict[str, Statistics]:
+        """The `Statistics` of one tube, or without a name those of all by name. Raises `TubeNotFound`."""
+        if name is not None:
+            return self.tube(name).statistics()
+        return {name: self.tube(name).statistics() for name in self.tubes()}
+
+    def session(self) -> Queue:
+        """Another session on the same queue; it is closed by itself."""
+        return Queue(self._member.sibling())
+
+    def identify(self, uuid: str | UUID | None = None) -> str:
+        """The uuid of this session; with a uuid, join that session first.
+
+        Connections of one session hold tasks together: what one takes another may ack. The session ends, and releases
+        what it holds, when its last connection is closed. Joining leaves the session that this connection had.
+
+        Raises `SessionNotFound` if there is no such session, `InvalidOption` if it is no uuid.
+        """
+        return self._member.identify(uuid)
+
+    def register_driver(self, driver: Driver) -> None:
+        """Let tubes be created with a driver of your own. Raises `DriverExists` if another one has its name."""
+        self._member.check()
+        self._member.store.registry.register(driver)
+
+    def detach(self) -> None:
+        """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it."""
+        self._member.close(lost=True)
+
+    def close(self) -> None:
+        """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. Closing again is fine."""
+        self._member.close()
+
+    def _tube(self, home: Home) -> Tube:
+        tube: Tube = self._member.port(home, Task, Tube).tube
+        return tube
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` or `detach` was called."""
+        return self._member.closed is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self._member.store.url}{' closed' if self.closed else ''}>"
+
+
+class Tube:
+    """One tube, as one session sees it. Safe to share between threads.
+
+    Where a method takes a task it takes a `Task` or an id. A `Task` that was taken speaks for its own take only: when
+    its time to run is over and the task was taken again, by whomever, its verbs raise `TaskNotTaken`.
+
+    Every method raises `QueueClosed` once the queue is closed, `TubeNotFound` once the tube is dropped, and
+    `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
+    """
+
+    def __init__(self, port: Port[Task]) -> None:
+        self._port = port
+        self.name = port.home.name
+        self.driver = port.home.driver
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    def put(self, data: Any, **options: Any) -> Task:
+        """Add a task. O(1); O(log n) where priorities are many.
+
+        `options`, as far as the driver knows them:
+        `utube`: the lane, a string;
+        `pri`: the priority, 0 (first) to 4294967295;
+        `delay`: seconds until the task becomes ready, by which its ttl is prolonged;
+        `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
+        `ttr`: seconds to run: past them a taken task is ready again;
+        `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None.
+
+        Raises `OptionNotSupported` for an option that the driver lacks, `CodecError` for data that the codec refuses.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl")
+        ...     tube.put({"to": "ann"}, delay=5)
+        Task(id=0, state='~', data={'to': 'ann'}, tube='mail')
+        """
+        if options and options.get("timeout"):
+            return _run(flows.wait(self._port, ThreadWaiter(self._port.clock, *self._port.request(data, options))))
+        task: Any = self._port.put(data, options)  # None only where a tube is full, see above.
+        return task
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def take(self, timeout: float | None = None) -> Task | None:
+        """Take the first task that may be taken. O(1), O(log n) at most.
+
+        `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
+        which they came. Answers None when the time is over.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tube.take(timeout=0) is None
+        True
+        """
+        if timeout is not None and (timeout := micros("timeout", timeout)) == 0:
+            return self._port.take()
+        task: Task | None = self._port.take()
+        if task is None:
+            task = _run(flows.wait(self._port, ThreadWaiter(self._port.clock, timeout)))
+        return task
+
+    @contextmanager
+    def taking(self, timeout: float | None = None) -> Iterator[Task]:
+        """Take a task for a block: acked when the block ends, released when it raises. Raises `NothingReady` if none came.
+
+        Where having no task is nothing special, ask first: `if task := tube.take(5):` and then `with task:`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     with tube.taking(timeout=0) as task:
+        ...         print(task.data)
+        Traceback (most recent call last):
+        tubes.errors.NothingReady: no task of tube 'mail' became ready within 0 s.
+        """
+        task = self.take(timeout)
+        if task is None:
+            raise NothingReady(tube=self.name, timeout=timeout)
+        with task:
+            yield task
+
+    def __iter__(self) -> Iterator[Task]:
+        """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
+
+        When the loop is left by `break` or by an exception, its last task is released, unless it was dealt with.
+        A task that was lost meanwhile (its time to run was over) is logged, and the loop goes on.
+        """
+        with suppress(QueueClosed):
+            while (task := self.take()) is not None:
+                try:
+                    with task:
+                        yield task
+                except TaskNotTaken as lost:
+                    log_lost(lost)
+
+    # -- what the taker does -------------------------------------------------------------------------------------------
+
+    def ack(self, task: Task | int) -> Task:
+        """The work is done: the task is gone. Raises `TaskNotTaken` unless this session has it. O(1)."""
+        return self._port.ack(task)
+
+    def release(self, task: Task | int, delay: float | None = None) -> Task:
+        """Give the task back to its own place in the order, ahead of younger ones. O(log n).
+
+        `delay`: seconds until it is ready again, by which its ttl is prolonged.
+
+        Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
+        """
+        return self._port.release(task, delay)
+
+    def touch(self, task: Task | int, seconds: float) -> Task:
+        """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
+
+        Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` where the driver has no ttr.
+        """
+        return self._port.touch(task, seconds)
+
+    # -- what anybody may do -------------------------------------------------------------------------------------------
+
+    def bury(self, task: Task | int) -> Task:
+        """Put a task aside, whatever its state and whoever has it, until `kick`. O(log n).
+
+        Its ttl runs on. Burying a buried one changes nothing. Raises `TaskNotFound` if there is none.
+        """
+        return self._port.bury(task)
+
+    def kick(self, count: int = 1) -> int:
+        """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
+        return self._port.kick(count)
+
+    def peek(self, task: Task | int) -> Task:
+        """The task as it is now; changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
+        return self._port.peek(task)
+
+    def delete(self, task: Task | int) -> Task:
+        """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
+        return self._port.delete(task)
+
+    def release_all(self) -> None:
+        """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""
+        self._port.release_all()
+
+    def truncate(self) -> None:
+        """Remove all tasks; ids and counts go on, listeners hear nothing. O(n)."""
+        self._port.truncate()
+
+    def drop(self, *, force: bool = False) -> None:
+        """Remove the tube and what is in it. O(n).
+
+        Raises `TubeBusy` while tasks are taken or callers wait. `force`: do it all the same; callers that wait get
+        `TubeNotFound`, and so does who has a task.
+        """
+        self._port.drop(force)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """How many tasks there are by state, and what was done so far. O(1)."""
+        return self._port.statistics()
+
+    def on_task_change(self, callback: Callable[[Task, str], object] | None) -> Callable[[Task, str], object] | None:
+        """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
+
+        Events: `put take release touch bury kick delete ttl ttr delay`; an ack is a `delete` too. It is called after
+        the change, in the order of the changes, in the thread that made them; what takes long belongs elsewhere. What
+        it raises is logged and harms nothing. Each `Queue` has one callback per tube; the one before is answered.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.on_task_change(lambda task, event: print(event, task.id))
+        ...     _ = tube.put("hello")
+        put 0
+        """
+        return self._port.listen(callback)
+
+    def __repr__(self) -> str:
+        return f"<Tube {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+def _run(flow: Generator[ThreadWaiter, None, Any]) -> Any:
+    """Run a flow in this thread."""
+    try:
+        waiter = next(flow)
+        while True:
+            try:
+                waiter.sleep()
+            except BaseException as error:
+                waiter = flow.throw(error)
+            else:
+                waiter = next(flow)
+    except StopIteration as stop:
+        return stop.value

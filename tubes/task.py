@@ -1,0 +1,281 @@
+"""Tasks as users see them: frozen facts, and the verbs on them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from operator import attrgetter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND
+from tubes.errors import TubesError
+
+if TYPE_CHECKING:
+    from tubes.aio import AsyncTube
+    from tubes.codecs import Codec
+    from tubes.drivers.entry import Entry
+    from tubes.sync import Tube
+
+
+_log = logging.getLogger("tubes")
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None else micros / SECOND
+
+
+class Facts:
+    """What is known of a task at the moment of the call that answered it. Nothing here changes later."""
+
+    __slots__ = (
+        "_attempts",
+        "_codec",
+        "_created",
+        "_data",
+        "_dead",
+        "_due",
+        "_id",
+        "_pri",
+        "_settled",
+        "_state",
+        "_ttl",
+        "_ttr",
+        "_tube",
+        "_turn",
+        "_utube",
+    )
+
+    _tube: Any
+    _id: int
+    _state: State
+    _data: Any
+    _codec: Codec | None
+    _utube: str | None
+    _pri: int
+    _attempts: int
+    _created: int
+    _ttl: int | None
+    _ttr: int | None
+    _due: int | None
+    _dead: int | None
+    _turn: int
+    _settled: bool
+
+    @property
+    def id(self) -> int:
+        """The number of the task in its tube. Numbers only grow; none is given twice."""
+        return self._id
+
+    @property
+    def state(self) -> State:
+        """Where the task stood when the call answered: `r` ready, `t` taken, `-` done, `!` buried, `~` delayed."""
+        return self._state
+
+    @property
+    def data(self) -> Any:
+        """What was put. Raises `CodecError` if it cannot be decoded; the task itself is in order then."""
+        if self._codec is not None:
+            return self._codec.decode(self._data)
+        return self._data
+
+    @property
+    def utube(self) -> str | None:
+        """The task's lane; None if it was put without one, or the driver has no lanes."""
+        return self._utube
+
+    @property
+    def pri(self) -> int:
+        """The priority: 0 comes first."""
+        return self._pri
+
+    @property
+    def attempts(self) -> int:
+        """How often the task was taken, this take included."""
+        return self._attempts
+
+    @property
+    def created(self) -> float:
+        """When the task was put: seconds since the epoch, by the clock of the queue."""
+        return self._created / SECOND
+
+    @property
+    def ttl(self) -> float | None:
+        """The time to live in seconds, with what delays and touches added to it; None: for ever."""
+        return _seconds(self._ttl)
+
+    @property
+    def ttr(self) -> float | None:
+        """The time to run in seconds, that a worker has from its take; None: as long as it likes."""
+        return _seconds(self._ttr)
+
+    @property
+    def due(self) -> float | None:
+        """When the task moves next by itself (delay, ttr or ttl over): seconds since the epoch; None: never."""
+        return _seconds(self._due)
+
+    @property
+    def expires(self) -> float | None:
+        """When the ttl runs out: seconds since the epoch; None: never."""
+        return _seconds(self._dead)
+
+    @property
+    def tube(self) -> str:
+        """The name of the task's tube."""
+        name: str = self._tube.name
+        return name
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Facts):
+            return NotImplemented
+        return _key(self) == _key(other)
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __repr__(self) -> str:
+        shown = [f"id={self._id}", f"state={self._state.value!r}", f"data={self._data!r}", f"tube={self.tube!r}"]
+        shown += [
+            f"{name}={value!r}"
+            for name, value in (("utube", self.utube), ("pri", self._pri), ("attempts", self._attempts))
+            if value
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+_key = attrgetter("tube", "_id", "_state", "_attempts", "_data", "_utube", "_pri", "_created", "_ttl", "_ttr", "_due")
+
+F = TypeVar("F", bound=Facts)
+
+
+class Origin(Protocol):
+    """Where a task comes from: the tube that its verbs go to."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def snapshot(kind: type[F], tube: Origin, codec: Codec | None, entry: Entry) -> F:
+    """The entry as it is now. In every verb's path: hence no __init__, and plain stores."""
+    task = kind.__new__(kind)
+    task._tube = tube
+    task._id = entry.id
+    task._state = entry.state  # type: ignore[assignment]
+    task._data = entry.data
+    task._codec = codec
+    task._utube = entry.utube
+    task._pri = entry.pri
+    task._attempts = entry.attempts
+    task._created = entry.created
+    task._ttl = entry.ttl
+    task._ttr = entry.ttr
+    task._due = entry.due
+    task._dead = entry.dead
+    task._turn = entry.turn
+    task._settled = False
+    return task
+
+
+def log_lost(error: TubesError) -> None:
+    """A loop over a tube came back for the next task, and its last one was not its own any more."""
+    _log.warning("the work on a task ended too late, it may be done twice: %s", error)
+
+
+class Task(Facts):
+    """A task of a `Tube`: frozen facts, and the verbs on it.
+
+    As a context manager it is acked when the block ends, and released when the block raises:
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail")
+    ...     _ = tube.put("hello")
+    ...     with tube.taking(timeout=0) as task:
+    ...         print(task.data)
+    hello
+    """
+
+    __slots__ = ()
+    _tube: Tube
+
+    def ack(self) -> Task:
+        """The work is done. See `Tube.ack`."""
+        return self._tube.ack(self)
+
+    def release(self, delay: float | None = None) -> Task:
+        """Give the task back. See `Tube.release`."""
+        return self._tube.release(self, delay=delay)
+
+    def touch(self, seconds: float) -> Task:
+        """Get more time to work. See `Tube.touch`."""
+        return self._tube.touch(self, seconds)
+
+    def bury(self) -> Task:
+        """Put the task aside. See `Tube.bury`."""
+        return self._tube.bury(self)
+
+    def delete(self) -> Task:
+        """Remove the task. See `Tube.delete`."""
+        return self._tube.delete(self)
+
+    def peek(self) -> Task:
+        """The task as it is now. See `Tube.peek`."""
+        return self._tube.peek(self)
+
+    def __enter__(self) -> Task:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._settled:
+            return
+        if kind is None:
+            self.ack()
+            return
+        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
+            self.release()
+
+
+class AsyncTask(Facts):
+    """A task of an `AsyncTube`: as `Task`, with verbs to be awaited and `async with`."""
+
+    __slots__ = ()
+    _tube: AsyncTube
+
+    async def ack(self) -> AsyncTask:
+        """The work is done. See `Tube.ack`."""
+        return await self._tube.ack(self)
+
+    async def release(self, delay: float | None = None) -> AsyncTask:
+        """Give the task back. See `Tube.release`."""
+        return await self._tube.release(self, delay=delay)
+
+    async def touch(self, seconds: float) -> AsyncTask:
+        """Get more time to work. See `Tube.touch`."""
+        return await self._tube.touch(self, seconds)
+
+    async def bury(self) -> AsyncTask:
+        """Put the task aside. See `Tube.bury`."""
+        return await self._tube.bury(self)
+
+    async def delete(self) -> AsyncTask:
+        """Remove the task. See `Tube.delete`."""
+        return await self._tube.delete(self)
+
+    async def peek(self) -> AsyncTask:
+        """The task as it is now. See `Tube.peek`."""
+        return await self._tube.peek(self)
+
+    async def __aenter__(self) -> AsyncTask:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._settled:
+            return
+        if kind is None:
+            await self.ack()
+            return
+        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
+            await self.release()

@@ -1,0 +1,98 @@
+"""Callers that wait: in a thread or in an event loop, for a task or for room.
+
+Whoever makes a task takeable hands it over: it fills in the waiter's `answer` under the store's lock and wakes it.
+A waiter is answered at most once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tubes.clock import Clock
+
+#: The answer that is not there yet.
+PENDING: Final = object()
+
+
+class ThreadWaiter:
+    """A thread that sleeps on a lock of its own."""
+
+    __slots__ = ("_clock", "_lock", "answer", "deadline", "owner", "request", "timeout")
+
+    #: Whether the sleeper will not look at an answer any more.
+    lost: Final = False
+
+    def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
+        self._clock = clock
+        self.timeout: Final = timeout
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.answer: Any = PENDING
+        self.deadline: int | None = None
+        #: Whose wait this is, and what is to be put (a take: None); only the backend looks at these.
+        self.owner: Any = None
+        self.request: Final = request
+
+    def wake(self) -> bool:
+        """End the sleep; False if the sleeper is gone for good."""
+        self._lock.release()
+        return True
+
+    def sleep(self) -> None:
+        """Sleep until woken, or until the deadline."""
+        patience = self._clock.patience(self.deadline)
+        self._lock.acquire(timeout=-1 if patience is None else patience)
+
+
+class LoopWaiter:
+    """An asyncio task that waits for a future of its loop."""
+
+    __slots__ = ("_clock", "_future", "_loop", "answer", "deadline", "owner", "request", "timeout")
+
+    def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
+        self._clock = clock
+        self.timeout: Final = timeout
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+        self.answer: Any = PENDING
+        self.deadline: int | None = None
+        self.owner: Any = None
+        self.request: Final = request
+
+    @property
+    def lost(self) -> bool:
+        """Whether the sleeper will not look at an answer any more: its time is over, or it was cancelled."""
+        return self._future.done() or self._loop.is_closed()
+
+    def wake(self) -> bool:
+        """End the wait; False if the loop is closed, and the waiter gone for good."""
+        if asyncio._get_running_loop() is self._loop:
+            self._finish()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._finish)
+        except RuntimeError:
+            return False
+        return True
+
+    def _finish(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def sleep(self) -> None:
+        """Wait until woken, or until the deadline."""
+        patience = self._clock.patience(self.deadline)
+        if patience is None:
+            await self._future
+            return
+        timer = self._loop.call_later(patience, self._finish)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+
+
+Waiter = ThreadWaiter | LoopWaiter
