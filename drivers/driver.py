@@ -11,6 +11,9 @@ from typing import Any, Final, Protocol
 from tubes.drivers import options as known
 from tubes.errors import DriverExists, DriverNotFound, InvalidOption, OptionNotSupported
 
+#: Checks the value of an option by its name, and answers it in the machine's units.
+Check = Callable[[str, Any], Any]
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _ORDERS: Final = {
     "id": (0, 1),
@@ -69,6 +72,9 @@ class Driver:
     rank_lua: str | None = None
     #: The sign of the priority (0: it plays no part) and of the id in the order.
     signs: tuple[int, int] = field(init=False, repr=False, compare=False)
+    # The checks of what a put and a tube may be given.
+    _of_tasks: Mapping[str, Check] = field(init=False, repr=False, compare=False)
+    _of_tubes: Mapping[str, Check] = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -97,35 +103,36 @@ class Driver:
             raise InvalidOption(option="order", value=order, rule="must be left out where rank is given")
         if rank_lua is not None and rank is None:
             raise InvalidOption(option="rank_lua", value=rank_lua, rule="needs its Python half, rank")
-        values = (name, wanted, order, lane, ttl_spares_taken, rank, rank_lua, _ORDERS[order])
+        of_tasks = {option: check for option, check in known.OF_TASKS.items() if option in wanted}
+        if lane is not None:
+            of_tasks[lane] = known.lane
+        of_tubes = {option: check for option, check in known.OF_TUBES.items() if option in wanted}
+        signs = _ORDERS[order]
+        values = (name, wanted, order, lane, ttl_spares_taken, rank, rank_lua, signs, of_tasks, of_tubes)
         for slot, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, slot, value)
 
     def check_put(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a put, checked and in the machine's units; None counts as not given."""
-        checked: dict[str, Any] = {}
-        for option, value in options.items():
-            if option not in self.options or (option not in known.OF_TASKS and option != self.lane):
-                raise self.lacks(option, known.OF_TASKS)
-            if value is not None:
-                check = known.lane if option == self.lane else known.OF_TASKS[option]
-                checked[option] = check(option, value)
-        return checked
+        return self._check(options, self._of_tasks)
 
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a tube, checked and in the machine's units; None counts as not given."""
+        return self._check(options, self._of_tubes)
+
+    def _check(self, options: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
         checked: dict[str, Any] = {}
         for option, value in options.items():
-            if option not in self.options or option not in known.OF_TUBES:
-                raise self.lacks(option, known.OF_TUBES)
+            check = checks.get(option)
+            if check is None:
+                raise OptionNotSupported(driver=self.name, option=option, known=", ".join(sorted(checks)) or "none")
             if value is not None:
-                checked[option] = known.OF_TUBES[option](option, value)
+                checked[option] = check(option, value)
         return checked
 
-    def lacks(self, option: str, among: Iterable[str] = ()) -> OptionNotSupported:
+    def lacks(self, option: str) -> OptionNotSupported:
         """The error for an option that this driver does not know."""
-        mine = sorted(self.options & {*among, self.lane})
-        return OptionNotSupported(driver=self.name, option=option, known=", ".join(mine) or "none")
+        return OptionNotSupported(driver=self.name, option=option, known=", ".join(sorted(self.options)) or "none")
 
 
 class Registry:

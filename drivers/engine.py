@@ -35,14 +35,23 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
-        self.calls: Final = dict.fromkeys(CALLS, 0)
-        self.holds: Final[list[Hold]] = []
+        # The table with a count of uses per row: [to, event, uses].
+        self._moves: Final[dict[str, dict[State | None, list[Any]]]] = {
+            why: {was: [move.to, move.event, 0] for was, move in rows.items()} for why, rows in MOVES.items()
+        }
+        # By identity: holds are dicts, and two empty ones are equal.
+        self._holds: Final[dict[int, Hold]] = {}
         self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
         self._pri: Final[int] = options.get("pri", 0)
         self._ttl: Final[int | None] = options.get("ttl")
         self._ttr: Final[int | None] = options.get("ttr", self._ttl)
-        self._capacity: Final[int] = options.get("capacity", 0)
+        #: How many tasks have room; 0: any number.
+        self.capacity: Final[int] = options.get("capacity", 0)
         self._signs: Final = driver.signs
+        self._hook: Final = driver.rank
+        self._ranked: Final = driver.signs != (0, 1)
+        self._ends_taken: Final = not driver.ttl_spares_taken
+        self._lane_option: Final = driver.lane or ""
         self._next_id = 0
         self._turns = 0
         self._clear()
@@ -61,13 +70,16 @@ class Engine:
 
     def _move(self, entry: Entry, why: str, now: int, hold: Hold | None = None) -> None:
         was = entry.state
-        to, event, counts = MOVES[why][was]
+        row = self._moves[why][was]
+        row[2] += 1
+        to = row[0]
         lane = entry.lane
         # Leave.
-        if was is _READY:
-            index = entry.index
-            if index is not None:
-                index.discard(entry)
+        if was is None:
+            pass
+        elif was is _READY:
+            if entry.index is not None:
+                entry.index.discard(entry)
             if lane is not None and lane.head is entry:
                 lane.head = None
         elif was is _TAKEN:
@@ -103,34 +115,28 @@ class Engine:
             del self.tasks[entry.id]
         # Watch the time.
         if self.timed:
-            self._watch(entry, now)
+            if to is _READY or to is _BURIED:
+                due = entry.dead
+            elif to is _DONE:
+                due = None
+            else:
+                due = entry.until
+                if to is _TAKEN and self._ends_taken and entry.dead is not None and (due is None or entry.dead < due):
+                    due = entry.dead
+            entry.due = due
+            if due is not None and (entry.queued is None or due < entry.queued):
+                self.timers.set(entry, due, now, len(self.tasks))
         # Offer a neighbour.
         if lane is not None:
-            lane.offer()
+            if lane.behind is not None and lane.head is None and not lane.taken:
+                lane.offer()
             if to is _DONE:
-                lane.leave()
+                lane.living -= 1
+                if not lane.living:
+                    lane.forget()
         # Tell.
-        for call in counts:
-            self.calls[call] += 1
         if self.listener is not None:
-            self.listener(entry, event)
-
-    def _watch(self, entry: Entry, now: int) -> None:
-        """Note when the entry moves next by itself."""
-        state = entry.state
-        dead = entry.dead
-        if state is _READY or state is _BURIED:
-            entry.until = None
-            entry.due = dead
-        elif state is _DONE:
-            entry.due = None
-            return
-        else:
-            entry.due = entry.until
-            ends = state is _TAKEN and not self.driver.ttl_spares_taken
-            if ends and dead is not None and (entry.due is None or dead < entry.due):
-                entry.due = dead
-        self.timers.set(entry, now, len(self.tasks))
+            self.listener(entry, row[1])
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -149,52 +155,64 @@ class Engine:
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
+    def open_hold(self) -> Hold:
+        """A new hold, for the tasks that one session takes."""
+        hold = Hold()
+        self._holds[id(hold)] = hold
+        return hold
+
+    def close_hold(self, now: int, hold: Hold) -> None:
+        """The end of a session: what it holds is released, in the order of the ids."""
+        for _, entry in sorted(hold.items()):
+            self._move(entry, "release", now)
+        del self._holds[id(hold)]
+
     @property
     def full(self) -> bool:
         """Whether a put has no room."""
-        return self._capacity > 0 and len(self.tasks) >= self._capacity
+        return self.capacity > 0 and len(self.tasks) >= self.capacity
 
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""
         id = self._next_id
+        pri, ttl, ttr, delay = self._pri, self._ttl, self._ttr, 0
         if options:
+            pri = options.get("pri", pri)
+            ttl = options.get("ttl", ttl)
+            ttr = options.get("ttr", ttr)
             delay = options.get("delay", 0)
-            ttl = options.get("ttl", self._ttl)
-            entry = Entry(id, data, options.get("pri", self._pri), now, ttl, options.get("ttr", self._ttr))
-            if delay:
-                entry.until = now + delay
-                if ttl is not None:
-                    entry.ttl = ttl = ttl + delay
-        else:
-            delay = 0
-            ttl = self._ttl
-            entry = Entry(id, data, self._pri, now, ttl, self._ttr)
+            if delay and ttl is not None:
+                ttl += delay
+        entry = Entry(id, data, pri, now, ttl, ttr)
         if ttl is not None:
             entry.dead = now + ttl
-        self._rank(entry)
+        if delay:
+            entry.until = now + delay
+        if self._hook is not None:
+            self._rank(entry)
+        elif self._ranked:
+            entry.line = line = pri * self._signs[0]
+            entry.rank = (line << 64) + id * self._signs[1]
         if self._lanes is not None:
-            entry.utube = options.get(self.driver.lane)
-            self._lanes.join(entry, NO_LANE if entry.utube is None else entry.utube)
+            name = options.get(self._lane_option)
+            entry.utube = name
+            if name is None:
+                name = NO_LANE
+            entry.lane = lane = self._lanes.by_name.get(name) or self._lanes.make(name)
+            lane.living += 1
         self._next_id = id + 1
         self.tasks[id] = entry
         self._move(entry, "put_delayed" if delay else "put", now)
         return entry
 
     def _rank(self, entry: Entry) -> None:
-        """Give a new entry its place, which it keeps for life."""
-        if self.driver.rank is not None:
-            rank = self.driver.rank(entry)
-            if not isinstance(rank, (int, float)) or rank != rank:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidOption(option="rank", value=rank, rule=f"driver {self.driver.name!r} must rank by numbers")
-            entry.rank = (rank, entry.id)
-            entry.line = None
-            return
-        pri_sign, id_sign = self._signs
-        if pri_sign:
-            entry.line = entry.pri * pri_sign
-            entry.rank = (entry.line << 64) + entry.id * id_sign
-        elif id_sign < 0:
-            entry.rank = -entry.id
+        """Give a new entry the place that the driver's hook says."""
+        assert self._hook is not None
+        rank = self._hook(entry)
+        if not isinstance(rank, (int, float)) or rank != rank:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(option="rank", value=rank, rule=f"driver {self.driver.name!r} must rank by numbers")
+        entry.rank = (rank, entry.id)
+        entry.line = None
 
     def take(self, now: int, hold: Hold) -> Entry | None:
         """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
@@ -227,7 +245,6 @@ class Engine:
     def untake(self, now: int, entry: Entry) -> None:
         """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
         entry.attempts -= 1
-        self.calls["take"] -= 1
         self._move(entry, "untake", now)
 
     def touch(self, now: int, entry: Entry, span: int) -> None:
@@ -270,27 +287,32 @@ class Engine:
         """Remove a task in whatever state."""
         self._move(entry, "delete", now)
 
-    def release_held(self, now: int, hold: Hold) -> None:
-        """Release all that one session holds, in the order of the ids."""
-        for _, entry in sorted(hold.items()):
-            self._move(entry, "release", now)
-
     def release_all(self, now: int) -> None:
         """Release all taken tasks, whoever holds them, in the order of the ids."""
-        taken = (item for hold in self.holds for item in hold.items())
+        taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
             self._move(entry, "release", now)
 
     def truncate(self) -> None:
         """Remove all tasks at once. No listener hears of it, counts and ids go on."""
-        for hold in self.holds:
+        for hold in self._holds.values():
             hold.clear()
         self._clear()
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
+    def calls(self) -> dict[str, int]:
+        """How often each call was made. Cost: O(1)."""
+        totals = dict.fromkeys(CALLS, 0)
+        for why, rows in MOVES.items():
+            for was, move in rows.items():
+                for call in move.counts:
+                    totals[call] += move.by * self._moves[why][was][2]
+        return totals
+
     def counts(self) -> dict[str, int]:
         """How many tasks there are by state. Cost: O(1)."""
+        calls = self.calls()
         total = len(self.tasks)
         buried = len(self._buried)
         return {
@@ -298,7 +320,7 @@ class Engine:
             "taken": self.taken,
             "buried": buried,
             "delayed": self._delayed,
-            "done": self.calls["ack"] + self.calls["delete"],
+            "done": calls["ack"] + calls["delete"],
             "total": total,
         }
 
@@ -309,7 +331,7 @@ class Engine:
             assert entry.id == id
             by_state[entry.state].append(entry)
         assert not by_state[_DONE]
-        assert len(by_state[_TAKEN]) == self.taken == sum(map(len, self.holds))
+        assert len(by_state[_TAKEN]) == self.taken == sum(map(len, self._holds.values()))
         assert len(by_state[_DELAYED]) == self._delayed
         assert by_state[_BURIED] == sorted(self._buried.values(), key=lambda entry: entry.id)
         for entry in self.tasks.values():

@@ -21,13 +21,10 @@ class Lanes:
         self.newest_first: Final = newest_first
         self.by_name: Final[dict[str, Lane]] = {}
 
-    def join(self, entry: Entry, name: str) -> None:
-        """A new task belongs to this lane."""
-        lane = self.by_name.get(name)
-        if lane is None:
-            lane = self.by_name[name] = Lane(name, self)
-        lane.living += 1
-        entry.lane = lane
+    def make(self, name: str) -> Lane:
+        """A new lane."""
+        lane = self.by_name[name] = Lane(name, self)
+        return lane
 
 
 class Lane:
@@ -44,9 +41,12 @@ class Lane:
         self.behind: Ready | None = None
 
     def push(self, entry: Entry) -> None:
-        """A task of the lane is ready: on offer if it is the best one of a free lane, else behind."""
+        """A task of the lane is ready: on offer if it is plainly the best one of a free lane, else behind.
+
+        Where others stand behind a lane that has just become free, whoever is best among all of them is up to `offer`.
+        """
         head = self.head
-        if self.taken or (head is not None and head.rank < entry.rank):
+        if self.taken or (head.rank < entry.rank if head is not None else self.behind is not None):
             self._stand_behind(entry)
             return
         if head is not None:
@@ -56,19 +56,17 @@ class Lane:
         self.lanes.offers.push(entry)
 
     def offer(self) -> None:
-        """Put the best task on offer, if the lane is free and has none there."""
-        if self.behind is not None and self.head is None and not self.taken:
+        """Put the best task that stands behind on offer. For a free lane that has none there."""
+        if self.behind is not None:
             self.head = self.behind.pop()
             if self.head is None:
                 self.behind = None
             else:
                 self.lanes.offers.push(self.head)
 
-    def leave(self) -> None:
-        """A task of the lane is done; a lane without tasks is forgotten."""
-        self.living -= 1
-        if not self.living:
-            del self.lanes.by_name[self.name]
+    def forget(self) -> None:
+        """Leave nothing of a lane without tasks."""
+        del self.lanes.by_name[self.name]
 
     def _stand_behind(self, entry: Entry) -> None:
         if self.behind is None:

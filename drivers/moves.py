@@ -30,11 +30,12 @@ class State(str, Enum):
 
 
 class Move(NamedTuple):
-    """One row of the table: where a task goes, what listeners hear, which calls are counted."""
+    """One row of the table: where a task goes, what listeners hear, which calls are counted and by how much."""
 
     to: State
     event: str
     counts: tuple[str, ...]
+    by: int = 1
 
 
 _R, _T, _DONE, _BURIED, _DELAYED = State.READY, State.TAKEN, State.DONE, State.BURIED, State.DELAYED
@@ -50,7 +51,7 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "release": {_T: Move(_R, "release", ("release",))},
     "release_delayed": {_T: Move(_DELAYED, "release", ("release",))},
     # A take whose taker has gone before it got the task: as if it had never happened.
-    "untake": {_T: Move(_R, "release", ())},
+    "untake": {_T: Move(_R, "release", ("take",), -1)},
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
     "kick": {_BURIED: Move(_R, "kick", ("kick",))},
     "delete": {state: Move(_DONE, "delete", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},

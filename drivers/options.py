@@ -26,11 +26,12 @@ def micros(option: str, value: Any) -> int:
     >>> micros("ttl", 0.25)
     250000
     """
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    kind = value.__class__
+    if kind is not int and kind is not float and (kind is bool or not isinstance(value, (int, float))):
         raise InvalidOption(option=option, value=value, rule="must be a number of seconds")
     if not 0 <= value <= MAX_SECONDS:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {MAX_SECONDS} seconds (100 years)")
-    return round(value * SECOND)
+    return value * SECOND if kind is int else round(value * SECOND)
 
 
 def whole(option: str, value: Any, most: int = MAX_COUNT) -> int:

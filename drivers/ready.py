@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
@@ -28,12 +27,13 @@ class Ready:
     A task that leaves from the middle stays where it is and is passed over later: `entry.index` says where it counts.
     """
 
-    __slots__ = ("_back", "_keys", "_lines", "_rising", "_stale")
+    __slots__ = ("_back", "_lines", "_order", "_rising", "_stale")
 
     def __init__(self, *, newest_first: bool = False, short: bool = False) -> None:
         self._rising = not newest_first
         self._lines: dict[Any, deque[Entry]] = _NO_LINES if short else {}
-        self._keys: list[Any] = []
+        # The lines in the order of their keys.
+        self._order: list[deque[Entry]] = []
         self._back: list[tuple[Any, Entry]] = []
         self._stale = 0
 
@@ -53,8 +53,7 @@ class Ready:
         best: Entry | None = None
         line: deque[Entry] | None = None
         end = 0 if self._rising else -1
-        for key in self._keys:
-            line = self._lines[key]
+        for line in self._order:
             while line:
                 best = line[end]
                 if best.index is self:
@@ -96,19 +95,20 @@ class Ready:
         """A line for this key, if one is worth its memory. A key of None never has one."""
         if key is None:
             return None
-        if self._lines is _NO_LINES:
-            if len(self._back) < _SHORT:
-                return None
-            self._lines = {}
+        if self._lines is _NO_LINES and len(self._back) < _SHORT:
+            return None
         if len(self._lines) >= _LINES:
-            for empty in [other for other, line in self._lines.items() if not line]:
-                del self._lines[empty]
-                self._keys.remove(empty)
+            self._arrange({other: line for other, line in self._lines.items() if line})
             if len(self._lines) >= _LINES:
                 return None
-        line = self._lines[key] = deque()
-        insort(self._keys, key)
+        line: deque[Entry] = deque()
+        self._arrange(self._lines | {key: line})
         return line
+
+    def _arrange(self, lines: dict[Any, deque[Entry]]) -> None:
+        """Go on with these lines."""
+        self._lines = lines
+        self._order = [lines[key] for key in sorted(lines)]
 
     def _compact(self) -> None:
         seen: set[int] = set()
@@ -119,8 +119,7 @@ class Ready:
             seen.add(entry.id)
             return True
 
-        for key, line in self._lines.items():
-            self._lines[key] = deque(filter(stays, line))
+        self._arrange({key: deque(filter(stays, line)) for key, line in self._lines.items()})
         self._back = [pair for pair in self._back if stays(pair[1])]
         heapify(self._back)
         self._stale = 0

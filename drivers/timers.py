@@ -37,14 +37,11 @@ class Timers:
         #: No deadline is before this moment.
         self.soonest = NEVER
 
-    def set(self, entry: Entry, now: int, living: int) -> None:
-        """See to it that the entry is found at `entry.due`; `living` is the number of tasks there are."""
-        due = entry.due
-        if due is None or (entry.queued is not None and entry.queued <= due):
-            return
+    def set(self, entry: Entry, due: int, now: int, living: int) -> None:
+        """See to it that the entry is looked at when it falls due, sooner than `entry.queued`; `living`: how many tasks there are."""
         entry.queued = due
-        item = (due, entry.id, entry)
         span = due - now
+        item = (due, entry.id, entry)
         line = self._lines.get(span)
         if line is None:
             line = self._open(span)
@@ -71,7 +68,7 @@ class Timers:
             if entry.due == due:
                 return entry
             if entry.due is not None:
-                self.set(entry, now, self._kept)
+                self.set(entry, entry.due, now, self._kept)
         return None
 
     def _pop_item(self) -> tuple[int, int, Entry] | None:

@@ -23,7 +23,9 @@ from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
 from tubes.errors import InvalidOption, NothingReady, QueueClosed, TaskNotTaken
-from tubes.memory import Home, Member, Port
+from tubes.memory.home import Home
+from tubes.memory.port import Port
+from tubes.memory.session import Member
 from tubes.statistics import Statistics
 from tubes.task import AsyncTask, log_lost
 from tubes.waiters import LoopWaiter
@@ -155,11 +157,12 @@ class AsyncTube:
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
         """See `Tube.take`."""
-        if timeout is not None and (timeout := micros("timeout", timeout)) == 0:
+        if timeout == 0 and timeout is not False:
             return self._port.take()
-        task: AsyncTask | None = self._port.take()
-        if task is None:
-            task = await _run(flows.wait(self._port, LoopWaiter(self._port.clock, timeout)))
+        patience = None if timeout is None else micros("timeout", timeout)
+        task = self._port.take()
+        if task is None and patience != 0:
+            task = await _run(flows.wait(self._port, LoopWaiter(self._port.clock, patience)))
         return task
 
     @asynccontextmanager
@@ -235,7 +238,7 @@ class AsyncTube:
         """See `Tube.on_task_change`."""
         if inspect.iscoroutinefunction(callback):
             raise InvalidOption(option="callback", value=callback, rule="must be a plain function: it is not awaited")
-        before = self._port.listen(None if callback is None else _LoopListener(callback))
+        before = self._port.listen(_LoopListener(callback) if callable(callback) else callback)
         return before.callback if isinstance(before, _LoopListener) else before
 
     def __repr__(self) -> str:

@@ -61,14 +61,16 @@ class Clock(Protocol):
         ...
 
 
+_START: Final = (time.time_ns() - time.monotonic_ns()) // 1000
+_monotonic_ns: Final = time.monotonic_ns
+
+
 class SystemClock:
     """The machine's time: the wall clock when the process began, and from there on the monotonic clock."""
 
-    def __init__(self) -> None:
-        self._start = (time.time_ns() - time.monotonic_ns()) // 1000
-
-    def micros(self) -> int:
-        return self._start + time.monotonic_ns() // 1000
+    @staticmethod
+    def micros() -> int:
+        return _START + _monotonic_ns() // 1000
 
     def schedule(self, when: int, alarm: Alarm) -> None:
         _ringer.schedule(when, alarm)

@@ -16,7 +16,9 @@ from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
 from tubes.errors import NothingReady, QueueClosed, TaskNotTaken
-from tubes.memory import Home, Member, Port
+from tubes.memory.home import Home
+from tubes.memory.port import Port
+from tubes.memory.session import Member
 from tubes.statistics import Statistics
 from tubes.task import Task, log_lost
 from tubes.waiters import ThreadWaiter
@@ -205,11 +207,12 @@ class Tube:
         ...     tube.take(timeout=0) is None
         True
         """
-        if timeout is not None and (timeout := micros("timeout", timeout)) == 0:
+        if timeout == 0 and timeout is not False:
             return self._port.take()
-        task: Task | None = self._port.take()
-        if task is None:
-            task = _run(flows.wait(self._port, ThreadWaiter(self._port.clock, timeout)))
+        patience = None if timeout is None else micros("timeout", timeout)
+        task = self._port.take()
+        if task is None and patience != 0:
+            task = _run(flows.wait(self._port, ThreadWaiter(self._port.clock, patience)))
         return task
 
     @contextmanager

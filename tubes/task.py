@@ -26,36 +26,38 @@ def _seconds(micros: int | None) -> float | None:
     return None if micros is None else micros / SECOND
 
 
+class Record(Protocol):
+    """What a backend keeps of a task and a `Task` shares with it: what never changes while the record lives."""
+
+    id: int
+    data: Any
+    utube: str | None
+    pri: int
+    created: int
+
+
 class Facts:
     """What is known of a task at the moment of the call that answered it. Nothing here changes later."""
 
     __slots__ = (
         "_attempts",
         "_codec",
-        "_created",
-        "_data",
         "_dead",
         "_due",
-        "_id",
-        "_pri",
+        "_record",
         "_settled",
         "_state",
         "_ttl",
         "_ttr",
         "_tube",
         "_turn",
-        "_utube",
     )
 
     _tube: Any
-    _id: int
-    _state: State
-    _data: Any
     _codec: Codec | None
-    _utube: str | None
-    _pri: int
+    _record: Record
+    _state: State
     _attempts: int
-    _created: int
     _ttl: int | None
     _ttr: int | None
     _due: int | None
@@ -66,7 +68,7 @@ class Facts:
     @property
     def id(self) -> int:
         """The number of the task in its tube. Numbers only grow; none is given twice."""
-        return self._id
+        return self._record.id
 
     @property
     def state(self) -> State:
@@ -77,18 +79,18 @@ class Facts:
     def data(self) -> Any:
         """What was put. Raises `CodecError` if it cannot be decoded; the task itself is in order then."""
         if self._codec is not None:
-            return self._codec.decode(self._data)
-        return self._data
+            return self._codec.decode(self._record.data)
+        return self._record.data
 
     @property
     def utube(self) -> str | None:
         """The task's lane; None if it was put without one, or the driver has no lanes."""
-        return self._utube
+        return self._record.utube
 
     @property
     def pri(self) -> int:
         """The priority: 0 comes first."""
-        return self._pri
+        return self._record.pri
 
     @property
     def attempts(self) -> int:
@@ -98,7 +100,7 @@ class Facts:
     @property
     def created(self) -> float:
         """When the task was put: seconds since the epoch, by the clock of the queue."""
-        return self._created / SECOND
+        return self._record.created / SECOND
 
     @property
     def ttl(self) -> float | None:
@@ -132,19 +134,21 @@ class Facts:
         return _key(self) == _key(other)
 
     def __hash__(self) -> int:
-        return hash(self._id)
+        return hash(self._record.id)
 
     def __repr__(self) -> str:
-        shown = [f"id={self._id}", f"state={self._state.value!r}", f"data={self._data!r}", f"tube={self.tube!r}"]
+        shown = [f"id={self.id}", f"state={self._state.value!r}", f"data={self._record.data!r}", f"tube={self.tube!r}"]
         shown += [
             f"{name}={value!r}"
-            for name, value in (("utube", self.utube), ("pri", self._pri), ("attempts", self._attempts))
+            for name, value in (("utube", self.utube), ("pri", self.pri), ("attempts", self._attempts))
             if value
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-_key = attrgetter("tube", "_id", "_state", "_attempts", "_data", "_utube", "_pri", "_created", "_ttl", "_ttr", "_due")
+_key = attrgetter(
+    "tube", "id", "_state", "_attempts", "_record.data", "utube", "pri", "_record.created", "_ttl", "_ttr", "_due"
+)
 
 F = TypeVar("F", bound=Facts)
 
@@ -158,16 +162,12 @@ class Origin(Protocol):
 
 def snapshot(kind: type[F], tube: Origin, codec: Codec | None, entry: Entry) -> F:
     """The entry as it is now. In every verb's path: hence no __init__, and plain stores."""
-    task = kind.__new__(kind)
+    task = kind()
     task._tube = tube
-    task._id = entry.id
-    task._state = entry.state  # type: ignore[assignment]
-    task._data = entry.data
     task._codec = codec
-    task._utube = entry.utube
-    task._pri = entry.pri
+    task._record = entry
+    task._state = entry.state  # type: ignore[assignment]
     task._attempts = entry.attempts
-    task._created = entry.created
     task._ttl = entry.ttl
     task._ttr = entry.ttr
     task._due = entry.due

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from tubes import memory
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.options import micros
 from tubes.errors import InvalidOption
+from tubes.memory.session import Member
+from tubes.memory.store import open_store
 
 
-def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float) -> memory.Member:
+def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float) -> Member:
     """A connection to what the URL names: `memory://` a new store of its own, `memory://name` a shared one."""
     lease = micros("session_ttl", session_ttl)
     if not isinstance(url, str):
@@ -22,4 +23,4 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
         raise InvalidOption(option="url", value=url, rule="must be memory:// or memory://name")
     if parts.path or parts.query or parts.fragment:
         raise InvalidOption(option="url", value=url, rule="memory:// takes a name and nothing else")
-    return memory.connect(parts.netloc, clock, codec, lease)
+    return Member(open_store(parts.netloc, clock, codec), lease)

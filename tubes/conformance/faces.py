@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
-from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tubes
-from tubes.aio import AsyncQueue, AsyncTube
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
 
 
 class Face(Protocol):
-    """How a suite reaches a queue."""
+    """How a suite reaches a queue. What it answers has the names of `Queue`, `Tube` and `Task`; it blocks."""
 
     name: str
 
     def connect(self, url: str, **options: Any) -> Any:
-        """A `Queue`, or what looks like one."""
+        """A `Queue`, or what looks like one; takes what `tubes.connect` takes."""
         ...
 
     def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
@@ -33,7 +35,7 @@ class Face(Protocol):
 
 def _until_waiting(tube: Any, before: int, future: Future[Any]) -> Future[Any]:
     while not future.done() and tube.statistics().waiting == before:
-        time.sleep(0.0005)
+        time.sleep(0.0002)
     return future
 
 
@@ -42,7 +44,7 @@ class SyncFace:
 
     name = "sync"
 
-    def connect(self, url: str, **options: Any) -> tubes.Queue:
+    def connect(self, url: str, **options: Any) -> Any:
         return tubes.connect(url, **options)
 
     def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
@@ -72,15 +74,27 @@ class AioFace:
         self._thread.start()
 
     def connect(self, url: str, **options: Any) -> Any:
-        return _Blocking(tubes.aio.connect(url, **options), self)
+        return self.show(tubes.aio.connect(url, **options))
 
     def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
         before = tube.statistics().waiting
-        inner: Any = tube.inner
-        return _until_waiting(tube, before, self.submit(getattr(inner, verb)(*args, **options)))
+        return _until_waiting(tube, before, self._submit(getattr(tube.inner, verb)(*args, **options)))
 
-    def submit(self, call: Coroutine[Any, Any, Any]) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(call, self._loop)
+    def run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Await the call in the loop, and answer what it answers."""
+        return self._submit(call).result()
+
+    def show(self, answer: Any) -> Any:
+        """Make the methods of a queue, a tube or a task block; other answers pass as they are."""
+        if hasattr(answer, "__aenter__") or hasattr(answer, "__aiter__"):
+            return _Blocking(answer, self)
+        return answer
+
+    def _submit(self, call: Coroutine[Any, Any, Any]) -> Future[Any]:
+        async def shown() -> Any:
+            return self.show(await call)
+
+        return asyncio.run_coroutine_threadsafe(shown(), self._loop)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -89,7 +103,7 @@ class AioFace:
 
 
 class _Blocking:
-    """An `AsyncQueue`, `AsyncTube` or `AsyncTask` whose methods block."""
+    """An `AsyncQueue`, `AsyncTube` or `AsyncTask` whose methods block; it goes with `with` and `for`."""
 
     def __init__(self, inner: Any, face: AioFace) -> None:
         self.inner = inner
@@ -97,18 +111,38 @@ class _Blocking:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
-        if not asyncio.iscoroutinefunction(found):
+        if not inspect.ismethod(found):
             return found
 
         def call(*args: Any, **options: Any) -> Any:
-            args = tuple(arg.inner if isinstance(arg, _Blocking) else arg for arg in args)
-            answer = self._face.submit(found(*args, **options)).result()
-            return _Blocking(answer, self._face) if isinstance(answer, (AsyncQueue, AsyncTube)) else answer
+            answer = found(*(arg.inner if isinstance(arg, _Blocking) else arg for arg in args), **options)
+            return self._face.run(answer) if inspect.iscoroutine(answer) else self._face.show(answer)
 
         return call
 
-    def __enter__(self) -> _Blocking:
-        return self
+    def __enter__(self) -> Any:
+        return self._face.run(self.inner.__aenter__())
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *error: Any) -> Any:
+        return self._face.run(self.inner.__aexit__(*error))
+
+    def __iter__(self) -> Iterator[Any]:
+        tasks = self.inner.__aiter__()
+
+        async def step() -> Any:
+            return await anext(tasks, None)
+
+        try:
+            while (task := self._face.run(step())) is not None:
+                yield task
+        finally:
+            self._face.run(tasks.aclose())
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.inner == (other.inner if isinstance(other, _Blocking) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.inner)
+
+    def __repr__(self) -> str:
+        return repr(self.inner)

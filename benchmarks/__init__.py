@@ -1,0 +1,1 @@
+"""Benchmarks of tubes beside the queues of the standard library. See README.md."""

@@ -1,0 +1,141 @@
+"""Options of a run, and its table at the end."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from benchmarks import table
+from benchmarks.table import SECTIONS, Results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+_RESULTS: Final = pytest.StashKey[Results]()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much a run measures."""
+
+    #: Both sides of a comparison are measured in turn, so many times over.
+    passes: int
+    #: How many tasks wait, from few to many.
+    sizes: tuple[int, ...]
+    #: How many tasks wait in each busy utube.
+    busy_sizes: tuple[int, int]
+    #: How many tasks memory is measured by.
+    memory_tasks: int
+    #: Operations per round, and rounds per pass.
+    operations: int
+    rounds: int
+
+
+FULL: Final = Scale(5, (1_000, 100_000, 1_000_000), (1_000, 150_000), 100_000, 1_000, 3)
+QUICK: Final = Scale(3, (1_000, 100_000), (1_000, 10_000), 20_000, 500, 2)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tubes")
+    group.addoption("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
+    group.addoption("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick") and config.getoption("--write-readme"):
+        raise pytest.UsageError("--write-readme keeps the result of a full run, not of a --quick one")
+    config.stash[_RESULTS] = Results()
+    # One line per benchmark and pass would bury the table that compares them.
+    config.option.benchmark_quiet = True
+
+
+def scale_of(config: pytest.Config) -> Scale:
+    """How much this run measures."""
+    return QUICK if config.getoption("--quick") else FULL
+
+
+@pytest.fixture(scope="session")
+def scale(pytestconfig: pytest.Config) -> Scale:
+    return scale_of(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def results(pytestconfig: pytest.Config) -> Results:
+    return pytestconfig.stash[_RESULTS]
+
+
+class Stopwatch:
+    """Times rounds of a call with pytest-benchmark."""
+
+    def __init__(self, benchmark: Any, scale: Scale) -> None:
+        self._benchmark = benchmark
+        self._rounds = scale.rounds
+
+    def seconds(
+        self,
+        target: Callable[..., object],
+        *args: object,
+        before: Callable[[], object] | None = None,
+        after: Callable[..., object] | None = None,
+        times: int = 1,
+    ) -> float | None:
+        """The median of the rounds, `times` as many as usual; None with `--benchmark-disable`.
+
+        `before` prepares each round, and what it answers is the argument of `target` and of `after`; neither
+        is timed. The first round does not count: it finds the caches as the benchmark before has left them.
+        """
+
+        def setup() -> tuple[tuple[object, ...], dict[str, object]]:
+            return (args if before is None else (before(),)), {}
+
+        self._benchmark.pedantic(
+            target, setup=setup, teardown=after, rounds=self._rounds * times, warmup_rounds=1
+        )
+        if self._benchmark.stats is None:
+            return None
+        median: float = self._benchmark.stats.stats.median
+        return median
+
+
+@pytest.fixture
+def stopwatch(benchmark: Any, scale: Scale) -> Stopwatch:
+    return Stopwatch(benchmark, scale)
+
+
+@pytest.fixture(autouse=True)
+def _no_old_garbage() -> None:
+    """Each benchmark starts without the garbage of the one before."""
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def settle() -> Generator[Callable[[], None]]:
+    """To be called when tasks have been put to wait: the collector passes them over from then on.
+
+    The collector stays on, for every queue alike, as it is on in a program. But the tasks of all the queues
+    that wait side by side in this process would make it slower than in a program that has one queue.
+    """
+
+    def freeze() -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+    yield freeze
+    gc.unfreeze()
+    gc.collect()
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    results = config.stash[_RESULTS]
+    if not results:
+        return
+    table.show(results)
+    if config.getoption("--write-readme"):
+        if results.sections() != set(SECTIONS):
+            raise pytest.UsageError("--write-readme keeps the result of all benchmarks; some were left out")
+        table.write_readme(results)

@@ -1,0 +1,335 @@
+"""What is measured: tubes of every driver and the queues they stand beside, filled with tasks that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+import tubes
+import tubes.aio
+
+#: One object for all tasks: what waits costs what the queue costs, not what its data does.
+PAYLOAD: Final = "x" * 100
+#: So many utubes where not every task has one of its own.
+UTUBES: Final = tuple(f"host-{number}" for number in range(1000))
+#: Spans that never run out while a benchmark runs, in seconds.
+TTL: Final = 3600
+TTR: Final = 600
+
+#: The options of each put to come.
+Batch = Sequence[dict[str, Any]]
+_NO_OPTIONS: Final[dict[str, Any]] = {}
+
+
+class Stage(Protocol):
+    """A queue with tasks that wait. It has the loops too, so that a call costs what it costs in a program."""
+
+    def batch(self, count: int) -> Batch:
+        """The options of the next so many puts."""
+        ...
+
+    def put(self, batch: Batch) -> None: ...
+    def take_ack(self, batch: Batch) -> None: ...
+    def cycle(self, batch: Batch) -> None: ...
+    def close(self) -> None: ...
+
+
+class TubeStage:
+    """A tube; its tasks are put without options."""
+
+    def __init__(self, driver: str, tube_options: dict[str, Any]) -> None:
+        self._queue = tubes.connect()
+        self._tube: Any = self._queue.create_tube("benchmark", driver, **tube_options)
+
+    def batch(self, count: int) -> Batch:
+        return [_NO_OPTIONS] * count
+
+    def put(self, batch: Batch) -> None:
+        put = self._tube.put
+        for _ in batch:
+            put(PAYLOAD)
+
+    def take_ack(self, batch: Batch) -> None:
+        take, ack = self._tube.take, self._tube.ack
+        for _ in batch:
+            ack(take(timeout=0))
+
+    def cycle(self, batch: Batch) -> None:
+        put, take, ack = self._tube.put, self._tube.take, self._tube.ack
+        for _ in batch:
+            put(PAYLOAD)
+            ack(take(timeout=0))
+
+    def close(self) -> None:
+        self._tube.truncate()
+        self._queue.close()
+
+
+class OptionsStage(TubeStage):
+    """A tube; its tasks are put with the options that `options` answers for the number of the put."""
+
+    def __init__(
+        self, driver: str, tube_options: dict[str, Any], options: Callable[[int], dict[str, Any]]
+    ) -> None:
+        super().__init__(driver, tube_options)
+        self._options = options
+        self._puts = 0
+
+    def batch(self, count: int) -> Batch:
+        first, self._puts = self._puts, self._puts + count
+        return [self._options(number) for number in range(first, first + count)]
+
+    def put(self, batch: Batch) -> None:
+        put = self._tube.put
+        for options in batch:
+            put(PAYLOAD, **options)
+
+    def cycle(self, batch: Batch) -> None:
+        put, take, ack = self._tube.put, self._tube.take, self._tube.ack
+        for options in batch:
+            put(PAYLOAD, **options)
+            ack(take(timeout=0))
+
+
+class QueueStage:
+    """`queue.Queue`: the yardstick."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[str] = queue.Queue()
+
+    def batch(self, count: int) -> Batch:
+        return [_NO_OPTIONS] * count
+
+    def put(self, batch: Batch) -> None:
+        put = self._queue.put
+        for _ in batch:
+            put(PAYLOAD)
+
+    def take_ack(self, batch: Batch) -> None:
+        get, done = self._queue.get, self._queue.task_done
+        for _ in batch:
+            get()
+            done()
+
+    def cycle(self, batch: Batch) -> None:
+        put, get, done = self._queue.put, self._queue.get, self._queue.task_done
+        for _ in batch:
+            put(PAYLOAD)
+            get()
+            done()
+
+    def close(self) -> None:
+        self._queue.queue.clear()
+
+
+class SimpleQueueStage:
+    """`queue.SimpleQueue`: written in C, and nothing to acknowledge."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def batch(self, count: int) -> Batch:
+        return [_NO_OPTIONS] * count
+
+    def put(self, batch: Batch) -> None:
+        put = self._queue.put
+        for _ in batch:
+            put(PAYLOAD)
+
+    def take_ack(self, batch: Batch) -> None:
+        get = self._queue.get
+        for _ in batch:
+            get()
+
+    def cycle(self, batch: Batch) -> None:
+        put, get = self._queue.put, self._queue.get
+        for _ in batch:
+            put(PAYLOAD)
+            get()
+
+    def close(self) -> None: ...
+
+
+class AwaitedTubeStage:
+    """A fifo tube in an event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._queue, self._tube = self._loop.run_until_complete(self._open())
+
+    @staticmethod
+    async def _open() -> tuple[tubes.aio.AsyncQueue, Any]:
+        queue = tubes.aio.connect()
+        return queue, await queue.create_tube("benchmark")
+
+    def batch(self, count: int) -> Batch:
+        return [_NO_OPTIONS] * count
+
+    def put(self, batch: Batch) -> None:
+        async def run() -> None:
+            put = self._tube.put
+            for _ in batch:
+                await put(PAYLOAD)
+
+        self._loop.run_until_complete(run())
+
+    def take_ack(self, batch: Batch) -> None:
+        async def run() -> None:
+            take, ack = self._tube.take, self._tube.ack
+            for _ in batch:
+                await ack(await take(timeout=0))
+
+        self._loop.run_until_complete(run())
+
+    def cycle(self, batch: Batch) -> None:
+        async def run() -> None:
+            put, take, ack = self._tube.put, self._tube.take, self._tube.ack
+            for _ in batch:
+                await put(PAYLOAD)
+                await ack(await take(timeout=0))
+
+        self._loop.run_until_complete(run())
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._tube.truncate())
+        self._loop.run_until_complete(self._queue.close())
+        self._loop.close()
+
+
+class AsyncioQueueStage:
+    """`asyncio.Queue`: the yardstick of what is awaited."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+
+    def batch(self, count: int) -> Batch:
+        return [_NO_OPTIONS] * count
+
+    def put(self, batch: Batch) -> None:
+        async def run() -> None:
+            put = self._queue.put
+            for _ in batch:
+                await put(PAYLOAD)
+
+        self._loop.run_until_complete(run())
+
+    def take_ack(self, batch: Batch) -> None:
+        async def run() -> None:
+            get, done = self._queue.get, self._queue.task_done
+            for _ in batch:
+                await get()
+                done()
+
+        self._loop.run_until_complete(run())
+
+    def cycle(self, batch: Batch) -> None:
+        async def run() -> None:
+            put, get, done = self._queue.put, self._queue.get, self._queue.task_done
+            for _ in batch:
+                await put(PAYLOAD)
+                await get()
+                done()
+
+        self._loop.run_until_complete(run())
+
+    def close(self) -> None:
+        self._loop.close()
+
+
+def fill(stage: Stage, waiting: int) -> float:
+    """Let so many tasks wait; answers the seconds that their puts took."""
+    spent = 0.0
+    for start in range(0, waiting, 1000):
+        batch = stage.batch(min(1000, waiting - start))
+        begin = perf_counter()
+        stage.put(batch)
+        spent += perf_counter() - begin
+    return spent
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A queue of the standard library."""
+
+    name: str
+    stage: Callable[[], Stage]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured, and what a cycle may cost, as a multiple of its yardstick's."""
+
+    name: str
+    stage: Callable[[], Stage]
+    yardstick: Peer
+    goal: float | None = None
+    later: float | None = None
+    #: Whether it is ours, so that its cost must not grow with what waits.
+    must_stay_flat: bool = True
+
+
+QUEUE: Final = Peer("queue.Queue", QueueStage)
+ASYNCIO_QUEUE: Final = Peer("asyncio.Queue", AsyncioQueueStage)
+
+_SPANS: Final = {"ttl": TTL, "ttr": TTR}
+
+
+def _timed(number: int) -> dict[str, Any]:
+    return {"pri": number % 10, "ttl": TTL, "ttr": TTR}
+
+
+def _in_utube(number: int) -> dict[str, Any]:
+    return {"utube": UTUBES[number % len(UTUBES)]}
+
+
+def _timed_in_utube(number: int) -> dict[str, Any]:
+    # One priority further with every round of the utubes: each of them gets tasks of all ten.
+    turn, utube = divmod(number, len(UTUBES))
+    return {"pri": (utube + turn) % 10, "ttl": TTL, "ttr": TTR, "utube": UTUBES[utube]}
+
+
+def _alone(number: int) -> dict[str, Any]:
+    return {"utube": f"host-{number}"}
+
+
+def _subject(
+    name: str,
+    driver: str,
+    tube_options: dict[str, Any],
+    options: Callable[[int], dict[str, Any]] | None,
+    goal: float | None,
+    later: float | None = None,
+) -> Subject:
+    def stage() -> Stage:
+        if options is None:
+            return TubeStage(driver, tube_options)
+        return OptionsStage(driver, tube_options, options)
+
+    return Subject(name, stage, QUEUE, goal, later)
+
+
+#: Each form in which a driver is used.
+TUBES: Final = (
+    _subject("fifo", "fifo", {}, None, 1.8, 1.2),
+    _subject("fifottl", "fifottl", {}, None, 2.5),
+    _subject("fifottl, ttl and ttr of the tube", "fifottl", _SPANS, None, 2.5),
+    _subject("fifottl, own ttl, ttr, 10 priorities", "fifottl", {}, _timed, 2.5),
+    _subject("utube, 1000 utubes", "utube", {}, _in_utube, 2.5),
+    _subject("utube, a utube per task", "utube", {}, _alone, None),
+    _subject("utubettl, 1000 utubes", "utubettl", {}, _in_utube, 3.5, 2.2),
+    _subject("utubettl, ttl and ttr of the tube", "utubettl", _SPANS, _in_utube, 3.5, 2.2),
+    _subject("utubettl, own ttl, ttr, 10 priorities", "utubettl", {}, _timed_in_utube, 3.5, 2.2),
+    _subject("utubettl, a utube per task", "utubettl", {}, _alone, None),
+)
+
+SUBJECTS: Final = (
+    *TUBES,
+    Subject("fifo, awaited", AwaitedTubeStage, ASYNCIO_QUEUE),
+    Subject("queue.SimpleQueue", SimpleQueueStage, QUEUE, must_stay_flat=False),
+    Subject("asyncio.Queue", AsyncioQueueStage, QUEUE, must_stay_flat=False),
+)

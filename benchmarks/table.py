@@ -1,0 +1,191 @@
+"""What was measured, and the table that shows it beside its goals."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Side = Literal["ours", "yardstick"]
+#: The cells of a row, and what it belongs to.
+Row = tuple[str, list[str]]
+
+_README: Final = Path(__file__).parent / "README.md"
+_MARKS: Final = ("<!-- result -->\n", "<!-- end of result -->\n")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One thing that is measured on two sides. Of those with one `section` and `what` the worst is shown."""
+
+    section: str
+    what: str
+    yardstick: str
+    detail: str = ""
+    goal: float | None = None
+    later: float | None = None
+    unit: Literal["s", "bytes"] = "s"
+
+
+@dataclass
+class Sides:
+    """The figures of a comparison, one per pass and side."""
+
+    ours: list[float] = field(default_factory=list[float])
+    yardstick: list[float] = field(default_factory=list[float])
+
+    @property
+    def ratio(self) -> float:
+        """The median of the ratios of each pass: the two sides of a pass were measured within a moment."""
+        return median(a / b for a, b in zip(self.ours, self.yardstick, strict=False))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of one subject at one size, for the table of all operations."""
+
+    subject: str
+    waiting: int
+    name: str
+
+
+class Results:
+    """All that a run has measured."""
+
+    def __init__(self) -> None:
+        self._comparisons: dict[Comparison, Sides] = {}
+        self._operations: dict[Operation, Sides] = {}
+
+    def compare(self, comparison: Comparison, side: Side, figure: float) -> None:
+        """Note the figure of one pass: seconds or bytes."""
+        getattr(self._comparisons.setdefault(comparison, Sides()), side).append(figure)
+
+    def operation(self, operation: Operation, side: Side, figure: float) -> None:
+        """Note the seconds per operation of one pass."""
+        getattr(self._operations.setdefault(operation, Sides()), side).append(figure)
+
+    def __bool__(self) -> bool:
+        return bool(self._comparisons)
+
+    def sections(self) -> set[str]:
+        """The sections in which something was measured."""
+        return {comparison.section for comparison in self._comparisons}
+
+    def goals(self) -> Iterator[Row]:
+        """The rows of the table of goals, each with its section."""
+        by_what: dict[tuple[str, str], list[tuple[Comparison, Sides]]] = {}
+        for comparison, sides in self._comparisons.items():
+            if sides.ours and sides.yardstick:
+                by_what.setdefault((comparison.section, comparison.what), []).append((comparison, sides))
+        for (section, what), found in sorted(by_what.items(), key=lambda item: SECTIONS.index(item[0][0])):
+            comparison, sides = max(found, key=lambda pair: pair[1].ratio)
+            ratio, goal, later = sides.ratio, comparison.goal, comparison.later
+            yield (
+                section,
+                [
+                    f"{what}{comparison.detail and ': ' + comparison.detail}",
+                    _figure(median(sides.ours), comparison.unit),
+                    f"{comparison.yardstick} {_figure(median(sides.yardstick), comparison.unit)}",
+                    f"{ratio:.2f}",
+                    "" if goal is None else f"{goal:g}" + ("" if later is None else f" (later {later:g})"),
+                    "" if goal is None else _verdict(ratio, goal, later),
+                ],
+            )
+
+    def operations(self) -> Iterator[Row]:
+        """The rows of the table of operations, each with its subject."""
+        found = {name: sides for name, sides in self._operations.items() if sides.ours and sides.yardstick}
+        rows = sorted({(operation.subject, operation.waiting) for operation in found}, key=lambda row: row[1])
+        for subject in dict.fromkeys(operation.subject for operation in found):
+            for _, waiting in (row for row in rows if row[0] == subject):
+                cells = [subject, f"{waiting:,}"]
+                for name in OPERATIONS:
+                    sides = found.get(Operation(subject, waiting, name))
+                    cells.append(
+                        "" if sides is None else f"{_figure(median(sides.ours))} · {sides.ratio:.2f}"
+                    )
+                yield subject, cells
+
+
+OPERATIONS: Final = ("put", "take + ack", "cycle")
+#: The parts of the table of goals.
+SECTIONS: Final = ("cycle", "size", "busy utubes", "wake-up", "memory", "filling")
+_GOAL_COLUMNS: Final = ("what", "ours", "yardstick", "ratio", "goal", "met")
+_OPERATION_COLUMNS: Final = ("what", "waiting", *(f"{name} · ratio" for name in OPERATIONS))
+
+
+def _verdict(ratio: float, goal: float, later: float | None) -> str:
+    if later is not None and ratio <= later:
+        return "yes, the later one too"
+    return "yes" if ratio <= goal else "no"
+
+
+def _figure(value: float, unit: str = "s") -> str:
+    if unit == "bytes":
+        return f"{value:,.0f} B"
+    return f"{value * 1e9:,.0f} ns" if value < 10e-6 else f"{value * 1e6:,.1f} µs"
+
+
+def machine() -> str:
+    """The machine in one line."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {python}"
+
+
+def show(results: Results) -> None:
+    """Print both tables."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    operations = list(results.operations())
+    if operations:
+        title = "Per operation, and the ratio to the yardstick (queue.Queue; asyncio.Queue where awaited)"
+        _print(console, title, _OPERATION_COLUMNS, operations)
+    title = f"Goals, on {machine()}: ratios count, times differ from run to run"
+    _print(console, title, _GOAL_COLUMNS, results.goals())
+
+
+def _print(console: Console, title: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 or column in ("goal", "met") else "right")
+    for _, section in groupby(rows, key=lambda row: row[0]):
+        for _, cells in section:
+            style = {"no": "red", "yes": "green", "yes, the later one too": "bold green"}.get(cells[-1])
+            table.add_row(*cells, style=style)
+        table.add_section()
+    console.print()
+    console.print(table)
+
+
+def write_readme(results: Results) -> None:
+    """Put both tables into README.md, between the marks."""
+    text = _README.read_text()
+    before, _, rest = text.partition(_MARKS[0])
+    _, _, after = rest.partition(_MARKS[1])
+    tables = "\n".join(
+        [
+            f"One result, of {machine()}. Ratios count; the times are those of one noisy machine.\n",
+            *_markdown(_GOAL_COLUMNS, results.goals()),
+            "\nPer operation, and the ratio to the yardstick of the same run:\n",
+            *_markdown(_OPERATION_COLUMNS, results.operations()),
+        ]
+    )
+    _README.write_text(f"{before}{_MARKS[0]}{tables}\n{_MARKS[1]}{after}")
+
+
+def _markdown(columns: tuple[str, ...], rows: Iterable[Row]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for _, cells in rows:
+        yield f"| {' | '.join(cells)} |"

@@ -1,0 +1,162 @@
+"""Tasks that wait behind taken ones do not slow what can be taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import tubes
+from benchmarks.conftest import Scale, Stopwatch, scale_of
+from benchmarks.subjects import PAYLOAD
+from benchmarks.table import Comparison, Results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+_DRIVERS = ("utube", "utubettl")
+_CONSUMERS = 10
+_BEHIND = 10_000
+
+
+class Case(NamedTuple):
+    """One driver with few or many tasks that wait."""
+
+    driver: str
+    waiting: int
+
+
+class AllBusy:
+    """So many utubes as sessions; each session has taken a task of one of them."""
+
+    def __init__(self, case: Case) -> None:
+        self._queue = tubes.connect()
+        self._tube = self._queue.create_tube("benchmark", case.driver)
+        for number in range(case.waiting * _CONSUMERS):
+            self._tube.put(PAYLOAD, utube=f"host-{number % _CONSUMERS}")
+        self._sessions = [self._queue.session() for _ in range(_CONSUMERS)]
+        self._consumers: list[Any] = [session.tube("benchmark") for session in self._sessions]
+        self._tasks: list[Any] = [tube.take(timeout=0) for tube in self._consumers]
+        assert len({task.utube for task in self._tasks}) == _CONSUMERS
+
+    def cycles(self, count: int) -> None:
+        """Each session in turn acks its task, puts another in its place and takes the next."""
+        tasks = self._tasks
+        consumers = [(number, tube.put, tube.take, tube.ack) for number, tube in enumerate(self._consumers)]
+        for _ in range(count // _CONSUMERS):
+            for number, put, take, ack in consumers:
+                done = tasks[number]
+                ack(done)
+                put(PAYLOAD, utube=done.utube)
+                tasks[number] = take(timeout=0)
+
+    def close(self) -> None:
+        self._tube.truncate()
+        for session in self._sessions:
+            session.close()
+        self._queue.close()
+
+
+class OneBusy:
+    """One utube has a taken task and so many behind it; 1,000 tasks of another utube are free."""
+
+    def __init__(self, case: Case) -> None:
+        self._queue = tubes.connect()
+        self._tube: Any = self._queue.create_tube("benchmark", case.driver)
+        self._tube.put(PAYLOAD, utube="busy")
+        self._tube.take(timeout=0)
+        for _ in range(case.waiting):
+            self._tube.put(PAYLOAD, utube="busy")
+        for _ in range(1000):
+            self._tube.put(PAYLOAD, utube="free")
+
+    def put(self, count: int) -> None:
+        put = self._tube.put
+        for _ in range(count):
+            put(PAYLOAD, utube="free")
+
+    def take_ack(self, count: int) -> None:
+        take, ack = self._tube.take, self._tube.ack
+        for _ in range(count):
+            ack(take(timeout=0))
+
+    def close(self) -> None:
+        self._tube.truncate()
+        self._queue.close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Few and many stand next to each other: noise meets them alike."""
+    scale = scale_of(metafunc.config)
+    sizes = scale.busy_sizes if "all_busy" in metafunc.fixturenames else (0, _BEHIND)
+    cases = [
+        pytest.param(Case(driver, waiting), id=f"{driver}-{waiting}-{turn}")
+        for driver in _DRIVERS
+        for turn in range(scale.passes)
+        for waiting in sizes
+    ]
+    metafunc.parametrize("case", cases)
+
+
+class Shelf(dict[Case, Any]):
+    """Stages of one driver, made when they are first asked for; those of the driver before make room."""
+
+    def __init__(self, make: Callable[[Case], Any], settle: Callable[[], None]) -> None:
+        self._make = make
+        self._settle = settle
+
+    def __missing__(self, case: Case) -> Any:
+        if any(other.driver != case.driver for other in self):
+            self.close()
+        stage = self[case] = self._make(case)
+        self._settle()
+        return stage
+
+    def close(self) -> None:
+        for stage in self.values():
+            stage.close()
+        self.clear()
+
+
+@pytest.fixture(scope="module")
+def all_busy(settle: Callable[[], None]) -> Generator[Shelf]:
+    shelf = Shelf(AllBusy, settle)
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture(scope="module")
+def one_busy(settle: Callable[[], None]) -> Generator[Shelf]:
+    shelf = Shelf(OneBusy, settle)
+    yield shelf
+    shelf.close()
+
+
+def test_cycle_where_all_utubes_are_busy(
+    stopwatch: Stopwatch, case: Case, all_busy: Shelf, scale: Scale, results: Results
+) -> None:
+    stage: AllBusy = all_busy[case]
+    seconds = stopwatch.seconds(stage.cycles, scale.operations)
+    few, many = scale.busy_sizes
+    what = f"{case.driver}: cycle of {_CONSUMERS} sessions, {many:,} tasks in each of {_CONSUMERS} utubes"
+    comparison = Comparison("busy utubes", what, f"{few:,} in each", goal=1.5)
+    if seconds is not None:
+        results.compare(
+            comparison, "ours" if case.waiting == many else "yardstick", seconds / scale.operations
+        )
+
+
+def test_take_beside_a_busy_utube(
+    stopwatch: Stopwatch, case: Case, one_busy: Shelf, scale: Scale, results: Results
+) -> None:
+    stage: OneBusy = one_busy[case]
+
+    def put() -> int:
+        stage.put(scale.operations)
+        return scale.operations
+
+    seconds = stopwatch.seconds(stage.take_ack, before=put)
+    what = f"{case.driver}: take + ack beside a taken utube with {_BEHIND:,} behind"
+    comparison = Comparison("busy utubes", what, "none behind", goal=1.1)
+    if seconds is not None:
+        results.compare(comparison, "ours" if case.waiting else "yardstick", seconds / scale.operations)

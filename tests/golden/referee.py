@@ -1,0 +1,165 @@
+"""Compares what a face answers with what the original said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tubes import errors
+
+from . import deviations
+from .deviations import Deviation, Zombies, negative
+from .ledger import Ledger, same, shown
+from .stage import Call, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.conformance.faces import Face
+
+    from .traces import Trace
+
+Step = dict[str, Any]
+
+ERRORS: dict[str, type[errors.TubesError]] = {
+    "not_taken": errors.TaskNotTaken,
+    "not_found": errors.TaskNotFound,
+    "unsupported": errors.OptionNotSupported,
+    "bad_argument": errors.InvalidOption,
+    "has_taken": errors.TubeBusy,
+    "has_consumers": errors.TubeBusy,
+    "tube_exists": errors.TubeExists,
+    "unknown_driver": errors.DriverNotFound,
+    "no_tube": errors.TubeNotFound,
+    "bad_uuid": errors.InvalidOption,
+    "unknown_session": errors.SessionNotFound,
+}
+
+
+class MismatchError(AssertionError):
+    """The original answered something else."""
+
+    def __init__(self, trace: Trace, number: int, wanted: Any, got: Any) -> None:
+        step = trace.steps[number] if 0 <= number < len(trace.steps) else "final"
+        super().__init__(f"{trace.name}, step {number}: {step}\n  wanted {wanted}\n  got    {got}")
+        self.number = number
+
+
+class Referee:
+    """What every step needs: the stage, the ledger, and which deviations are taken into account.
+
+    `allowed`: those that may be; `used`: the first step at which each of them was.
+    """
+
+    def __init__(self, face: Face, trace: Trace, allowed: frozenset[Deviation]) -> None:
+        self.trace = trace
+        self.used: dict[Deviation, int] = {}
+        self.allowed = allowed
+        self.number = -1
+        self.ledger = Ledger()
+        self.stage = Stage(face, trace.lease, self.returned)
+        self.zombies = Zombies(self.ledger.history)
+        #: Touches that the original refused, but counted.
+        self.unsupported = 0
+        #: The ids that the trace gives to puts that wait.
+        self.expected: dict[Call, int] = {}
+
+    def returned(self, call: Call) -> None:
+        """A waiting call has returned."""
+        failed = call.future.exception() is not None
+        if call in self.expected and not failed and (task := call.future.result()) is not None:
+            self.ledger.note(self.expected[call], task.id)
+        call.ids = self.ledger.meaning()
+
+    def use(self, deviation: Deviation, when: bool = True) -> bool:
+        """Whether this deviation is to be taken into account here."""
+        if when and deviation in self.allowed:
+            self.used.setdefault(deviation, self.number)
+            return True
+        return False
+
+    def compare(self, wanted: Any, got: Any) -> None:
+        """Raise `MismatchError` unless these are the same."""
+        if not same(wanted, got):
+            raise MismatchError(self.trace, self.number, wanted, got)
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """What the call answers, or the class of its error; an error must have changed nothing."""
+        before = self.counts()
+        try:
+            return shown(call())
+        except errors.TubesError as error:
+            self.compare(before, self.counts())
+            return type(error)
+
+    def expect(self, step: Step, call: Callable[[], Any], ids: dict[int, int] | None = None) -> Any:
+        """Compare what the call answers with what the trace tells; `ids`: what its ids meant then."""
+        got = self.attempt(call)
+        self.compare(self.told(step, ids), got)
+        return got
+
+    def told(self, step: Step, ids: dict[int, int] | None = None) -> Any:
+        """What the trace tells, with our ids and errors."""
+        if "error" in step:
+            return ERRORS[step["error"]]
+        answer = step.get("result")
+        if isinstance(answer, dict) and "state" in answer:
+            return answer | {"id": self.ledger.ours(answer["id"], ids)}
+        return answer
+
+    def refused(self, deviation: Deviation, error: type[errors.TubesError], call: Callable[[], Any]) -> None:
+        """The call must raise the error, because of a deviation."""
+        self.compare(error, self.attempt(call))
+        self.use(deviation)
+
+    def heeded(
+        self, options: dict[str, Any], known: frozenset[str], call: Callable[[dict[str, Any]], Any]
+    ) -> dict[str, Any]:
+        """The options that the original heeds, with 0 for negative ones; the others must be refused."""
+        unknown = {option: value for option, value in options.items() if option not in known}
+        if unknown and Deviation.UNKNOWN_OPTION in self.allowed:
+            self.refused(Deviation.UNKNOWN_OPTION, errors.OptionNotSupported, lambda: call(unknown))
+            options = {option: value for option, value in options.items() if option in known}
+        if any(map(negative, options.values())) and Deviation.NEGATIVE in self.allowed:
+            bad = options
+            self.refused(Deviation.NEGATIVE, errors.InvalidOption, lambda: call(bad))
+            options = {option: 0 if negative(value) else value for option, value in options.items()}
+        return options
+
+    # -- the tube as a whole ---------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, dict[str, int]] | None:
+        """The tube's statistics; None if it was dropped."""
+        try:
+            counts = self.stage.root.tube("self").statistics()
+        except errors.TubeNotFound:
+            return None
+        return {"tasks": counts.tasks, "calls": counts.calls}
+
+    def listen(self) -> None:
+        """A face that tells its listeners in a loop has told them all when another call has come back."""
+        self.counts()
+
+    def compare_counts(self, told: dict[str, dict[str, int]]) -> None:
+        """Compare statistics."""
+        calls = told["calls"]
+        if self.use(Deviation.TOUCH_ONCE, calls["touch"] > 0):
+            calls = deviations.touch_once(calls, self.unsupported)
+        if self.use(Deviation.DELAY_NAME, "delayed" in calls):
+            calls = deviations.delay_name(calls)
+        told = told | {"calls": calls}
+        if Deviation.NO_ZOMBIE in self.allowed:
+            self.listen()
+            told = self.zombies.lay(told)
+        self.compare(told, self.counts())
+
+    def compare_events(self, told: list[dict[str, Any]]) -> None:
+        """Compare what listeners heard since the last time."""
+        for deviation, normalise in (
+            (Deviation.NO_NEIGHBOUR_EVENT, deviations.without_neighbours),
+            (Deviation.DELAY_NAME, deviations.named_delay),
+            (Deviation.ONE_TTL_EVENT, deviations.one_ttl_event),
+        ):
+            if self.use(deviation, deviation in self.allowed and normalise(told) != told):
+                told = normalise(told)
+        self.listen()
+        self.compare(told, self.ledger.heard())

@@ -1,0 +1,171 @@
+"""Where a trace is replayed: named sessions on one store, calls that wait, and the time."""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tubes.errors import QueueClosed
+from tubes.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.conformance.faces import Face
+
+#: Real seconds within which a call that was served must return.
+PATIENCE = 10.0
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that may wait."""
+
+    session: str
+    tube: str
+    verb: str
+    args: tuple[Any, ...]
+    timeout: float
+    began: float
+    #: Smaller comes first where the original chooses among waiting takes.
+    key: float
+    future: Future[Any] = field(default_factory=Future)
+    #: How long it took, once it has returned.
+    took: float | None = None
+    #: What the ids of the trace meant when it returned.
+    ids: dict[int, int] = field(default_factory=dict)
+    #: The connection that it has to itself, where it has one.
+    line: Any = None
+
+    def left(self, now: float) -> dict[str, float]:
+        """The timeout that it has now, as an option; nothing if it waits for ever."""
+        return {"timeout": round(self.began + self.timeout - now, 6)} if math.isfinite(self.timeout) else {}
+
+
+class Stage:
+    """Sessions by name, opened at their first use; a name that was closed is another session the next time.
+
+    `lease`: how long a session outlives its last connection. `on_return` hears of waiting calls that return.
+    """
+
+    def __init__(self, face: Face, lease: float, on_return: Callable[[Call], None]) -> None:
+        self.clock = ManualClock()
+        self.calls: list[Call] = []
+        self._face = face
+        self._lease = lease
+        self._on_return = on_return
+        self.root = face.connect("memory://", clock=self.clock, session_ttl=lease)
+        self._queues: dict[str, Any] = {"root": self.root}
+        self._tubes: dict[tuple[str, str], Any] = {}
+
+    def queue(self, session: str) -> Any:
+        """The session's connection."""
+        if session not in self._queues:
+            self._queues[session] = self.root.session()
+        return self._queues[session]
+
+    def tube(self, session: str, name: str) -> Any:
+        """The tube as the session sees it."""
+        key = session, name
+        if key not in self._tubes:
+            self._tubes[key] = self.queue(session).tube(name)
+        return self._tubes[key]
+
+    def forget(self, name: str) -> None:
+        """The tube was dropped: the next one of this name is another."""
+        self._tubes = {key: tube for key, tube in self._tubes.items() if key[1] != name}
+
+    def disconnect(self, session: str) -> list[Call]:
+        """Close the session's connection; its waiting calls must fail, and are answered."""
+        self.settle()
+        mine = [call for call in self.calls if call.session == session]
+        waiting = [call for call in self.waiting() if call in mine]
+        self.calls = [call for call in self.calls if call not in mine]
+        for call in mine:
+            if call.line is not None:
+                call.line.close()
+        queue = self.queue(session)
+        queue.detach() if self._lease else queue.close()
+        for call in waiting:
+            assert isinstance(call.future.exception(PATIENCE), QueueClosed)
+        del self._queues[session]
+        self._tubes = {key: tube for key, tube in self._tubes.items() if key[0] != session}
+        return waiting
+
+    def sleep(self, seconds: float, *, watch: bool = False) -> None:
+        """Let time pass; `watch`: in steps of 0.1 s, to see when waiting calls return."""
+        if not watch:
+            self.clock.advance(seconds)
+            return
+        for _ in range(round(seconds * 10)):
+            self.clock.advance(0.1)
+            self.settle()
+
+    def close(self) -> None:
+        """End all sessions, and see to it that no call goes on."""
+        for queue in [call.line for call in self.calls if call.line is not None] + [*self._queues.values()]:
+            queue.close()
+        for call in self.calls:
+            call.future.exception(PATIENCE)
+
+    # -- calls that wait -------------------------------------------------------------------------------------
+
+    def begin(self, session: str, tube: str, verb: str, *args: Any, timeout: float = math.inf) -> Call:
+        """Start a call that may wait."""
+        call = Call(session, tube, verb, args, timeout, self.clock.now(), timeout)
+        call.future = self._face.begin(self.tube(session, tube), verb, *args, **call.left(call.began))
+        self.calls.append(call)
+        return call
+
+    def begin_by_timeout(self, session: str, tube: str, *, timeout: float = math.inf) -> tuple[Call, bool]:
+        """Start a take ahead of the waiting ones with longer timeouts: these go to the end of the line again.
+
+        Each take has a connection of its own in the named session, so that it can leave the line.
+        Answers the call, and whether anybody had to.
+        """
+        self.settle()
+        behind = sorted((call for call in self.waiting() if call.key > timeout), key=lambda call: call.key)
+        for call in behind:
+            call.line.close()
+            assert isinstance(call.future.exception(PATIENCE), QueueClosed)
+        call = Call(session, tube, "take", (), timeout, self.clock.now(), timeout)
+        self.calls.append(call)
+        for entering in [call, *behind]:
+            entering.line = self.root.session()
+            entering.line.identify(self.queue(entering.session).identify())
+            timed = entering.left(self.clock.now())
+            entering.future = self._face.begin(entering.line.tube(tube), "take", **timed)
+        return call, bool(behind)
+
+    def wake_in_vain(self) -> None:
+        """The original woke the first of these takes, in vain: it goes on with the time that it has left."""
+        self.settle()
+        if waiting := self.waiting():
+            first = min(waiting, key=lambda call: call.key)
+            first.key = first.left(self.clock.now()).get("timeout", math.inf)
+
+    def waiting(self) -> list[Call]:
+        """The calls that have not returned; exact after `settle`."""
+        return [call for call in self.calls if not call.future.done()]
+
+    def settle(self) -> None:
+        """Wait until every call that was served has returned, so that all others are known to wait."""
+        deadline = time.monotonic() + PATIENCE
+        while waiting := self.waiting():
+            if sum(counts.waiting for counts in self.root.statistics().values()) == len(waiting):
+                break
+            assert time.monotonic() < deadline, "a call neither waits nor returns"
+            wait([call.future for call in waiting], timeout=0.001, return_when=FIRST_COMPLETED)
+        for call in self.calls:
+            if call.took is None and call.future.done():
+                call.took = self.clock.now() - call.began
+                self._on_return(call)
+
+    def finish(self, call: Call) -> None:
+        """The call's answer was read."""
+        self.calls.remove(call)
+        if call.line is not None:
+            call.line.close()

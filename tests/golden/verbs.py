@@ -1,0 +1,174 @@
+"""The steps of a trace that are verbs of a tube."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tubes import errors
+
+from .deviations import PUT_OPTIONS, Deviation, negative
+from .ledger import same
+from .referee import MismatchError, Referee, Step
+from .stage import PATIENCE, Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Verbs(Referee):
+    """A method per verb, `do_` and its name."""
+
+    #: The driver and the options of every tube.
+    made: dict[str, tuple[str, dict[str, Any]]]
+    #: The calls that wait, by the names that the trace gives them.
+    refs: dict[str, Call]
+
+    @staticmethod
+    def tube_name(step: Step) -> str:
+        """The tube that a step is about."""
+        name: str = step.get("tube", "@self")
+        return name.removeprefix("@")
+
+    def verb(self, step: Step, verb: str, *args: Any, **options: Any) -> Callable[[], Any]:
+        """The call of a verb by the step's session."""
+        return lambda: getattr(self.stage.tube(step["session"], self.tube_name(step)), verb)(*args, **options)
+
+    def truncated(self) -> bool:
+        """Whether the tube was truncated."""
+        return any(step["op"] == "truncate" for step in self.trace.steps[: self.number])
+
+    def do_put(self, step: Step) -> None:
+        data, options = step["args"].get("data"), step["args"].get("opts") or {}
+        known = PUT_OPTIONS[self.made[self.tube_name(step)][0]]
+        if "result" in step:
+            options = self.heeded(options, known, lambda some: self.verb(step, "put", data, **some)())
+        elif step["error"] == "no_tube":
+            options = {option: value for option, value in options.items() if option in known}
+        got = self.attempt(self.verb(step, "put", data, **options))
+        if isinstance(got, dict) and step.get("result"):
+            self.ledger.note(step["result"]["id"], got["id"])
+        self.compare(self.told(step), got)
+        if Deviation.ARRIVAL in self.allowed and isinstance(got, dict) and self.stage.waiting():
+            self.note_vain_wake(got["id"])
+
+    def note_vain_wake(self, id: int) -> None:
+        """A put wakes a take; it does so in vain if the task stays where it is."""
+        if self.stage.root.tube("self").peek(id).state == "r":
+            self.stage.wake_in_vain()
+
+    def do_take(self, step: Step) -> None:
+        self.note_take(step, self.expect(step, self.verb(step, "take", **step.get("args", {}))))
+
+    def note_take(self, step: Step, got: Any) -> None:
+        """Remember who took it."""
+        if isinstance(got, dict):
+            self.ledger.takers[got["id"]] = self.stage.queue(step["session"]).identify()
+
+    def do_release(self, step: Step) -> None:
+        id = self.ledger.ours(step["args"].get("id"))
+        options = step["args"].get("opts") or {}
+        if "result" in step or any(map(negative, options.values())):
+            known = PUT_OPTIONS[self.trace.driver] & {"delay"}
+            options = self.heeded(options, known, lambda some: self.verb(step, "release", id, **some)())
+        self.expect(step, self.verb(step, "release", id, **options))
+
+    def do_touch(self, step: Step) -> None:
+        id, delta = self.ledger.ours(step["args"].get("id")), step["args"].get("delta")
+        touch = self.verb(step, "touch", id, delta)
+        idle = "result" in step and step["result"] is None
+        if self.use(Deviation.IDLE_TOUCH, idle):
+            self.touch_idly(step, id, delta, touch)
+            return
+        if step.get("error") == "unsupported":
+            self.unsupported += 1
+        self.expect(step, touch)
+
+    def touch_idly(self, step: Step, id: int, delta: float | None, touch: Callable[[], Any]) -> None:
+        """A touch that is to change nothing: by nothing, by less than 0, by 0."""
+        peeked = self.attempt(self.verb(step, "peek", id))
+        mine = self.ledger.takers.get(id) == self.stage.queue(step["session"]).identify()
+        wanted = peeked
+        if delta is None or delta < 0:
+            wanted = errors.InvalidOption
+        elif not (mine and isinstance(peeked, dict) and peeked["state"] == "t"):
+            wanted = errors.TaskNotTaken
+        elif "ttr" not in PUT_OPTIONS[self.trace.driver]:
+            wanted = errors.OptionNotSupported
+        before = self.counts()
+        self.compare(wanted, self.attempt(touch))
+        self.compare(before, self.counts())
+
+    def do_kick(self, step: Step) -> None:
+        kick = self.verb(step, "kick", **step.get("args", {}))
+        if negative(step.get("args", {}).get("count", 1)) and Deviation.NEGATIVE in self.allowed:
+            self.refused(Deviation.NEGATIVE, errors.InvalidOption, kick)
+            return
+        self.expect(step, kick)
+
+    def do_release_all(self, step: Step) -> None:
+        self.expect(step, self.verb(step, "release_all"))
+
+    def do_truncate(self, step: Step) -> None:
+        self.expect(step, self.verb(step, "truncate"))
+
+    def do_ack(self, step: Step) -> None:
+        if self.use(Deviation.TRUNCATE, step.get("error") == "not_found" and self.truncated()):
+            step = step | {"error": "not_taken"}
+        self.do_by_id(step)
+
+    def do_by_id(self, step: Step) -> None:
+        """ack, bury, delete, peek."""
+        verb, id = step["op"], self.ledger.ours(step["args"].get("id"))
+        call = self.verb(step, verb, id)
+        if Deviation.NO_ZOMBIE in self.allowed:
+            self.listen()
+            if verb != "ack" and self.zombies.walks(id):
+                self.compare(step["result"]["state"], self.zombies.seen(verb, id))
+                self.refused(Deviation.NO_ZOMBIE, errors.TaskNotFound, call)
+                return
+        self.expect(step, call)
+
+    do_bury = do_delete = do_peek = do_by_id
+
+    # -- verbs that wait -------------------------------------------------------------------------------------
+
+    def do_take_begin(self, step: Step) -> None:
+        where, options = (step["session"], self.tube_name(step)), step.get("args", {})
+        if Deviation.ARRIVAL in self.allowed:
+            call, overtook = self.stage.begin_by_timeout(*where, **options)
+            self.use(Deviation.ARRIVAL, overtook)
+        else:
+            call = self.stage.begin(*where, "take", **options)
+        self.refs[step["ref"]] = call
+
+    def do_put_begin(self, step: Step) -> None:
+        data, options = step["args"]["data"], step["args"].get("opts") or {}
+        call = self.stage.begin(step["session"], self.tube_name(step), "put", data, **options)
+        self.refs[step["ref"]] = call
+        self.expect_put(call)
+
+    def expect_put(self, call: Call) -> None:
+        """Find the id that the trace will give to the task of this put."""
+        for step in self.trace.steps[self.number :]:
+            told = step.get("result")
+            if isinstance(told, dict) and "id" in told and same(told["data"], call.args[0]):
+                self.expected[call] = told["id"]
+                return
+
+    def do_pending(self, step: Step) -> None:
+        self.stage.settle()
+        self.compare(step["result"], not self.refs[step["ref"]].future.done())
+
+    def do_take_end(self, step: Step) -> None:
+        call = self.refs[step["ref"]]
+        self.stage.settle()
+        if not call.future.done():
+            raise MismatchError(self.trace, self.number, step, "it waits")
+        self.stage.finish(call)
+        got = self.expect(step, lambda: call.future.result(PATIENCE), call.ids)
+        if "after" in step and abs((call.took or 0.0) - step["after"]) > 0.11:
+            raise MismatchError(self.trace, self.number, step["after"], call.took)
+        if call.verb == "take":
+            self.note_take(step, got)
+
+    do_put_end = do_take_end

@@ -1,0 +1,197 @@
+"""The examples, on local hosts that show Python's documentation."""
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tubes
+
+for extra in ("aiohttp", "rich", "selectolax"):
+    pytest.importorskip(extra, reason="needs the extra `examples`")
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import crawler  # noqa: E402
+import proof  # noqa: E402
+from crawler import Crawler  # noqa: E402
+from demo import LanelessCrawler  # noqa: E402
+from pydoc_hosts import running  # noqa: E402
+from yarl import URL  # noqa: E402
+
+FIRST_DELAY = 0.05
+ATTEMPTS = 4
+LIMIT = 80
+
+
+class Seen(NamedTuple):
+    """What came of a crawl."""
+
+    records: list[proof.Record]
+    buried: list[tubes.AsyncTask]
+    statistics: tubes.Statistics
+
+
+def crawl(kind: type[Crawler]) -> Seen:
+    """Many workers on few hosts, on which much goes wrong."""
+
+    async def run(urls: list[str]) -> Seen:
+        async with tubes.aio.connect() as queue:
+            tube = await kind.create_tube(queue)
+            one = kind(queue, tube, limit=LIMIT, first_delay=FIRST_DELAY, max_attempts=ATTEMPTS)
+            await one.run([URL(url) for url in urls], workers=20)
+            buried = [await tube.peek(id) for id in one.buried]
+            return Seen(await proof.read_records(urls), buried, await tube.statistics())
+
+    with running(3, flaky=0.2, hopeless=0.05) as urls:
+        return asyncio.run(run(urls))
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    """A polite crawl."""
+    return crawl(Crawler)
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Hosts without failures, for a crawler in a process of its own."""
+    with running(2, flaky=0, hopeless=0) as urls:
+        yield urls
+
+
+def example(name: str, *arguments: str) -> list[str]:
+    """The command line of an example."""
+    return [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+
+
+def interrupted(command: list[str]) -> tuple[int, str, str]:
+    """Wait for the first line of a command's output, press Ctrl-C; answers exit code, output, errors."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        return process.returncode, first + out, err
+
+
+def test_no_host_ever_sees_two_requests_at_a_time(seen: Seen) -> None:
+    assert [record.most_in_flight for record in seen.records] == [1, 1, 1]
+
+
+def test_a_fifo_tube_lets_a_host_see_more() -> None:
+    control = crawl(LanelessCrawler)
+    assert max(record.most_in_flight for record in control.records) > 1
+    assert proof.one_in_flight(control.records).kept is False
+    assert proof.control_differs(control.records).kept
+
+
+def test_no_url_is_fetched_twice(seen: Seen) -> None:
+    statuses = [[fetch.status for fetch in fetches] for fetches in proof.by_url(seen.records).values()]
+    assert all(status >= 400 for tries in statuses for status in tries[:-1])
+    assert len([tries for tries in statuses if tries[-1] < 400]) == LIMIT - len(seen.buried)
+    assert proof.fetched_once(seen.records).kept
+    twice = [proof.Record(record.url, 1, record.fetches * 2) for record in seen.records]
+    assert proof.fetched_once(twice).kept is False
+
+
+def test_failed_pages_wait_longer_each_time(seen: Seen) -> None:
+    assert proof.growing_delay(seen.records, FIRST_DELAY).kept
+    assert proof.growing_delay(seen.records, FIRST_DELAY * 20).kept is False
+    assert seen.statistics.calls["delay"] == seen.statistics.calls["release"] > 0
+
+
+def test_hopeless_pages_are_buried_and_no_others(seen: Seen) -> None:
+    assert seen.buried
+    assert {(task.state, task.attempts) for task in seen.buried} == {(tubes.State.BURIED, ATTEMPTS)}
+    buried = [task.data for task in seen.buried]
+    assert proof.hopeless_buried(seen.records, ATTEMPTS, buried).kept
+    assert proof.hopeless_buried(seen.records, ATTEMPTS, buried[1:]).kept is False
+
+
+def test_the_crawl_ends_with_nothing_left_in_the_tube(seen: Seen) -> None:
+    tasks = seen.statistics.tasks
+    assert tasks["total"] == tasks["buried"] == len(seen.buried)
+    assert tasks["done"] == LIMIT - len(seen.buried)
+
+
+def test_the_crawler_stays_on_its_hosts_and_within_its_limit(hosts: list[str]) -> None:
+    command = example("crawler.py", hosts[0], "--limit", "12", "--workers", "3")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 12 + 2
+    assert all(hosts[0] in line for line in lines[:12])
+    assert lines[12].endswith(" pages, 0 URLs left, 0 buried")
+    assert ended.stderr == ""
+
+
+def test_a_host_that_is_down_is_hopeless_too() -> None:
+    async def run(url: URL) -> list[str]:
+        async with tubes.aio.connect() as queue:
+            one = Crawler(queue, await Crawler.create_tube(queue), first_delay=0.01, max_attempts=2)
+            await one.run([url])
+            return await one.report()
+
+    with running(1) as urls:
+        pass  # They are gone from here on.
+    summary, buried = asyncio.run(run(URL(urls[0])))
+    assert summary == "0 pages, 0 URLs left, 1 buried"
+    assert buried.startswith(f"  {urls[0]}  ClientConnectorError")
+    assert buried.endswith(", attempt 2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "the following arguments are required: URL"),
+        (["example.com"], "'example.com' must begin with http:// or https:// and name a host"),
+        (["ftp://example.com/"], "must begin with http:// or https://"),
+        (["http://"], "name a host"),
+        (["http://[::1"], "invalid http_url value: 'http://[::1'"),
+        (["http://localhost/", "--workers", "0"], "--workers: '0' must be a whole number, at least 1"),
+        (["http://localhost/", "--limit", "-1"], "--limit: '-1' must be a whole number, at least 1"),
+        (["http://localhost/", "--limit", "1.5"], "--limit: '1.5' must be a whole number, at least 1"),
+        (["http://localhost/", "--tube-url", "nonsense"], "url='nonsense': must be"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong_with_it(
+    arguments: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["crawler.py", *arguments])
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    with pytest.raises(SystemExit) as ended:
+        crawler.main()
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_crawler_cleanly(hosts: list[str]) -> None:
+    code, out, err = interrupted(example("crawler.py", *hosts, "--limit", "3000"))
+    assert (code, err) == (130, "")
+    assert " URLs left, 0 buried\n" in out
+
+
+def test_ctrl_c_ends_the_demo_cleanly() -> None:
+    code, out, err = interrupted(example("demo.py"))
+    assert (code, err) == (130, "")
+    assert "What the servers noted" in out
+
+
+def test_the_demo_proves_its_point() -> None:
+    # One host and a seed by which one of its first pages is hopeless, so little must be crawled.
+    command = example("demo.py", "--hosts", "1", "--pages", "60", "--seed", "6")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count(" yes ") == 5
+    assert "/_json.html" in ended.stdout

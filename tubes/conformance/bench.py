@@ -1,0 +1,256 @@
+"""What every subject of the contract stands on: a queue, a tube, a clock that stands still, a few helpers."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import pytest
+
+from tubes import Driver, TaskNotFound, TubesError
+from tubes.conformance.faces import AioFace, Face, SyncFace
+from tubes.drivers.options import micros
+from tubes.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+#: How many real seconds a call may take to come back, and an event to be heard.
+PATIENCE = 10.0
+
+
+def needs(*knobs: str) -> Callable[[T], T]:
+    """The test is about options or knobs; a driver that lacks one skips it."""
+    return _mark("needs", knobs)
+
+
+def lacks(*knobs: str) -> Callable[[T], T]:
+    """The test is about drivers without these options or knobs; a driver that has one skips it."""
+    return _mark("lacks", knobs)
+
+
+def _mark(name: str, knobs: tuple[str, ...]) -> Callable[[T], T]:
+    def mark(test: T) -> T:
+        setattr(test, name, knobs)
+        return test
+
+    return mark
+
+
+def eventually(question: Callable[[], bool]) -> bool:
+    """Whether the answer becomes yes soon: for what another thread is about to do, never for time to pass."""
+    patience = time.monotonic() + PATIENCE
+    while not question():
+        if time.monotonic() > patience:
+            return False
+        time.sleep(0.0002)
+    return True
+
+
+class Facts(NamedTuple):
+    """What a rank hook may look at."""
+
+    id: int
+    pri: int
+    created: int
+
+
+class Worker(NamedTuple):
+    """A session of its own, and the tube as it sees it."""
+
+    queue: Any
+    tube: Any
+
+
+class Bench:
+    """A tube of `driver`, new in every test, once per face.
+
+    `driver`: a registered name, or a `Driver`.
+    `options`: options for `create_tube` without which the driver makes no sense; most have none.
+    `session_ttl`: the lease in seconds that `connect` asks for.
+    """
+
+    driver: str | Driver = "fifo"
+    options: ClassVar[Mapping[str, Any]] = {}
+    session_ttl: float = 30.0
+
+    def connect(self, face: Face, clock: ManualClock) -> Any:
+        """An empty queue of its own for one test. Override it for another backend, or to pass options.
+
+        >>> class InRedis(Bench):
+        ...     def connect(self, face, clock):
+        ...         return face.connect("redis://localhost/0?prefix=" + uuid4().hex, clock=clock)
+        """
+        return face.connect("memory://", clock=clock, session_ttl=self.session_ttl)
+
+    face: Face
+    clock: ManualClock
+    #: The session that most tests work in, and its tube.
+    queue: Any
+    tube: Any
+    #: The driver as a value.
+    knobs: Driver
+
+    @pytest.fixture(autouse=True, params=[SyncFace, AioFace], ids=lambda face: face.name)
+    def _bench(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        self.face = request.param()
+        self.clock = ManualClock()
+        self._queues: list[Any] = []
+        self._ids: list[int] = []
+        try:
+            self.queue = self.connect(self.face, self.clock)
+            self._queues.append(self.queue)
+            self.tube = self.create("contract")
+            self.knobs = self.tube.driver
+            self._skip(request.function)
+            yield
+        finally:
+            for queue in self._queues:
+                queue.close()
+            self.face.close()
+
+    def _skip(self, test: object) -> None:
+        self.require(*getattr(test, "needs", ()))
+        for knob in getattr(test, "lacks", ()):
+            if self.knows(knob):
+                pytest.skip(f"driver {self.knobs.name!r} has {knob}")
+
+    def require(self, *knobs: str) -> None:
+        """Skip the test unless the driver has all of these; an empty name asks for nothing."""
+        for knob in knobs:
+            if knob and not self.knows(knob):
+                pytest.skip(f"driver {self.knobs.name!r} has no {knob}")
+
+    def knows(self, knob: str) -> bool:
+        """Whether the driver has this option or knob."""
+        return knob in self.knobs.options or bool(getattr(self.knobs, knob, None))
+
+    # -- acting ----------------------------------------------------------------------------------------------
+
+    def create(self, name: str, **options: Any) -> Any:
+        """Another tube with this driver."""
+        return self.queue.create_tube(name, self.driver, **{**self.options, **options})
+
+    def put(self, data: Any = None, *, tube: Any = None, **options: Any) -> Any:
+        """Put a task, in a lane of its own unless one is named: most rules are of tasks that don't meet."""
+        if self.knobs.lane is not None and self.knobs.lane not in options:
+            options[self.knobs.lane] = f"own-{len(self._ids)}"
+        task = (self.tube if tube is None else tube).put(data, **options)
+        self._ids.append(task.id)
+        return task
+
+    def puts(self, count: int) -> list[Any]:
+        """Put so many tasks; answers them in the order in which they will be taken."""
+        return self.in_order([self.put() for _ in range(count)])
+
+    def lane(self, name: Any) -> dict[str, Any]:
+        """The option that names this lane; none where the driver has no lanes."""
+        return {} if self.knobs.lane is None else {self.knobs.lane: name}
+
+    def take(self, tube: Any = None) -> Any:
+        """The next task, which must be there."""
+        task = (self.tube if tube is None else tube).take(timeout=0)
+        assert task is not None
+        return task
+
+    def taken(self, **options: Any) -> Any:
+        """A new task, taken by the first session. The tube must have nothing else to take."""
+        put = self.put(**options)
+        task = self.take()
+        assert task.id == put.id
+        return task
+
+    def buried(self, **options: Any) -> Any:
+        """A new task, buried."""
+        return self.tube.bury(self.put(**options).id)
+
+    def drain(self) -> list[int]:
+        """Take whatever can be taken; the ids in that order."""
+        return [task.id for task in iter(lambda: self.tube.take(timeout=0), None)]
+
+    def another(self) -> Worker:
+        """Another session on the same tube."""
+        queue = self.queue.session()
+        self._queues.append(queue)
+        return Worker(queue, queue.tube(self.tube.name))
+
+    def begin(self, tube: Any = None, verb: str = "take", *args: Any, **options: Any) -> Future[Any]:
+        """Start a call that waits, without waiting for its answer."""
+        return self.face.begin(self.tube if tube is None else tube, verb, *args, **options)
+
+    def pass_time(self, seconds: float) -> float:
+        """Let time pass; answers what time it is then."""
+        self.clock.advance(seconds)
+        return self.clock.now()
+
+    def listen(self) -> list[tuple[str, int, str]]:
+        """A list to which every change of the tube is added from now on: event, id, state."""
+        heard: list[tuple[str, int, str]] = []
+
+        def callback(task: Any, event: str) -> None:
+            heard.append((event, task.id, str(task.state)))
+
+        self.tube.on_task_change(callback)
+        return heard
+
+    @staticmethod
+    def heard(heard: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
+        """Whether a list that `listen` answered holds just these changes, now or as soon as they are told."""
+        eventually(lambda: len(heard) >= len(expected))
+        assert heard == expected
+        return True
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def in_order(self, tasks: list[Any]) -> list[Any]:
+        """These tasks in the order in which the driver's knobs say that they come."""
+        driver = self.knobs
+        if driver.rank is not None:
+            rank = driver.rank
+            ranks = {
+                task.id: rank(Facts(task.id, task.pri, micros("created", task.created))) for task in tasks
+            }
+            return sorted(tasks, key=lambda task: (ranks[task.id], task.id))
+        pri, _, id = driver.order.rpartition(",") if "id" in driver.order else (driver.order, "", "id")
+        signs = {"": 0, "pri": 1, "-pri": -1, "id": 1, "-id": -1}
+        return sorted(tasks, key=lambda task: (signs[pri] * task.pri, signs[id] * task.id))
+
+    def state(self, task: Any) -> str:
+        """The task's state now; `-` if it is gone."""
+        found = self._peek(task.id)
+        return "-" if found is None else str(found.state)
+
+    def _peek(self, id: int) -> Any:
+        try:
+            return self.tube.peek(id)
+        except TaskNotFound:
+            return None
+
+    def count(self, name: str) -> int:
+        """One of the counts of tasks, or one of the counts of calls."""
+        statistics = self.tube.statistics()
+        return int(statistics.tasks.get(name, 0) if name in statistics.tasks else statistics.calls[name])
+
+    def waiting(self, count: int) -> bool:
+        """Whether so many callers wait on the tube."""
+        return eventually(lambda: self.tube.statistics().waiting == count)
+
+    @staticmethod
+    def got(call: Future[Any]) -> Any:
+        """The answer of a call that has been given one. Raises what the call raised."""
+        return call.result(timeout=PATIENCE)
+
+    def everything(self) -> Any:
+        """All that can be seen of the tube."""
+        return [self._peek(id) for id in self._ids], self.tube.statistics()
+
+    @contextmanager
+    def refused(self, error: type[TubesError]) -> Generator[None]:
+        """The block raises this error, and changes nothing."""
+        before = self.everything()
+        with pytest.raises(error):
+            yield
+        assert self.everything() == before

@@ -1,0 +1,44 @@
+"""All subjects in one class."""
+
+from __future__ import annotations
+
+from tubes.conformance.capacity import Capacity
+from tubes.conformance.delay import Delay
+from tubes.conformance.events import Events
+from tubes.conformance.lanes import Lanes
+from tubes.conformance.loops import Loops
+from tubes.conformance.options import Options
+from tubes.conformance.order import Order
+from tubes.conformance.ownership import Ownership
+from tubes.conformance.queues import Queues
+from tubes.conformance.sessions import Sessions
+from tubes.conformance.ttl import TimeToLive
+from tubes.conformance.ttr import TimeToRun
+from tubes.conformance.verbs import Verbs
+from tubes.conformance.waiting import Waiting
+from tubes.conformance.waking import Waking
+
+
+class Contract(
+    Verbs,
+    Ownership,
+    Order,
+    Lanes,
+    TimeToLive,
+    TimeToRun,
+    Delay,
+    Waiting,
+    Waking,
+    Capacity,
+    Sessions,
+    Events,
+    Loops,
+    Options,
+    Queues,
+):
+    """All rules that hold for any driver on any backend: subclass it and set `driver`. See `Bench` for more.
+
+    >>> from tubes import Driver
+    >>> class TestLifo(Contract):
+    ...     driver = Driver("lifo", order="-id")
+    """

@@ -1,0 +1,201 @@
+"""What is told and counted: on_task_change and statistics."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tubes import InvalidOption, TaskNotFound, TaskNotTaken
+from tubes.conformance.bench import Bench, eventually, lacks, needs
+
+TASKS = {"ready", "taken", "buried", "delayed", "done", "total"}
+CALLS = {"put", "take", "ack", "release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr"}
+
+
+class Events(Bench):
+    """Events and counts."""
+
+    def test_every_change_is_told(self) -> None:
+        heard = self.listen()
+        id = self.put().id
+        self.tube.release(self.take())
+        self.tube.bury(id)
+        self.tube.kick()
+        self.tube.ack(self.take())
+        assert self.heard(
+            heard,
+            [
+                ("put", id, "r"),
+                ("take", id, "t"),
+                ("release", id, "r"),
+                ("bury", id, "!"),
+                ("kick", id, "r"),
+                ("take", id, "t"),
+                ("delete", id, "-"),
+            ],
+        )
+
+    def test_a_delete_is_told(self) -> None:
+        task, heard = self.put(), self.listen()
+        self.tube.delete(task)
+        assert self.heard(heard, [("delete", task.id, "-")])
+
+    def test_what_another_session_does_is_told(self) -> None:
+        worker, heard = self.another(), self.listen()
+        task = self.put(tube=worker.tube)
+        self.take(worker.tube)
+        worker.queue.close()
+        assert self.heard(heard, [("put", task.id, "r"), ("take", task.id, "t"), ("release", task.id, "r")])
+
+    def test_what_a_waiting_take_gets_is_told(self) -> None:
+        call, heard = self.begin(), self.listen()
+        task = self.put()
+        self.got(call)
+        assert self.heard(heard, [("put", task.id, "r"), ("take", task.id, "t")])
+
+    @needs("delay", "ttl", "ttr")
+    def test_what_time_brings_about_is_told(self) -> None:
+        heard = self.listen()
+        id = self.put(delay=1, ttl=9).id
+        self.clock.advance(1)
+        self.tube.touch(self.take(), 1)
+        self.tube.release(self.tube.peek(id), delay=2)
+        self.clock.advance(20)
+        assert self.heard(
+            heard,
+            [
+                ("put", id, "~"),
+                ("delay", id, "r"),
+                ("take", id, "t"),
+                ("touch", id, "t"),
+                ("release", id, "~"),
+                ("delay", id, "r"),
+                ("ttl", id, "-"),
+            ],
+        )
+
+    @needs("ttr")
+    def test_a_ttr_that_ends_is_told(self) -> None:
+        task, heard = self.taken(ttr=5), self.listen()
+        self.clock.advance(5)
+        assert self.heard(heard, [("ttr", task.id, "r")])
+
+    @needs("ttl")
+    @lacks("ttl_spares_taken")
+    def test_a_ttl_that_ends_a_taken_task_is_told_as_ttr_and_ttl(self) -> None:
+        task, heard = self.taken(ttl=5), self.listen()
+        self.clock.advance(5)
+        assert self.heard(heard, [("ttr", task.id, "r"), ("ttl", task.id, "-")])
+
+    def test_what_changes_nothing_is_not_told(self) -> None:
+        task, heard = self.buried(), self.listen()
+        self.tube.bury(task)
+        self.tube.kick(0)
+        self.tube.peek(task)
+        self.tube.take(timeout=0)
+        for verb, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("delete", TaskNotFound)):
+            with pytest.raises(error):
+                getattr(self.tube, verb)(task.id + 1000)
+        self.tube.truncate()
+        last = self.put()
+        assert self.heard(heard, [("put", last.id, "r")])
+
+    def test_each_queue_has_one_callback_per_tube_and_is_answered_the_one_before(self) -> None:
+        calls: list[str] = []
+
+        def first(task: Any, event: str) -> None:
+            calls.append("first")
+
+        def second(task: Any, event: str) -> None:
+            calls.append("second")
+
+        assert self.tube.on_task_change(first) is None
+        assert self.tube.on_task_change(second) is first
+        self.put()
+        assert eventually(lambda: calls == ["second"])
+        assert self.tube.on_task_change(None) is second
+        self.put()
+        self.tube.on_task_change(first)
+        self.put()
+        assert eventually(lambda: calls == ["second", "first"])
+
+    def test_a_callback_ends_with_its_queue(self) -> None:
+        worker, calls = self.another(), list[str]()
+
+        def callback(task: Any, event: str) -> None:
+            calls.append(event)
+
+        worker.tube.on_task_change(callback)
+        self.put()
+        assert eventually(lambda: calls == ["put"])
+        worker.queue.close()
+        heard = self.listen()
+        task = self.put()
+        assert self.heard(heard, [("put", task.id, "r")])
+        assert calls == ["put"]
+
+    def test_a_callback_that_fails_is_logged_and_harms_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        def fail(task: Any, event: str) -> None:
+            raise RuntimeError("the callback failed")
+
+        self.tube.on_task_change(fail)
+        with caplog.at_level(logging.ERROR):
+            task = self.put()
+            assert self.tube.ack(self.take()).id == task.id
+            assert eventually(lambda: "the callback failed" in caplog.text)
+
+    def test_what_cannot_be_called_is_no_callback(self) -> None:
+        for callback in (1, "name"):
+            with self.refused(InvalidOption):
+                self.tube.on_task_change(callback)
+
+    def test_tasks_are_counted_by_state(self) -> None:
+        self.tube.ack(self.taken())
+        self.taken()
+        self.buried()
+        self.put()
+        self.put()
+        assert self.tube.statistics().tasks == {
+            "ready": 2, "taken": 1, "buried": 1, "delayed": 0, "done": 1, "total": 4
+        }  # fmt: skip
+
+    def test_a_new_tube_counts_nothing(self) -> None:
+        statistics = self.tube.statistics()
+        assert statistics.tasks == dict.fromkeys(TASKS, 0)
+        assert statistics.calls == dict.fromkeys(CALLS, 0)
+        assert statistics.waiting == 0
+
+    def test_calls_count_what_was_done(self) -> None:
+        for _ in range(3):
+            self.buried()
+        self.tube.kick(9)
+        for verb in ("ack", "release", "delete"):
+            getattr(self.tube, verb)(self.take())
+        self.take()
+        self.tube.release_all()
+        done = {"put": 3, "bury": 3, "kick": 3, "take": 4, "ack": 1, "release": 2, "delete": 1}
+        assert self.tube.statistics().calls == dict.fromkeys(CALLS, 0) | done
+
+    @needs("ttr")
+    def test_a_touch_counts_once(self) -> None:
+        task = self.taken(ttr=5)
+        self.tube.touch(task, 1)
+        self.tube.touch(task, 0)
+        assert self.count("touch") == 1
+
+    def test_truncate_keeps_the_counts(self) -> None:
+        self.tube.ack(self.taken())
+        self.put()
+        self.tube.truncate()
+        assert [self.count(name) for name in ("put", "ack", "done", "delete", "total")] == [2, 1, 1, 0, 0]
+
+    def test_a_queue_counts_for_all_its_tubes(self) -> None:
+        self.put()
+        self.create("elsewhere")
+        assert self.queue.statistics("contract") == self.tube.statistics()
+        assert {name: counts.tasks["total"] for name, counts in self.queue.statistics().items()} == {
+            "contract": 1,
+            "elsewhere": 0,
+        }

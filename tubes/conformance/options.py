@@ -1,0 +1,77 @@
+"""The options of put and create_tube: which a driver takes, and which values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tubes import InvalidOption, OptionNotSupported
+from tubes.conformance.bench import Bench, needs
+
+TASKS = ("pri", "ttl", "ttr", "delay", "timeout", "utube")
+TUBES = ("pri", "ttl", "ttr", "capacity")
+SPANS: list[Any] = [-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1", [1], True]
+WHOLE: list[Any] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
+
+
+class Options(Bench):
+    """Options."""
+
+    def test_put_refuses_an_option_that_the_driver_lacks(self) -> None:
+        for option in {*TASKS, "capacity", "colour"} - (self.knobs.options - {"capacity"}):
+            with self.refused(OptionNotSupported):
+                self.tube.put(0, **{option: 1})
+
+    def test_a_tube_refuses_an_option_that_the_driver_lacks(self) -> None:
+        for option in {*TUBES, "colour"} - self.knobs.options:
+            with self.refused(OptionNotSupported):
+                self.create("other", **{option: 1})
+        assert self.queue.tubes() == ["contract"]
+
+    def test_what_is_a_tasks_own_is_refused_for_a_tube(self) -> None:
+        for option in ("delay", "timeout", "utube", self.knobs.lane or "utube"):
+            with self.refused(OptionNotSupported):
+                self.create("other", **{option: 1})
+
+    def test_a_span_of_time_is_a_number_of_seconds(self) -> None:
+        for option in {"ttl", "ttr", "delay", "timeout"} & self.knobs.options:
+            for value in SPANS:
+                with self.refused(InvalidOption):
+                    self.tube.put(0, **{option: value})
+                if option in TUBES:
+                    with self.refused(InvalidOption):
+                        self.create("other", **{option: value})
+
+    @needs("pri")
+    def test_a_priority_is_a_whole_number_of_32_bits(self) -> None:
+        for value in [*WHOLE, 2**32]:
+            with self.refused(InvalidOption):
+                self.tube.put(0, pri=value)
+            with self.refused(InvalidOption):
+                self.create("other", pri=value)
+
+    @needs("capacity")
+    def test_a_capacity_is_a_whole_number(self) -> None:
+        for value in WHOLE:
+            with self.refused(InvalidOption):
+                self.create("other", capacity=value)
+
+    def test_an_option_of_none_counts_as_not_given(self) -> None:
+        for option in self.knobs.options - {"capacity"}:
+            assert self.put(**{option: None}).state == "r"
+
+    @needs("ttl")
+    def test_seconds_need_not_be_whole(self) -> None:
+        assert self.put(ttl=0.25).ttl == 0.25
+        assert self.put(ttl=1e-6).ttl == 1e-6
+
+    @needs("pri")
+    def test_a_task_knows_its_priority(self) -> None:
+        assert self.put(pri=7).pri == 7
+        assert self.put().pri == 0
+
+    def test_a_task_knows_when_it_was_put(self) -> None:
+        start = self.clock.now()
+        self.clock.advance(2.5)
+        assert self.put().created == start + 2.5
+        self.clock.advance(1)
+        assert self.take().created == start + 2.5

@@ -1,0 +1,115 @@
+"""Which task comes first: the place that the driver's order gives it, for life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from tubes.conformance.bench import Bench, Worker, needs
+
+#: A way by which a task that a worker has becomes ready again: what the driver must know, and what happens.
+Way: TypeAlias = Callable[[Bench, Worker, Any], object]
+WAYS: dict[str, tuple[str, Way]] = {
+    "release": ("", lambda bench, worker, task: worker.tube.release(task)),
+    "release_all": ("", lambda bench, worker, task: bench.tube.release_all()),
+    "bury and kick": ("", lambda bench, worker, task: (bench.tube.bury(task), bench.tube.kick())),
+    "end of session": ("", lambda bench, worker, task: worker.queue.close()),
+    "ttr": ("ttr", lambda bench, worker, task: bench.pass_time(9)),
+    "end of delay": (
+        "delay",
+        lambda bench, worker, task: (worker.tube.release(task, delay=1), bench.pass_time(1)),
+    ),
+}
+
+
+class Order(Bench):
+    """Places."""
+
+    def test_tasks_come_in_the_drivers_order(self) -> None:
+        assert self.drain_all(self.puts(7))
+
+    @needs("pri")
+    def test_tasks_of_many_priorities_come_in_the_drivers_order(self) -> None:
+        pris = [3, 1, 2, 3, 0, 2, 1, 4294967295, 0, 7]
+        assert self.drain_all(self.in_order([self.put(pri=pri) for pri in pris]))
+
+    @needs("pri")
+    def test_tasks_of_more_priorities_than_one_would_expect_come_in_the_drivers_order(self) -> None:
+        assert self.drain_all(self.in_order([self.put(pri=number * 37 % 101) for number in range(101)]))
+
+    @needs("pri")
+    def test_a_tubes_pri_is_its_tasks_default(self) -> None:
+        self.tube = self.create("prior", pri=2)
+        tasks = [self.put(pri=1), self.put(), self.put(pri=3), self.put(pri=2)]
+        assert [task.pri for task in tasks] == [1, 2, 3, 2]
+        assert self.drain_all(self.in_order(tasks))
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_task_returns_to_its_own_place(self, way: str) -> None:
+        needed, go = WAYS[way]
+        self.require(needed)
+        tasks = self.in_order([self.put(**({"ttr": 9} if way == "ttr" else {})) for _ in range(4)])
+        worker = self.another()
+        held = self.take(worker.tube)
+        assert held.id == tasks[0].id
+        go(self, worker, held)
+        assert self.drain_all(tasks)
+
+    def test_tasks_return_to_their_own_places_in_whatever_order_they_return(self) -> None:
+        tasks = self.puts(5)
+        held = [self.take() for _ in range(4)]
+        for index in (2, 0, 3, 1):
+            self.tube.release(held[index])
+        assert self.drain_all(tasks)
+
+    @needs("pri")
+    def test_a_returned_task_stands_between_better_and_worse_ones(self) -> None:
+        first = self.taken(pri=5)
+        others = [self.put(pri=pri) for pri in (4, 6, 5)]
+        self.tube.release(first)
+        assert self.drain_all(self.in_order([first, *others]))
+
+    def test_kick_goes_by_place_not_by_time_of_burial(self) -> None:
+        tasks = self.puts(6)
+        for index in (4, 0, 5, 2, 1, 3):
+            self.tube.bury(tasks[index])
+        self.tube.kick(2)
+        assert [self.state(task) for task in tasks] == ["r", "r", "!", "!", "!", "!"]
+        self.tube.kick(9)
+        assert self.drain_all(tasks)
+
+    def test_a_task_that_was_buried_and_kicked_many_times_comes_once(self) -> None:
+        tasks = self.puts(3)
+        for _ in range(5):
+            self.tube.bury(tasks[1])
+            self.tube.kick()
+        assert self.drain_all(tasks)
+
+    def test_a_deleted_task_leaves_no_gap(self) -> None:
+        tasks = self.puts(5)
+        for index in (0, 2, 4):
+            self.tube.delete(tasks[index])
+        assert self.drain_all([tasks[1], tasks[3]])
+
+    def test_order_holds_while_tasks_come_and_go(self) -> None:
+        here = self.puts(4)
+        for round in range(30):
+            first = self.take()
+            assert first.id == here[0].id
+            if round % 3 == 0:
+                self.tube.release(first)
+            else:
+                self.tube.ack(first)
+                del here[0]
+            here = self.in_order([*here, self.put(**({"pri": round % 4} if self.knows("pri") else {}))])
+        assert self.drain_all(here)
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def drain_all(self, tasks: list[Any]) -> bool:
+        """Whether these tasks, and no others, can be taken in this order."""
+        drained, expected = self.drain(), [task.id for task in tasks]
+        assert drained == expected
+        return True

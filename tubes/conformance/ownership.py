@@ -1,0 +1,140 @@
+"""Who may ack, release and touch: the session that has the task, by the take by which it has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tubes import InvalidOption, OptionNotSupported, State, TaskNotTaken
+from tubes.conformance.bench import Bench, lacks, needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The verbs that are for the taker only.
+VERBS: list[Callable[[Any, Any], Any]] = [
+    lambda tube, task: tube.ack(task),
+    lambda tube, task: tube.release(task),
+    lambda tube, task: tube.touch(task, 1),
+    lambda tube, task: tube.touch(task, 0),
+]
+
+
+class Ownership(Bench):
+    """Takes belong to sessions."""
+
+    def not_taken(self, tube: Any, *tasks: Any) -> bool:
+        """Whether these tasks are not this session's, for any verb."""
+        for task in tasks:
+            for verb in VERBS:
+                with self.refused(TaskNotTaken):
+                    verb(tube, task)
+        return True
+
+    def test_a_task_that_nobody_has_is_not_taken(self) -> None:
+        acked = self.tube.ack(self.taken())
+        buried, ready = self.buried(), self.put()
+        assert self.not_taken(self.tube, ready.id, buried.id, acked.id, ready.id + 1000)
+
+    def test_another_sessions_task_is_not_taken(self) -> None:
+        task, other = self.taken(), self.another()
+        assert self.not_taken(other.tube, task.id, task)
+
+    @pytest.mark.parametrize("loss", ["bury", "delete", "release_all", "truncate"])
+    def test_a_task_that_was_taken_away_is_not_taken(self, loss: str) -> None:
+        task, other = self.taken(), self.another()
+        lose = getattr(other.tube, loss)
+        lose(task.id) if loss in ("bury", "delete") else lose()
+        assert self.not_taken(self.tube, task, task.id)
+
+    def test_a_task_that_somebody_else_has_now_is_not_taken(self) -> None:
+        task, other = self.taken(), self.another()
+        self.tube.release_all()
+        again = self.take(other.tube)
+        assert again.id == task.id
+        assert self.not_taken(self.tube, task, task.id)
+        assert other.tube.ack(again).state == State.DONE
+
+    def test_a_task_of_an_earlier_take_is_not_taken_even_in_the_same_session(self) -> None:
+        early = self.taken()
+        self.tube.release(early.id)
+        late = self.take()
+        assert late.id == early.id
+        assert self.not_taken(self.tube, early)
+        assert self.tube.ack(late).state == State.DONE
+
+    def test_an_id_stands_for_whichever_take_this_session_has(self) -> None:
+        self.tube.release(self.taken())
+        assert self.tube.ack(self.take().id).state == State.DONE
+
+    def test_a_task_that_was_put_or_peeked_names_the_task(self) -> None:
+        put = self.put()
+        self.take()
+        assert self.tube.release(put).state == State.READY
+        self.take()
+        assert self.tube.ack(self.tube.peek(put)).state == State.DONE
+
+    @needs("ttr")
+    def test_a_touched_task_speaks_for_the_same_take(self) -> None:
+        task = self.taken(ttr=5)
+        touched = self.tube.touch(task, 5)
+        self.tube.touch(task, 5)
+        assert self.tube.ack(touched).state == State.DONE
+
+    def test_a_task_of_another_tube_is_refused(self) -> None:
+        elsewhere = self.create("elsewhere")
+        self.put(tube=elsewhere)
+        foreign = self.take(elsewhere)
+        self.taken()
+        for verb in ("ack", "release", "bury", "delete", "peek"):
+            with self.refused(InvalidOption):
+                getattr(self.tube, verb)(foreign)
+
+    def test_a_task_of_a_dropped_tube_says_nothing_about_its_successor(self) -> None:
+        stale = self.taken()
+        self.tube.drop(force=True)
+        self.tube = self.create("contract")
+        self.taken()
+        with self.refused(TaskNotTaken):
+            self.tube.ack(stale)
+
+    def test_a_task_knows_the_verbs_that_are_for_it(self) -> None:
+        self.put()
+        assert self.take().release().state == State.READY
+        task = self.take()
+        assert task.peek() == task
+        assert task.bury().state == State.BURIED
+        self.tube.kick()
+        assert self.take().ack().state == State.DONE
+        assert self.put().delete().state == State.DONE
+
+    @needs("delay", "ttr")
+    def test_a_tasks_own_verbs_take_what_the_tubes_take(self) -> None:
+        task = self.taken(ttr=5)
+        assert task.touch(3).ttr == 8
+        assert task.release(delay=4).state == State.DELAYED
+
+    @lacks("ttr")
+    def test_touch_is_refused_where_there_is_no_ttr(self) -> None:
+        task = self.taken()
+        with self.refused(OptionNotSupported):
+            self.tube.touch(task, 1)
+
+    @lacks("delay")
+    def test_a_delayed_release_is_refused_where_there_is_no_delay(self) -> None:
+        task = self.taken()
+        with self.refused(OptionNotSupported):
+            self.tube.release(task, delay=1)
+        with self.refused(TaskNotTaken):
+            self.tube.release(task.id + 1000, delay=1)
+
+    def test_touch_and_release_take_spans_of_time(self) -> None:
+        task = self.taken()
+        for span in (-1, float("nan"), float("inf"), "1", True):
+            with self.refused(InvalidOption):
+                self.tube.touch(task, span)
+            with self.refused(InvalidOption):
+                self.tube.release(task, delay=span)
+        with self.refused(InvalidOption):
+            self.tube.touch(task, None)

@@ -1,0 +1,160 @@
+"""Tubes in a queue: creating, finding, dropping; drivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tubes import Driver, DriverExists, DriverNotFound, InvalidOption, TubeBusy, TubeExists, TubeNotFound
+from tubes.conformance.bench import Bench, needs
+
+
+class Queues(Bench):
+    """Tubes."""
+
+    def test_a_tube_is_found_by_its_name(self) -> None:
+        task = self.put()
+        found = self.queue.tube("contract")
+        assert (found.name, found.driver) == ("contract", self.knobs)
+        assert found.peek(task.id) == task
+
+    def test_a_tube_is_seen_by_every_session(self) -> None:
+        self.create("second")
+        assert self.another().queue.tubes() == ["contract", "second"]
+
+    def test_tubes_do_not_meet(self) -> None:
+        other = self.create("other")
+        task = self.put()
+        assert other.take(timeout=0) is None
+        other.truncate()
+        other.drop()
+        assert self.state(task) == "r"
+
+    def test_a_tube_that_is_not_there_is_not_found(self) -> None:
+        with self.refused(TubeNotFound):
+            self.queue.tube("nowhere")
+        with self.refused(TubeNotFound):
+            self.queue.statistics("nowhere")
+
+    def test_a_name_is_given_once(self) -> None:
+        self.put()
+        with self.refused(TubeExists):
+            self.create("contract")
+
+    def test_a_living_tube_is_answered_if_it_is_what_was_asked_for(self) -> None:
+        task = self.put()
+        again = self.create("contract", if_not_exists=True)
+        assert again.peek(task.id) == task
+
+    def test_a_tube_that_is_not_there_is_created_if_it_does_not_exist(self) -> None:
+        assert self.create("fresh", if_not_exists=True).take(timeout=0) is None
+
+    def test_a_living_tube_with_another_driver_is_not_what_was_asked_for(self) -> None:
+        other = Driver("another", order="-id") if self.knobs.name == "fifo" else "fifo"
+        with self.refused(TubeExists):
+            self.queue.create_tube("contract", other, if_not_exists=True)
+
+    @needs("ttl")
+    def test_a_living_tube_with_other_options_is_not_what_was_asked_for(self) -> None:
+        self.create("short", ttl=5)
+        for options in ({}, {"ttl": 6}):
+            with self.refused(TubeExists):
+                self.create("short", if_not_exists=True, **options)
+        assert self.create("short", if_not_exists=True, ttl=5.0).name == "short"
+
+    def test_a_temporary_tube_is_a_tube(self) -> None:
+        tube = self.create("passing", temporary=True)
+        assert tube.put(1).id == self.take(tube).id
+
+    def test_a_name_is_short_and_plain(self) -> None:
+        names: list[Any] = ["", "x" * 33, "a b", "a/b", "{a}", "ä", "a\n", 7, None]
+        for name in names:
+            with self.refused(InvalidOption):
+                self.create(name)
+            with self.refused(InvalidOption):
+                self.queue.tube(name)
+        assert self.queue.tubes() == ["contract"]
+
+    def test_letters_digits_and_a_few_signs_make_a_name(self) -> None:
+        for name in ("a", "x" * 32, "Crawl_2.jobs-new", "0"):
+            assert self.create(name).name == name
+
+    def test_a_flag_is_true_or_false(self) -> None:
+        for option in ("if_not_exists", "temporary"):
+            with self.refused(InvalidOption):
+                self.create("other", **{option: 1})
+
+    def test_an_unknown_driver_is_not_found(self) -> None:
+        with self.refused(DriverNotFound):
+            self.queue.create_tube("other", "no-such-driver")
+        assert self.queue.tubes() == ["contract"]
+
+    def test_a_drivers_name_is_given_once(self) -> None:
+        impostor = Driver(self.knobs.name, options={"other"}, lane="other", order="-id")
+        with self.refused(DriverExists):
+            self.queue.register_driver(impostor)
+        with self.refused(DriverExists):
+            self.queue.create_tube("other", impostor)
+        assert self.queue.tubes() == ["contract"]
+
+    def test_registering_a_driver_again_is_fine(self) -> None:
+        self.queue.register_driver(self.knobs)
+        assert self.queue.create_tube("other", self.knobs.name).driver == self.knobs
+
+    def test_what_is_no_driver_is_refused(self) -> None:
+        for driver in (7, None):
+            with self.refused(InvalidOption):
+                self.queue.create_tube("other", driver)
+
+    def test_a_dropped_tube_is_gone(self) -> None:
+        task = self.put()
+        worker = self.another()
+        self.tube.drop()
+        assert self.queue.tubes() == []
+        for tube in (self.tube, worker.tube):
+            for call in (tube.statistics, tube.kick, tube.drop, lambda tube=tube: tube.take(0)):
+                with pytest.raises(TubeNotFound):
+                    call()
+        with pytest.raises(TubeNotFound):
+            self.tube.peek(task.id)
+        with pytest.raises(TubeNotFound):
+            self.queue.tube("contract")
+
+    def test_the_name_of_a_dropped_tube_is_free_and_nothing_is_left_of_it(self) -> None:
+        self.buried()
+        self.put()
+        self.tube.drop()
+        self.tube = self.create("contract")
+        assert self.tube.take(timeout=0) is None
+        assert (self.count("total"), self.count("put"), self.tube.kick(9)) == (0, 0, 0)
+
+    def test_a_tube_with_taken_tasks_is_busy(self) -> None:
+        task = self.taken()
+        with self.refused(TubeBusy):
+            self.another().tube.drop()
+        self.tube.release(task)
+        self.tube.drop()
+
+    def test_a_busy_tube_can_be_dropped_by_force(self) -> None:
+        task, worker = self.taken(), self.another()
+        worker.tube.drop(force=True)
+        with pytest.raises(TubeNotFound):
+            self.tube.ack(task)
+        assert self.queue.tubes() == []
+
+    def test_ready_buried_and_done_tasks_keep_no_tube_busy(self) -> None:
+        self.tube.ack(self.taken())
+        self.buried()
+        self.put()
+        self.tube.drop()
+
+    def test_the_end_of_a_session_minds_no_dropped_tube(self) -> None:
+        worker = self.another()
+        self.put()
+        self.take(worker.tube)
+        self.tube.drop(force=True)
+        self.tube = self.create("contract")
+        task = self.put()
+        worker.queue.close()
+        assert (self.state(task), self.count("release")) == ("r", 0)

@@ -1,0 +1,205 @@
+"""Sessions: what ends them, who shares them, what they leave."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from tubes import InvalidOption, QueueClosed, SessionNotFound, State, TaskNotTaken
+from tubes.conformance.bench import Bench, Worker, needs
+
+
+class Sessions(Bench):
+    """Sessions."""
+
+    def worker(self, **options: Any) -> tuple[Worker, Any]:
+        """Another session, and a new task that it has taken."""
+        worker = self.another()
+        self.put(**options)
+        return worker, self.take(worker.tube)
+
+    def test_a_closed_session_releases_its_tasks_and_no_others(self) -> None:
+        mine = self.taken()
+        worker, theirs = self.worker()
+        buried = self.buried()
+        worker.queue.close()
+        assert [self.state(task) for task in (mine, theirs, buried)] == ["t", "r", "!"]
+        assert [self.count(name) for name in ("release", "ttr")] == [1, 0]
+
+    def test_a_closed_session_releases_its_tasks_in_every_tube(self) -> None:
+        worker, here = self.worker()
+        elsewhere = self.create("elsewhere")
+        there = elsewhere.put(0)
+        worker.queue.tube("elsewhere").take(timeout=0)
+        worker.queue.close()
+        assert self.state(here) == "r"
+        assert elsewhere.peek(there).state == State.READY
+
+    def test_leaving_the_block_of_a_queue_closes_it(self) -> None:
+        worker, task = self.worker()
+        with worker.queue:
+            assert not worker.queue.closed
+        assert worker.queue.closed
+        assert self.state(task) == "r"
+
+    def test_closing_twice_is_fine(self) -> None:
+        worker = self.another()
+        worker.queue.close()
+        worker.queue.close()
+        worker.queue.detach()
+        assert worker.queue.closed
+
+    def test_a_closed_queue_does_nothing_more(self) -> None:
+        worker, task = self.worker()
+        worker.queue.close()
+        queue, tube = worker
+        calls = [
+            (queue.tube, "contract"),
+            (queue.tubes,),
+            (queue.session,),
+            (queue.identify,),
+            (queue.statistics,),
+            (queue.create_tube, "more"),
+            (tube.put, "data"),
+            (tube.take, 0),
+            (tube.take,),
+            (tube.peek, task.id),
+            (tube.ack, task.id),
+            (tube.ack, task),
+            (tube.kick,),
+            (tube.statistics,),
+            (tube.drop,),
+        ]
+        for call, *arguments in calls:
+            with self.refused(QueueClosed):
+                call(*arguments)
+
+    def test_a_sessions_uuid_is_its_own(self) -> None:
+        uuid = self.queue.identify()
+        assert UUID(uuid).hex == uuid == self.queue.identify()
+        assert self.another().queue.identify() != uuid
+
+    def test_identifying_as_oneself_changes_nothing(self) -> None:
+        task = self.taken()
+        uuid = self.queue.identify()
+        assert self.queue.identify(uuid) == uuid
+        assert self.tube.ack(task).state == State.DONE
+
+    def test_connections_of_one_session_hold_tasks_together(self) -> None:
+        worker, task = self.worker()
+        assert self.queue.identify(worker.queue.identify()) == worker.queue.identify()
+        assert self.tube.ack(task.id).state == State.DONE
+        mine = self.taken()
+        assert worker.tube.release(mine).state == State.READY
+
+    def test_a_uuid_is_understood_in_all_its_forms(self) -> None:
+        worker = self.another()
+        uuid = UUID(worker.queue.identify())
+        for form in (uuid, str(uuid), uuid.hex.upper()):
+            assert self.another().queue.identify(form) == uuid.hex
+
+    def test_a_shared_session_ends_with_its_last_connection(self) -> None:
+        worker, task = self.worker()
+        third = self.another()
+        third.queue.identify(worker.queue.identify())
+        worker.queue.close()
+        assert self.state(task) == "t"
+        third.queue.close()
+        assert self.state(task) == "r"
+
+    def test_joining_ends_the_session_that_is_left(self) -> None:
+        worker, task = self.worker()
+        left = worker.queue.identify()
+        worker.queue.identify(self.queue.identify())
+        assert self.state(task) == "r"
+        with self.refused(TaskNotTaken):
+            worker.tube.ack(task)
+        with self.refused(SessionNotFound):
+            self.queue.identify(left)
+
+    def test_joining_leaves_a_shared_session_alone(self) -> None:
+        worker, task = self.worker()
+        third = self.another()
+        third.queue.identify(worker.queue.identify())
+        worker.queue.identify(self.queue.identify())
+        assert self.state(task) == "t"
+        assert third.tube.ack(task).state == State.DONE
+
+    def test_a_session_that_ended_is_not_found(self) -> None:
+        worker = self.another()
+        uuid = worker.queue.identify()
+        worker.queue.close()
+        for unknown in (uuid, "0" * 32):
+            with self.refused(SessionNotFound):
+                self.queue.identify(unknown)
+
+    def test_what_is_no_uuid_is_refused(self) -> None:
+        for uuid in ("", "00", "x" * 32, 7, b"0" * 16):
+            with self.refused(InvalidOption):
+                self.queue.identify(uuid)
+
+    def test_a_detached_session_lingers_for_its_lease(self) -> None:
+        worker, task = self.worker()
+        worker.queue.detach()
+        self.clock.advance(self.session_ttl - 0.1)
+        assert self.state(task) == "t"
+        self.clock.advance(0.1)
+        assert (self.state(task), self.count("release")) == ("r", 1)
+
+    def test_a_detached_queue_does_nothing_more(self) -> None:
+        worker, task = self.worker()
+        worker.queue.detach()
+        assert worker.queue.closed
+        with self.refused(QueueClosed):
+            worker.tube.ack(task)
+
+    def test_a_detached_session_can_be_gone_on_with(self) -> None:
+        worker, task = self.worker()
+        uuid = worker.queue.identify()
+        worker.queue.detach()
+        self.clock.advance(self.session_ttl - 0.1)
+        heir = self.another()
+        assert heir.queue.identify(uuid) == uuid
+        self.clock.advance(2 * self.session_ttl)
+        assert heir.tube.ack(task.id).state == State.DONE
+
+    def test_a_detached_session_that_has_ended_is_not_found(self) -> None:
+        worker = self.another()
+        uuid = worker.queue.identify()
+        worker.queue.detach()
+        self.clock.advance(self.session_ttl)
+        with self.refused(SessionNotFound):
+            self.queue.identify(uuid)
+
+    def test_a_shared_session_outlives_one_connection_that_was_lost(self) -> None:
+        worker, task = self.worker()
+        third = self.another()
+        third.queue.identify(worker.queue.identify())
+        worker.queue.detach()
+        self.clock.advance(2 * self.session_ttl)
+        assert self.state(task) == "t"
+        third.queue.close()
+        assert self.state(task) == "r"
+
+    def test_an_id_from_one_connection_works_through_another_of_the_session_after_release_all(self) -> None:
+        worker, task = self.worker()
+        self.queue.identify(worker.queue.identify())
+        self.tube.release_all()
+        assert self.state(task) == "r"
+        assert self.tube.ack(self.take()).id == task.id
+
+    @needs("ttr")
+    def test_time_runs_on_for_the_tasks_of_a_detached_session(self) -> None:
+        worker, task = self.worker(ttr=self.session_ttl / 2)
+        worker.queue.detach()
+        self.clock.advance(self.session_ttl / 2)
+        assert (self.state(task), self.count("ttr")) == ("r", 1)
+
+    @needs("ttl")
+    def test_the_end_of_a_session_does_not_renew_a_ttl(self) -> None:
+        worker, task = self.worker(ttl=5)
+        self.clock.advance(3)
+        worker.queue.close()
+        assert self.state(task) == "r"
+        self.clock.advance(2)
+        assert self.state(task) == "-"

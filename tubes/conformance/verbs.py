@@ -1,0 +1,178 @@
+"""What each verb does to a task, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from tubes import InvalidOption, State, TaskNotFound, TaskNotTaken
+from tubes.conformance.bench import Bench, needs
+
+#: How a test comes by a task in some state.
+Make: TypeAlias = Callable[[Bench], Any]
+STATES: dict[str, Make] = {
+    "ready": lambda bench: bench.put(),
+    "taken": lambda bench: bench.taken(),
+    "buried": lambda bench: bench.buried(),
+    "delayed": lambda bench: bench.put(delay=9),
+}
+in_any_state = pytest.mark.parametrize("state", STATES)
+
+
+class Verbs(Bench):
+    """The verbs, one by one."""
+
+    def make(self, state: str) -> Any:
+        """A task in this state."""
+        self.require("delay" if state == "delayed" else "")
+        return STATES[state](self)
+
+    def test_data_comes_back_as_it_was_put(self) -> None:
+        for data in (None, 0, "text", [1, "two"], {"deep": {"er": [True, 0.5]}}):
+            assert self.put(data).data == data
+            assert self.take().data == data
+
+    def test_a_new_task_is_ready(self) -> None:
+        task = self.put("data")
+        assert (task.state, task.tube, task.attempts) == (State.READY, "contract", 0)
+        assert self.tube.peek(task) == task
+
+    def test_a_taken_task_is_in_nobody_elses_reach(self) -> None:
+        put = self.put()
+        task = self.take()
+        assert (task.id, task.state) == (put.id, State.TAKEN)
+        assert self.tube.take(timeout=0) is None
+        assert self.another().tube.take(timeout=0) is None
+
+    def test_an_empty_tube_has_nothing_to_take(self) -> None:
+        assert self.tube.take(timeout=0) is None
+
+    def test_an_acked_task_is_gone(self) -> None:
+        task = self.taken()
+        assert self.tube.ack(task).state == State.DONE
+        assert self.state(task) == "-"
+        with self.refused(TaskNotTaken):
+            self.tube.ack(task.id)
+
+    def test_a_released_task_can_be_taken_again(self) -> None:
+        task = self.taken()
+        assert self.tube.release(task).state == State.READY
+        assert self.take().id == task.id
+
+    def test_a_task_counts_how_often_it_was_taken(self) -> None:
+        self.put()
+        assert [self.tube.release(self.take()).attempts for _ in range(3)] == [1, 2, 3]
+
+    @in_any_state
+    def test_anybody_may_bury_a_task_in_any_state(self, state: str) -> None:
+        task = self.make(state)
+        assert self.another().tube.bury(task.id).state == State.BURIED
+        assert self.state(task) == "!"
+        assert self.tube.take(timeout=0) is None
+
+    def test_burying_a_buried_task_changes_nothing(self) -> None:
+        task = self.buried()
+        before = self.everything()
+        assert self.tube.bury(task).state == State.BURIED
+        assert self.everything() == before
+
+    @in_any_state
+    def test_anybody_may_delete_a_task_in_any_state(self, state: str) -> None:
+        task = self.make(state)
+        assert self.another().tube.delete(task.id).state == State.DONE
+        assert self.state(task) == "-"
+        assert (self.tube.kick(9), self.tube.take(timeout=0)) == (0, None)
+
+    @in_any_state
+    def test_anybody_may_peek_in_any_state_and_changes_nothing(self, state: str) -> None:
+        task = self.make(state)
+        before = self.everything()
+        seen = self.another().tube.peek(task.id)
+        assert (seen.id, seen.state.name.lower()) == (task.id, state)
+        assert self.everything() == before
+
+    def test_a_kicked_task_is_ready(self) -> None:
+        task = self.buried()
+        assert self.tube.kick() == 1
+        assert self.state(task) == "r"
+        assert self.take().id == task.id
+
+    def test_kick_answers_how_many_it_kicked(self) -> None:
+        for _ in range(4):
+            self.buried()
+        assert [self.tube.kick(0), self.tube.kick(3), self.tube.kick(3), self.tube.kick()] == [0, 3, 1, 0]
+
+    def test_kick_leaves_tasks_that_are_not_buried(self) -> None:
+        tasks = [self.taken(), self.put()]
+        assert self.tube.kick(9) == 0
+        assert [self.state(task) for task in tasks] == ["t", "r"]
+
+    @pytest.mark.parametrize("verb", ["bury", "delete", "peek"])
+    def test_a_task_that_is_not_there_is_not_found(self, verb: str) -> None:
+        gone = self.tube.ack(self.taken())
+        for id in (gone.id, gone.id + 1000):
+            with self.refused(TaskNotFound):
+                getattr(self.tube, verb)(id)
+
+    def test_ids_only_grow_and_none_is_given_twice(self) -> None:
+        first, second = self.put().id, self.put().id
+        self.tube.delete(second)
+        third = self.put().id
+        self.tube.truncate()
+        assert first < second < third < self.put().id
+
+    def test_truncate_removes_all_tasks(self) -> None:
+        tasks = [self.taken(), self.buried(), self.put()]
+        self.tube.truncate()
+        assert [self.state(task) for task in tasks] == ["-"] * 3
+        assert (self.count("total"), self.tube.kick(9), self.tube.take(timeout=0)) == (0, 0, None)
+
+    def test_truncate_leaves_no_owner_behind(self) -> None:
+        task = self.taken()
+        self.tube.truncate()
+        with self.refused(TaskNotTaken):
+            self.tube.ack(task)
+        self.tube.release_all()
+        self.tube.drop()
+
+    def test_release_all_takes_every_task_from_its_worker(self) -> None:
+        mine, other = self.taken(), self.another()
+        self.put()
+        theirs = self.take(other.tube)
+        self.another().tube.release_all()
+        assert [self.state(task) for task in (mine, theirs)] == ["r", "r"]
+        with self.refused(TaskNotTaken):
+            self.tube.ack(mine)
+        with self.refused(TaskNotTaken):
+            other.tube.ack(theirs)
+
+    def test_release_all_reaches_every_session_however_many_have_come_and_gone(self) -> None:
+        for _ in range(3):
+            self.another().queue.close()
+        task, late = self.taken(), self.another()
+        self.another().queue.close()
+        self.put()
+        self.take(late.tube)
+        self.tube.release_all()
+        assert (self.state(task), self.count("taken"), self.count("ready")) == ("r", 0, 2)
+
+    @pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "peek"])
+    def test_a_task_is_named_by_a_whole_number(self, verb: str) -> None:
+        self.taken()
+        for task in ("0", -1, 0.5, None, True):
+            with self.refused(InvalidOption):
+                getattr(self.tube, verb)(task)
+
+    def test_kick_takes_a_whole_number(self) -> None:
+        self.buried()
+        for count in (-1, 0.5, "1", None, True):
+            with self.refused(InvalidOption):
+                self.tube.kick(count)
+
+    @needs("delay")
+    def test_a_kicked_task_has_forgotten_its_delay(self) -> None:
+        task = self.tube.bury(self.put(delay=9))
+        self.tube.kick()
+        assert self.take().id == task.id

@@ -1,0 +1,166 @@
+"""Waiting takes: who is served, who waits on, who is sent away."""
+
+from __future__ import annotations
+
+import pytest
+
+from tubes import InvalidOption, QueueClosed, State, TaskNotTaken, TubeBusy, TubeNotFound
+from tubes.conformance.bench import Bench, needs
+
+
+class Waiting(Bench):
+    """Waiting."""
+
+    def test_a_take_that_finds_a_task_does_not_wait(self) -> None:
+        task = self.put()
+        assert self.got(self.begin(timeout=5)).id == task.id
+
+    def test_a_put_serves_a_waiting_take(self) -> None:
+        call = self.begin()
+        assert self.waiting(1)
+        task = self.put("data")
+        taken = self.got(call)
+        assert (taken.id, taken.state, taken.data) == (task.id, State.TAKEN, "data")
+        assert self.waiting(0)
+
+    def test_a_put_answers_ready_although_somebody_waited_for_it(self) -> None:
+        call = self.begin()
+        assert self.put().state == State.READY
+        assert self.got(call).attempts == 1
+
+    def test_one_task_serves_one_waiting_take(self) -> None:
+        calls = [self.begin(), self.begin()]
+        task = self.put()
+        assert self.got(calls[0]).id == task.id
+        assert self.waiting(1)
+        assert not calls[1].done()
+
+    def test_takes_are_served_in_order_of_arrival_whatever_their_timeouts(self) -> None:
+        calls = [self.begin(self.another().tube, timeout=timeout) for timeout in (9, 3, None)]
+        for call in calls:
+            task = self.put()
+            assert self.got(call).id == task.id
+
+    def test_a_waiting_take_is_before_one_that_does_not_wait(self) -> None:
+        call, task = self.begin(), self.put()
+        assert self.tube.take(timeout=0) is None
+        assert self.got(call).id == task.id
+
+    def test_what_a_waiting_take_gets_belongs_to_its_session(self) -> None:
+        worker = self.another()
+        call = self.begin(worker.tube)
+        self.put()
+        task = self.got(call)
+        with self.refused(TaskNotTaken):
+            self.tube.ack(task.id)
+        assert worker.tube.ack(task).state == State.DONE
+
+    def test_a_take_waits_for_its_timeout_and_no_longer(self) -> None:
+        call = self.begin(timeout=5)
+        self.clock.advance(4.9)
+        assert self.waiting(1)
+        self.clock.advance(0.1)
+        assert self.got(call) is None
+        assert self.waiting(0)
+
+    def test_a_take_without_a_timeout_waits_for_ever(self) -> None:
+        call = self.begin()
+        self.clock.advance(50 * 365 * 86400)
+        assert self.waiting(1)
+        self.put()
+        assert self.got(call).state == State.TAKEN
+
+    def test_each_take_has_its_own_timeout(self) -> None:
+        calls = [self.begin(timeout=timeout) for timeout in (3, 1, 2)]
+        for call in (calls[1], calls[2], calls[0]):
+            self.clock.advance(1)
+            assert self.got(call) is None
+        assert self.waiting(0)
+
+    def test_a_take_whose_time_is_over_takes_nothing(self) -> None:
+        early, late = self.begin(timeout=1), self.begin(timeout=9)
+        self.clock.advance(1)
+        assert self.got(early) is None
+        task = self.put()
+        assert self.got(late).id == task.id
+        assert self.state(self.put()) == "r"
+
+    def test_a_take_of_timeout_0_never_waits(self) -> None:
+        assert self.got(self.begin(timeout=0)) is None
+        assert self.waiting(0)
+
+    def test_a_timeout_is_a_span_of_time(self) -> None:
+        self.put()
+        for timeout in (-1, float("nan"), float("inf"), "1", True, False):
+            with self.refused(InvalidOption):
+                self.tube.take(timeout=timeout)
+
+    def test_closing_a_queue_sends_its_waiting_takes_away(self) -> None:
+        worker = self.another()
+        theirs, mine = self.begin(worker.tube), self.begin()
+        worker.queue.close()
+        with pytest.raises(QueueClosed):
+            self.got(theirs)
+        assert self.waiting(1)
+        task = self.put()
+        assert self.got(mine).id == task.id
+
+    def test_detaching_sends_waiting_takes_away_too(self) -> None:
+        worker = self.another()
+        call = self.begin(worker.tube)
+        worker.queue.detach()
+        with pytest.raises(QueueClosed):
+            self.got(call)
+        assert self.waiting(0)
+
+    def test_a_waiting_take_does_not_get_what_its_own_end_of_session_releases(self) -> None:
+        worker = self.another()
+        self.put()
+        task = self.take(worker.tube)
+        theirs, mine = self.begin(worker.tube), self.begin()
+        worker.queue.close()
+        with pytest.raises(QueueClosed):
+            self.got(theirs)
+        assert self.got(mine).id == task.id
+
+    def test_a_tube_on_which_somebody_waits_is_busy(self) -> None:
+        call = self.begin()
+        with self.refused(TubeBusy):
+            self.another().tube.drop()
+        self.put()
+        assert self.got(call).state == State.TAKEN
+
+    def test_a_dropped_tube_sends_its_waiting_takes_away(self) -> None:
+        calls = [self.begin(), self.begin(self.another().tube, timeout=5)]
+        self.tube.drop(force=True)
+        for call in calls:
+            with pytest.raises(TubeNotFound):
+                self.got(call)
+
+    def test_truncate_sends_nobody_away(self) -> None:
+        call = self.begin()
+        self.tube.truncate()
+        assert self.waiting(1)
+        task = self.put()
+        assert self.got(call).id == task.id
+
+    def test_a_take_that_waits_in_a_joined_session_takes_for_that_session(self) -> None:
+        worker = self.another()
+        call = self.begin(worker.tube)
+        worker.queue.identify(self.queue.identify())
+        self.put()
+        task = self.got(call)
+        assert self.tube.ack(task.id).state == State.DONE
+
+    def test_many_waiting_takes_share_what_comes_without_loss(self) -> None:
+        workers = [self.another() for _ in range(3)]
+        calls = [self.begin(workers[number % 3].tube) for number in range(9)]
+        tasks = [self.put(number) for number in range(9)]
+        assert [self.got(call).id for call in calls] == [task.id for task in tasks]
+
+    @needs("ttl")
+    def test_a_task_with_ttl_0_serves_nobody(self) -> None:
+        call = self.begin()
+        self.put(ttl=0)
+        assert self.waiting(1)
+        assert not call.done()

@@ -1,0 +1,146 @@
+"""One tube of a store: its tasks, who waits on it, who listens to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from tubes.clock import Alarm
+from tubes.drivers.engine import Engine
+
+if TYPE_CHECKING:
+    from tubes.drivers.driver import Driver
+    from tubes.drivers.entry import Entry
+    from tubes.errors import TubesError
+    from tubes.memory.port import Port
+    from tubes.memory.store import MemoryStore
+    from tubes.waiters import Waiter
+
+_log = logging.getLogger("tubes")
+
+#: Called with a task and the name of an event.
+Listener = Callable[[Any, str], object]
+
+
+class Home:
+    """One tube of a store: its tasks, who waits on it, who listens to it."""
+
+    def __init__(self, store: MemoryStore, name: str, driver: Driver, options: dict[str, Any]) -> None:
+        self.store: Final = store
+        self.name: Final = name
+        self.driver: Final = driver
+        self.options: Final = options
+        self.engine: Final = Engine(name, driver, options)
+        self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
+        self.listeners: Final[dict[Port[Any], Listener]] = {}
+        self.events: Final[deque[tuple[Listener, Any, str]]] = deque()
+        #: Whether anybody would notice what happens: somebody waits or listens.
+        self.watched = False
+        self._telling = threading.Lock()
+        self._alarm: Final = Alarm(store.clock, self._ring)
+
+    def settle(self, now: int) -> None:
+        """Serve whoever waits, in order of arrival, and see to it that the next deadline is kept. Under the lock."""
+        engine = self.engine
+        while True:
+            if engine.timers.soonest <= now:
+                engine.expire(now)
+            while self.putters and not engine.full:
+                waiter = self._next(self.putters)
+                if waiter is not None:
+                    self._serve(waiter, engine.put(now, *waiter.request))
+            while self.takers and self._hand_over(now):
+                pass
+            if engine.timers.soonest > now and not (self.putters and not engine.full):
+                break
+        self.watch()
+
+    def _hand_over(self, now: int) -> bool:
+        """Give the next task to the next taker; False if there is none."""
+        waiter = next(iter(self.takers))
+        if waiter.lost:
+            del self.takers[waiter]
+            return True
+        entry = self.engine.take(now, waiter.owner.hold)
+        if entry is None:
+            return False
+        del self.takers[waiter]
+        if not self._serve(waiter, entry):
+            self.engine.untake(now, entry)
+        return True
+
+    @staticmethod
+    def _next(line: OrderedDict[Waiter, None]) -> Waiter | None:
+        waiter, _ = line.popitem(last=False)
+        return None if waiter.lost else waiter
+
+    @staticmethod
+    def _serve(waiter: Waiter, entry: Entry) -> bool:
+        waiter.answer = waiter.owner.show(entry)
+        return waiter.wake()
+
+    def watch(self) -> None:
+        """Note whether anybody waits or listens, and set the alarm for them. Under the lock."""
+        self.watched = bool(self.takers or self.putters or self.listeners)
+        if self.watched:
+            self._alarm.set(self.engine.timers.soonest)
+            if self.store.rings_sleepers:
+                for line in (self.takers, self.putters):
+                    for waiter in line:
+                        if waiter.deadline is not None:
+                            self._alarm.set(waiter.deadline)
+
+    def _ring(self, now: int) -> None:
+        """The clock says that a deadline has come."""
+        with self.store.lock:
+            self._alarm.silence()
+            if not self.watched:
+                return
+            self.settle(now)
+            if self.store.rings_sleepers:
+                for line in (self.takers, self.putters):
+                    for waiter in [w for w in line if w.deadline is not None and w.deadline <= now]:
+                        del line[waiter]
+                        waiter.wake()
+            self.watch()
+        self.tell()
+
+    def listen(self, port: Port[Any], callback: Listener | None) -> Listener | None:
+        """Set or remove a port's listener; answers the one it had. Under the lock."""
+        before = self.listeners.pop(port, None)
+        if callback is not None:
+            self.listeners[port] = callback
+        self.engine.listener = self._note if self.listeners else None
+        self.watch()
+        return before
+
+    def _note(self, entry: Entry, event: str) -> None:
+        for port, callback in self.listeners.items():
+            self.events.append((callback, port.show(entry), event))
+
+    def tell(self) -> None:
+        """Tell the listeners what has happened, in order; one thread at a time does so. Not under the lock."""
+        while self.events and self._telling.acquire(blocking=False):
+            try:
+                while self.events:
+                    callback, task, event = self.events.popleft()
+                    try:
+                        callback(task, event)
+                    except Exception:
+                        _log.exception("a listener of tube %r failed on event %r of %r", self.name, event, task)
+            finally:
+                self._telling.release()
+
+    def dismiss(self, port: Port[Any] | None, error: Callable[[], TubesError]) -> None:
+        """Answer an error to the waiters of one port, or to all. Under the lock."""
+        for line in (self.takers, self.putters):
+            for waiter in [waiter for waiter in line if port is None or waiter.owner is port]:
+                del line[waiter]
+                waiter.answer = error()
+                waiter.wake()

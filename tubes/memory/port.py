@@ -1,0 +1,327 @@
+"""The verbs of one connection on one tube."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+from tubes.drivers.engine import Engine
+from tubes.drivers.entry import Entry
+from tubes.drivers.moves import State
+from tubes.drivers.options import flag, micros, whole
+from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound
+from tubes.statistics import Statistics
+from tubes.task import F, Facts, snapshot
+from tubes.waiters import PENDING
+
+if TYPE_CHECKING:
+    from tubes.drivers.entry import Hold
+    from tubes.errors import TubesError
+    from tubes.memory.home import Home, Listener
+    from tubes.memory.session import Member
+    from tubes.waiters import Waiter
+
+_TAKEN: Final = State.TAKEN
+
+
+class Port(Generic[F]):
+    """What one connection can do with one tube. Every method is atomic."""
+
+    #: The face's tasks and tube.
+    kind: type[F]
+    tube: Any
+
+    def __init__(self, member: Member, home: Home, hold: Hold) -> None:
+        self.member: Final = member
+        self.home: Final = home
+        #: What this connection's session holds of the tube.
+        self.hold = hold
+        #: Makes the error for a tube that is dropped or a queue that is closed.
+        self.gone: Callable[[], TubesError] | None = None
+        self.url: Final = member.store.url
+        self.clock: Final = member.store.clock
+        self._store: Final = member.store
+        self._micros: Final = member.store.clock.micros
+        self._engine: Final = home.engine
+
+    def show(self, entry: Entry) -> F:
+        """The entry as the user sees it."""
+        return snapshot(self.kind, self.tube, self._store.codec, entry)
+
+    # -- the three verbs in every program's inner loop: written out, since a call costs what they cost ------------------
+
+    def put(self, data: Any, options: dict[str, Any]) -> F | None:
+        """Add a task; None if there is no room."""
+        store = self._store
+        home = self.home
+        engine = self._engine
+        if options:
+            options = engine.driver.check_put(options)
+        if store.codec is not None:
+            data = store.codec.encode(data)
+        lock = store.lock
+        lock.acquire()
+        try:
+            if self.gone is not None:
+                raise self.gone()
+            now = self._micros()
+            if engine.timers.soonest <= now:
+                home.settle(now)
+            if engine.capacity and engine.full:
+                return None
+            task = snapshot(self.kind, self.tube, store.codec, engine.put(now, data, options))
+            if home.watched:
+                home.settle(now or self._micros())
+            return task
+        finally:
+            lock.release()
+            if home.events:
+                home.tell()
+
+    def take(self) -> F | None:
+        """The first task that may be taken; None if there is none."""
+        store = self._store
+        home = self.home
+        engine = self._engine
+        lock = store.lock
+        lock.acquire()
+        try:
+            if self.gone is not None:
+                raise self.gone()
+            now = 0
+            if engine.timed:
+                now = self._micros()
+                if engine.timers.soonest <= now:
+                    home.settle(now)
+            entry = engine.take(now, self.hold)
+            if entry is None:
+                return None
+            task = snapshot(self.kind, self.tube, store.codec, entry)
+            if home.watched:
+                home.settle(now or self._micros())
+            return task
+        finally:
+            lock.release()
+            if home.events:
+                home.tell()
+
+    def ack(self, task: Any) -> F:
+        """A held task is done."""
+        if task.__class__ is self.kind and task._tube is self.tube and task._state is _TAKEN:
+            id, turn = task._record.id, task._turn
+        else:
+            id, turn = self._refer(task)
+        store = self._store
+        home = self.home
+        engine = self._engine
+        lock = store.lock
+        lock.acquire()
+        try:
+            if self.gone is not None:
+                raise self.gone()
+            now = 0
+            if engine.timed:
+                now = self._micros()
+                if engine.timers.soonest <= now:
+                    home.settle(now)
+            entry = self.hold.get(id)
+            if entry is None or (turn and turn != entry.turn):
+                raise TaskNotTaken(id=id, tube=home.name)
+            engine.ack(now, entry)
+            done = snapshot(self.kind, self.tube, store.codec, entry)
+            if home.watched:
+                home.settle(now or self._micros())
+        finally:
+            lock.release()
+            if home.events:
+                home.tell()
+        if turn:
+            task._settled = True
+        return done
+
+    # -- the other verbs -----------------------------------------------------------------------------------------------
+
+    def _do(self, act: Callable[[Engine, int], Any]) -> Any:
+        """Run a verb; it answers an entry, which is shown, or something else, which is passed on."""
+        home = self.home
+        try:
+            with self._store.lock:
+                if self.gone is not None:
+                    raise self.gone()
+                now = self._micros()
+                if self._engine.timers.soonest <= now:
+                    home.settle(now)
+                answer = act(self._engine, now)
+                if isinstance(answer, Entry):
+                    answer = self.show(answer)
+                if home.watched:
+                    home.settle(now)
+                return answer
+        finally:
+            if home.events:
+                home.tell()
+
+    def _refer(self, task: Any) -> tuple[int, int]:
+        """The id that a caller means, and by which take it has the task, if that is known."""
+        if not isinstance(task, Facts):
+            return whole("task", task), 0
+        origin = task._tube
+        if origin is not self.tube and origin.name != self.tube.name:
+            raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
+        if origin is not self.tube and origin._port.home is not self.home:
+            return -1, 0  # Of another tube that had the same name: no task here.
+        return task._record.id, task._turn if task._state is _TAKEN else 0
+
+    def _settle_task(self, task: Any, act: Callable[[Engine, int], Any]) -> F:
+        answer: F = self._do(act)
+        if isinstance(task, Facts):
+            task._settled = True
+        return answer
+
+    def release(self, task: Any, delay: float | None) -> F:
+        """Give a held task back."""
+        id, turn = self._refer(task)
+        span = 0 if delay is None else micros("delay", delay)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.held(self.hold, id, turn)
+            if delay is not None and "delay" not in engine.driver.options:
+                raise engine.driver.lacks("delay")
+            engine.release(now, entry, span)
+            return entry
+
+        return self._settle_task(task, act)
+
+    def touch(self, task: Any, seconds: float) -> F:
+        """Prolong the time to run of a held task."""
+        id, turn = self._refer(task)
+        span = micros("seconds", seconds)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.held(self.hold, id, turn)
+            if "ttr" not in engine.driver.options:
+                raise engine.driver.lacks("ttr")
+            engine.touch(now, entry, span)
+            return entry
+
+        touched: F = self._do(act)
+        return touched
+
+    def bury(self, task: Any) -> F:
+        """Put a task aside."""
+        id, _ = self._refer(task)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.find(id)
+            engine.bury(now, entry)
+            return entry
+
+        return self._settle_task(task, act)
+
+    def delete(self, task: Any) -> F:
+        """Remove a task."""
+        id, _ = self._refer(task)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.find(id)
+            engine.delete(now, entry)
+            return entry
+
+        return self._settle_task(task, act)
+
+    def peek(self, task: Any) -> F:
+        """Look at a task."""
+        id, _ = self._refer(task)
+        found: F = self._do(lambda engine, now: engine.find(id))
+        return found
+
+    def kick(self, count: int) -> int:
+        """Make buried tasks ready."""
+        checked = whole("count", count)
+        kicked: int = self._do(lambda engine, now: engine.kick(now, checked))
+        return kicked
+
+    def release_all(self) -> None:
+        """Release whatever is taken."""
+        self._do(lambda engine, now: engine.release_all(now))
+
+    def truncate(self) -> None:
+        """Remove all tasks."""
+        self._do(lambda engine, now: engine.truncate())
+
+    def statistics(self) -> Statistics:
+        """Count."""
+
+        def act(engine: Engine, now: int) -> Statistics:
+            waiting = len(self.home.takers) + len(self.home.putters)
+            return Statistics(engine.counts(), engine.calls(), waiting)
+
+        counted: Statistics = self._do(act)
+        return counted
+
+    def drop(self, force: bool) -> None:
+        """Remove the tube."""
+        home = self.home
+        flag("force", force)
+
+        def gone() -> TubesError:
+            return TubeNotFound(name=home.name)
+
+        def act(engine: Engine, now: int) -> None:
+            waiting = len(home.takers) + len(home.putters)
+            if (engine.taken or waiting) and not force:
+                raise TubeBusy(name=home.name, taken=engine.taken, waiting=waiting)
+            del self._store.homes[home.name]
+            for port in home.ports:
+                port.gone = gone
+                port.member.forget(home)
+            for session in self._store.sessions.values():
+                session.holds.pop(home, None)
+            home.dismiss(None, gone)
+            engine.truncate()
+
+        self._do(act)
+
+    def listen(self, callback: Listener | None) -> Listener | None:
+        """Set or remove this connection's listener."""
+        if callback is not None and not callable(callback):
+            raise InvalidOption(option="callback", value=callback, rule="must be callable, or None")
+        before: Listener | None = self._do(lambda engine, now: self.home.listen(self, callback))
+        return before
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def request(self, data: Any, options: dict[str, Any]) -> tuple[int | None, tuple[Any, dict[str, Any]]]:
+        """What a put that may wait asks for: its timeout, and what is to be put; checked and encoded."""
+        options = self.home.driver.check_put(options)
+        codec = self._store.codec
+        return options.get("timeout"), (data if codec is None else codec.encode(data), options)
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Answer the waiter at once, if that is possible, else put it at the end of the line."""
+        waiter.owner = self
+        line = self.home.takers if waiter.request is None else self.home.putters
+
+        def act(engine: Engine, now: int) -> None:
+            if waiter.timeout is not None:
+                waiter.deadline = now + waiter.timeout
+            line[waiter] = None
+            self.home.settle(now)
+
+        self._do(act)
+
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+        """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        home = self.home
+        with self._store.lock:
+            home.takers.pop(waiter, None)
+            home.putters.pop(waiter, None)
+            answer = waiter.answer
+            if answer is not PENDING and undo and isinstance(answer, Facts) and waiter.request is None:
+                entry = self.hold.get(answer.id)
+                if entry is not None and entry.turn == answer._turn:
+                    self._engine.untake(self._micros(), entry)
+            if home.watched:
+                home.settle(self._micros())
+        home.tell()
+        return None if answer is PENDING else answer

@@ -1,0 +1,202 @@
+"""Sessions, and the connections that they consist of."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID, uuid4
+
+from tubes.clock import Alarm, soon
+from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound
+from tubes.memory.port import Port
+
+if TYPE_CHECKING:
+    from tubes.drivers.entry import Hold
+    from tubes.errors import TubesError
+    from tubes.memory.home import Home
+    from tubes.memory.store import MemoryStore
+    from tubes.task import F
+
+
+class Session:
+    """Who tasks belong to: one connection, or several that share its uuid."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.uuid: Final = uuid4().hex
+        self.members = 0
+        self.holds: Final[dict[Home, Hold]] = {}
+        #: How long it outlives its last connection if that one was lost rather than closed; set when it joins.
+        self.lease = 0
+        #: One item per connection that was lost: appended by finalizers, which must not lock.
+        self.lost: Final[deque[None]] = deque()
+        self._store: Final = store
+        self._ends_at: int | None = None
+        self._alarm: Final = Alarm(store.clock, self._ring)
+        self._call: Final = Alarm(store.clock, self._ring)
+
+    def hold(self, home: Home) -> Hold:
+        """What this session holds of a tube."""
+        hold = self.holds.get(home)
+        if hold is None:
+            hold = self.holds[home] = home.engine.open_hold()
+        return hold
+
+    def join(self, lease: int) -> None:
+        """One more connection. Under the lock."""
+        self.members += 1
+        self.lease = max(self.lease, lease)
+        self._ends_at = None
+
+    def leave(self, now: int, *, lost: bool = False) -> list[Home]:
+        """One connection less; without any the session ends, at once or after its lease. Answers the tubes to tell."""
+        self.members -= 1
+        if self.members:
+            return []
+        if lost and self.lease:
+            self._ends_at = now + self.lease
+            self._alarm.set(self._ends_at)
+            return []
+        return self._end(now)
+
+    def call_soon(self) -> None:
+        """Have the alarm thread look after lost connections. Safe in the middle of anything."""
+        soon(self._call)
+
+    def _end(self, now: int) -> list[Home]:
+        self._store.sessions.pop(self.uuid, None)
+        homes = sorted(self.holds, key=lambda home: home.name)
+        for home in homes:
+            home.engine.expire(now)
+            home.engine.close_hold(now, self.holds[home])
+            home.settle(now)
+        self.holds.clear()
+        return homes
+
+    def _ring(self, now: int) -> None:
+        homes: list[Home] = []
+        with self._store.lock:
+            now = self._store.clock.micros()
+            self._alarm.silence()
+            self._call.silence()
+            while self.lost:
+                self.lost.pop()
+                homes += self.leave(now, lost=True)
+            if self._ends_at is not None:
+                if self._ends_at <= now:
+                    self._ends_at = None
+                    homes += self._end(now)
+                else:
+                    self._alarm.set(self._ends_at)
+        for home in homes:
+            home.tell()
+
+
+class Member:
+    """One connection to a store: what a `Queue` works through."""
+
+    def __init__(self, store: MemoryStore, lease: int) -> None:
+        self.closed: Callable[[], TubesError] | None = None
+        self.store: Final = store
+        self._lease: Final = lease
+        self._ports: Final[dict[Home, Port[Any]]] = {}
+        self._pid: Final = os.getpid()
+        with store.lock:
+            self.session = Session(store)
+            self.session.join(lease)
+            store.sessions[self.session.uuid] = self.session
+
+    def sibling(self) -> Member:
+        """Another connection to the same store, with a session of its own."""
+        self.check()
+        return Member(self.store, self._lease)
+
+    def check(self) -> None:
+        """Raise `QueueClosed` if this connection is closed, `QueueForked` if it is another process's."""
+        if self.closed is not None:
+            raise self.closed()
+        if self._pid != os.getpid():
+            raise QueueForked(parent=self._pid, child=os.getpid())
+
+    def port(self, home: Home, kind: type[F], make_tube: Callable[[Port[F]], Any]) -> Port[F]:
+        """The port of this connection for a tube, made when it is first asked for."""
+        with self.store.lock:
+            if self.closed is not None:
+                raise self.closed()
+            port = self._ports.get(home)
+            if port is None:
+                port = Port(self, home, self.session.hold(home))
+                port.kind, port.tube = kind, make_tube(port)
+                self._ports[home] = port
+                home.ports.add(port)
+            return port
+
+    def forget(self, home: Home) -> None:
+        """The tube was dropped. Under the lock."""
+        self._ports.pop(home, None)
+
+    def names(self) -> list[str]:
+        """The names of all tubes."""
+        self.check()
+        with self.store.lock:
+            return sorted(self.store.homes)
+
+    def identify(self, uuid: str | UUID | None) -> str:
+        """The session's uuid, after moving to another one if one is named."""
+        self.check()
+        if uuid is None:
+            return self.session.uuid
+        try:
+            wanted = (uuid if isinstance(uuid, UUID) else UUID(hex=uuid)).hex
+        except (ValueError, TypeError, AttributeError):
+            raise InvalidOption(option="uuid", value=uuid, rule="must be 32 hexadecimal digits") from None
+        with self.store.lock:
+            if self.closed is not None:
+                raise self.closed()
+            old, new = self.session, self.store.sessions.get(wanted)
+            if new is None:
+                raise SessionNotFound(uuid=wanted)
+            if new is old:
+                return wanted
+            self.session = new
+            new.join(self._lease)
+            for home, port in self._ports.items():
+                port.hold = new.hold(home)
+            homes = old.leave(self.store.clock.micros())
+        for home in homes:
+            home.tell()
+        return wanted
+
+    def close(self, *, lost: bool = False) -> None:
+        """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives on for its lease."""
+        if self.closed is not None:
+            return
+        if self._pid != os.getpid():
+            self.closed = lambda: QueueForked(parent=self._pid, child=os.getpid())
+            return
+        with self.store.lock:
+            if self.closed is not None:
+                return
+            self.closed = _closed
+            for home, port in self._ports.items():
+                port.gone = _closed
+                home.dismiss(port, _closed)
+                home.listen(port, None)
+                home.ports.discard(port)
+            homes = self.session.leave(self.store.clock.micros(), lost=lost)
+            self._ports.clear()
+        for home in homes:
+            home.tell()
+
+    def __del__(self) -> None:
+        # At the end of the process nobody is left to release tasks to, and no thread can be started any more.
+        if sys.is_finalizing() or not hasattr(self, "session") or self.closed is not None or self._pid != os.getpid():
+            return
+        self.session.lost.append(None)
+        self.session.call_soon()
+
+
+def _closed() -> QueueClosed:
+    return QueueClosed(why="close() was called")

@@ -1,0 +1,119 @@
+"""The store of one `memory://` URL: its tubes and sessions, under one lock."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from tubes.codecs import find as find_codec
+from tubes.clock import system_clock
+from tubes.drivers.driver import Driver, Registry, check_name
+from tubes.drivers.options import flag
+from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
+from tubes.memory.home import Home
+
+if TYPE_CHECKING:
+    from tubes.clock import Clock
+    from tubes.codecs import Codec
+    from tubes.memory.session import Session
+
+
+class MemoryStore:
+    """Tubes and sessions of one `memory://` URL."""
+
+    def __init__(self, url: str, clock: Clock, codec: Codec | None) -> None:
+        self.url: Final = url
+        self.clock: Final = clock
+        self.codec: Final = codec
+        #: Whether sleepers are woken by the clock rather than by real time.
+        self.rings_sleepers: Final = clock.patience(clock.micros()) is None
+        self.registry: Final = Registry()
+        self.lock: Any = threading.Lock()
+        self.homes: Final[dict[str, Home]] = {}
+        self.sessions: Final[dict[str, Session]] = {}
+        _stores.add(self)
+
+    def create(
+        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
+    ) -> Home:
+        """A new tube; with `if_not_exists` the living one, if it is what was asked for."""
+        check_name("tube", name)
+        flag("if_not_exists", if_not_exists)
+        flag("temporary", temporary)
+        if isinstance(driver, Driver):
+            self.registry.register(driver)
+        else:
+            driver = self.registry.find(driver)
+        checked = driver.check_tube(options)
+        with self.lock:
+            home = self.homes.get(name)
+            if home is None:
+                home = self.homes[name] = Home(self, name, driver, checked)
+            elif not if_not_exists:
+                raise TubeExists(name=name, why="pass if_not_exists=True to use it")
+            elif home.driver != driver:
+                raise TubeExists(name=name, why=f"with driver {home.driver.name!r}, not {driver.name!r}")
+            elif home.options != checked:
+                raise TubeExists(name=name, why="with other options")
+            return home
+
+    def find(self, name: str) -> Home:
+        """The living tube of this name."""
+        check_name("tube", name)
+        with self.lock:
+            try:
+                return self.homes[name]
+            except KeyError:
+                raise TubeNotFound(name=name) from None
+
+
+_stores: WeakSet[MemoryStore] = WeakSet()
+_named: dict[str, MemoryStore] = {}
+_naming = threading.Lock()
+
+
+def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> MemoryStore:
+    """The store of this name, which lives as long as the process; without a name, a new one."""
+    found = None if codec is None else find_codec(codec)
+    if not name:
+        return MemoryStore("memory://", clock or system_clock, found)
+    check_name("url", name)
+    with _naming:
+        store = _named.get(name)
+        if store is None:
+            store = _named[name] = MemoryStore(f"memory://{name}", clock or system_clock, found)
+    if clock is not None and clock is not store.clock:
+        raise InvalidOption(option="clock", value=clock, rule=f"{store.url} goes by another clock already")
+    if found is not None and type(found) is not type(store.codec):
+        raise InvalidOption(option="codec", value=codec, rule=f"{store.url} was made with another codec")
+    return store
+
+
+class _ForkedLock:
+    """Stands in a forked child for the lock of a store that belongs to the parent."""
+
+    def __init__(self, parent: int) -> None:
+        self._parent: Final = parent
+
+    def acquire(self) -> None:
+        raise QueueForked(parent=self._parent, child=os.getpid())
+
+    __enter__ = acquire
+
+    def release(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _after_fork() -> None:
+    global _naming
+    for store in _stores:
+        store.lock = _ForkedLock(os.getppid())
+    _stores.clear()
+    _named.clear()
+    _naming = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
