@@ -94,7 +94,8 @@ class Driver:
                 rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | known.OF_TUBES).keys() - {'utube'})}"
                 raise InvalidOption(option="options", value=option, rule=rule)
         if lane is not None and (lane not in wanted or lane in known.OF_TASKS.keys() - {"utube"}):
-            raise InvalidOption(option="lane", value=lane, rule="must be one of the driver's options, with a name of its own")
+            rule = "must be one of the driver's options, with a name of its own"
+            raise InvalidOption(option="lane", value=lane, rule=rule)
         if order not in _ORDERS:
             raise InvalidOption(option="order", value=order, rule=f"must be one of {', '.join(_ORDERS)}")
         if _ORDERS[order][0] and "pri" not in wanted:

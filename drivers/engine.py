@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict  # type: ignore[import-untyped]
 
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import Entry, Hold
@@ -121,8 +121,8 @@ class Engine:
                 due = None
             else:
                 due = entry.until
-                if to is _TAKEN and self._ends_taken and entry.dead is not None and (due is None or entry.dead < due):
-                    due = entry.dead
+                if to is _TAKEN and self._ends_taken and entry.dead is not None:
+                    due = entry.dead if due is None else min(due, entry.dead)
             entry.due = due
             if due is not None and (entry.queued is None or due < entry.queued):
                 self.timers.set(entry, due, now, len(self.tasks))
@@ -141,7 +141,7 @@ class Engine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
-        """Let happen what is due by now: delays end, times to run and to live run out, in the order of their moments."""
+        """Let happen what is due by now, in the order of the moments: delays, times to run and times to live end."""
         while self.timers.soonest <= now:
             entry = self.timers.pop(now)
             if entry is None:
@@ -277,7 +277,7 @@ class Engine:
             self._move(entry, "bury", now)
 
     def kick(self, now: int, count: int) -> int:
-        """Make up to so many buried tasks ready, in the order of their places; answers how many. Cost: O(log n) each."""
+        """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
         kicked = min(count, len(self._buried))
         for _ in range(kicked):
             self._move(self._buried.peekitem(0)[1], "kick", now)
@@ -299,7 +299,7 @@ class Engine:
             hold.clear()
         self._clear()
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------------------
 
     def calls(self) -> dict[str, int]:
         """How often each call was made. Cost: O(1)."""

@@ -38,8 +38,8 @@ class Entry:
         "ttl",
         "ttr",
         "turn",  # the number of its last take in the tube, which no other take has
-        "utube",  # the lane that the user named
         "until",  # when its delay (delayed) or its time to run (taken) is over
+        "utube",  # the lane that the user named
     )
 
     def __init__(self, id: int, data: Any, pri: int, created: int, ttl: int | None, ttr: int | None) -> None:

@@ -5,11 +5,11 @@ The table follows `tarantool/queue` 1.5.0; where it differs, `drivers/README.md`
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 
-class State(str, Enum):
+class State(StrEnum):
     """Where a task stands. Equal to the one letter that Tarantool's queue uses.
 
     >>> State.READY == "r"
@@ -24,9 +24,6 @@ class State(str, Enum):
 
     # Enum hashes in Python; a state is the key of a lookup in every move.
     __hash__ = str.__hash__
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Move(NamedTuple):

@@ -38,7 +38,7 @@ class Timers:
         self.soonest = NEVER
 
     def set(self, entry: Entry, due: int, now: int, living: int) -> None:
-        """See to it that the entry is looked at when it falls due, sooner than `entry.queued`; `living`: how many tasks there are."""
+        """Look at the entry when it is due, sooner than `entry.queued` says; `living`: how many tasks there are."""
         entry.queued = due
         span = due - now
         item = (due, entry.id, entry)

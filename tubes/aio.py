@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Self, cast, overload
 from uuid import UUID
-
-from typing_extensions import Self
 
 from tubes import flows, urls
 from tubes.clock import Clock
@@ -149,9 +147,11 @@ class AsyncTube:
     async def put(self, data: Any, **options: Any) -> AsyncTask:
         """See `Tube.put`."""
         if options and options.get("timeout"):
-            return await _run(flows.wait(self._port, LoopWaiter(self._port.clock, *self._port.request(data, options))))
-        task: Any = self._port.put(data, options)  # None only where a tube is full, see above.
-        return task
+            waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
+            task = await _run(flows.wait(self._port, waiter))
+        else:
+            task = self._port.put(data, options)
+        return cast("AsyncTask", task)  # None only where a tube is full: see above.
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class AsyncTube:
         return task
 
     @asynccontextmanager
-    async def taking(self, timeout: float | None = None) -> AsyncIterator[AsyncTask]:
+    async def taking(self, timeout: float | None = None) -> AsyncGenerator[AsyncTask]:
         """See `Tube.taking`."""
         task = await self.take(timeout)
         if task is None:
@@ -174,7 +174,7 @@ class AsyncTube:
         async with task:
             yield task
 
-    async def __aiter__(self) -> AsyncIterator[AsyncTask]:
+    async def __aiter__(self) -> AsyncGenerator[AsyncTask]:
         """See `Tube.__iter__`."""
         with suppress(QueueClosed):
             while (task := await self.take()) is not None:
@@ -234,7 +234,9 @@ class AsyncTube:
         """See `Tube.statistics`."""
         return self._port.statistics()
 
-    async def on_task_change(self, callback: Callable[[AsyncTask, str], object] | None) -> Callable[[AsyncTask, str], object] | None:
+    async def on_task_change(
+        self, callback: Callable[[AsyncTask, str], object] | None
+    ) -> Callable[[AsyncTask, str], object] | None:
         """See `Tube.on_task_change`."""
         if inspect.iscoroutinefunction(callback):
             raise InvalidOption(option="callback", value=callback, rule="must be a plain function: it is not awaited")

@@ -16,6 +16,8 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 from weakref import WeakMethod
 
+from typing_extensions import override
+
 from tubes.drivers.options import SECOND
 from tubes.drivers.timers import NEVER
 
@@ -65,16 +67,18 @@ _START: Final = (time.time_ns() - time.monotonic_ns()) // 1000
 _monotonic_ns: Final = time.monotonic_ns
 
 
-class SystemClock:
+class SystemClock(Clock):
     """The machine's time: the wall clock when the process began, and from there on the monotonic clock."""
 
-    @staticmethod
-    def micros() -> int:
+    @override
+    def micros(self) -> int:
         return _START + _monotonic_ns() // 1000
 
+    @override
     def schedule(self, when: int, alarm: Alarm) -> None:
         _ringer.schedule(when, alarm)
 
+    @override
     def patience(self, deadline: int | None) -> float | None:
         if deadline is None:
             return None
@@ -120,7 +124,7 @@ class _Ringer:
 
 
 def soon(alarm: Alarm) -> None:
-    """Have the alarm thread ring at once. Takes no lock of a store, so a finalizer may call it in the middle of anything."""
+    """Have the alarm thread ring at once. Takes no store's lock: a finalizer may call it in the middle of anything."""
     alarm.when = 0
     _ringer.schedule(0, alarm)
 

@@ -7,8 +7,9 @@ Pickle is not among them: whoever can write to the queue could run code in its r
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from tubes.errors import CodecError, InvalidOption
 
@@ -22,7 +23,10 @@ class Codec(Protocol):
 
 
 class JsonCodec:
-    """JSON in UTF-8: strings, finite numbers, booleans, None, lists and dicts. Tuples come back as lists, keys as strings."""
+    """JSON in UTF-8: strings, finite numbers, booleans, None, lists and dicts.
+
+    Tuples come back as lists, and the keys of dicts as strings.
+    """
 
     name = "json"
 
@@ -49,8 +53,8 @@ class RawCodec:
     name = "raw"
 
     def encode(self, data: Any) -> bytes:
-        """Accepts bytes, bytearray and memoryview."""
-        if not isinstance(data, (bytes, bytearray, memoryview)):
+        """Accepts bytes and bytearray."""
+        if not isinstance(data, (bytes, bytearray)):
             raise CodecError(codec=self.name, action="encode", value=_short(data), why="only bytes pass as they are")
         return bytes(data)
 
@@ -84,7 +88,7 @@ class MsgpackCodec:
             raise CodecError(codec=self.name, action="decode", value=_short(raw), why=error) from error
 
 
-_BY_NAME = {"json": JsonCodec, "raw": RawCodec, "msgpack": MsgpackCodec}
+_BY_NAME: Final[dict[str, Callable[[], Codec]]] = {"json": JsonCodec, "raw": RawCodec, "msgpack": MsgpackCodec}
 
 
 def find(codec: str | Codec) -> Codec:
@@ -94,7 +98,8 @@ def find(codec: str | Codec) -> Codec:
             raise InvalidOption(option="codec", value=codec, rule=f"must be one of {', '.join(_BY_NAME)}, or a Codec")
         return _BY_NAME[codec]()
     if not isinstance(codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidOption(option="codec", value=codec, rule="must have encode(data) -> bytes and decode(bytes) -> data")
+        rule = "must have encode(data) -> bytes and decode(bytes) -> data"
+        raise InvalidOption(option="codec", value=codec, rule=rule)
     return codec
 
 

@@ -54,7 +54,7 @@ class QueueClosed(TubesError):
 
 
 class QueueForked(QueueClosed):
-    """this queue belongs to process {parent}: a forked child cannot share its memory, so connect() anew in process {child}."""
+    """this queue belongs to process {parent}: process {child} is a fork of it and must connect() anew."""
 
 
 class TaskNotFound(TubesError, LookupError):
@@ -62,7 +62,7 @@ class TaskNotFound(TubesError, LookupError):
 
 
 class TaskNotTaken(TubesError):
-    """task {id} of tube {tube!r} is not taken by this session: it was never taken, its time to run is over, or somebody else holds it."""
+    """task {id} of tube {tube!r} is not taken, or not by this session, or its time to run was over since."""
 
 
 class NothingReady(TubesError):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Self, cast, overload
 from uuid import UUID
-
-from typing_extensions import Self
 
 from tubes import flows, urls
 from tubes.clock import Clock
@@ -130,7 +128,7 @@ class Queue:
         self._member.close(lost=True)
 
     def close(self) -> None:
-        """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. Closing again is fine."""
+        """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. Twice is fine."""
         self._member.close()
 
     def _tube(self, home: Home) -> Tube:
@@ -145,7 +143,9 @@ class Queue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -189,9 +189,11 @@ class Tube:
         Task(id=0, state='~', data={'to': 'ann'}, tube='mail')
         """
         if options and options.get("timeout"):
-            return _run(flows.wait(self._port, ThreadWaiter(self._port.clock, *self._port.request(data, options))))
-        task: Any = self._port.put(data, options)  # None only where a tube is full, see above.
-        return task
+            waiter = ThreadWaiter(self._port.clock, *self._port.request(data, options))
+            task = _run(flows.wait(self._port, waiter))
+        else:
+            task = self._port.put(data, options)
+        return cast("Task", task)  # None only where a tube is full: see above.
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -216,8 +218,8 @@ class Tube:
         return task
 
     @contextmanager
-    def taking(self, timeout: float | None = None) -> Iterator[Task]:
-        """Take a task for a block: acked when the block ends, released when it raises. Raises `NothingReady` if none came.
+    def taking(self, timeout: float | None = None) -> Generator[Task]:
+        """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if none came.
 
         Where having no task is nothing special, ask first: `if task := tube.take(5):` and then `with task:`.
 
@@ -235,7 +237,7 @@ class Tube:
         with task:
             yield task
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Generator[Task]:
         """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
 
         When the loop is left by `break` or by an exception, its last task is released, unless it was dealt with.

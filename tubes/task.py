@@ -226,7 +226,9 @@ class Task(Facts):
     def __enter__(self) -> Task:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._settled:
             return
         if kind is None:

@@ -6,11 +6,13 @@ import heapq
 import threading
 from itertools import count
 
-from tubes.clock import Alarm, ring_one
+from typing_extensions import override
+
+from tubes.clock import Alarm, Clock, ring_one
 from tubes.drivers.options import SECOND, micros
 
 
-class ManualClock:
+class ManualClock(Clock):
     """A clock that stands still until a test advances it. Waiting takes, delays, ttl and ttr all go by it.
 
     >>> import tubes
@@ -50,15 +52,18 @@ class ManualClock:
                 self._now = max(self._now, item[0])
             ring_one(item, self._now)
 
+    @override
     def micros(self) -> int:
         """The time in microseconds."""
         return self._now
 
+    @override
     def schedule(self, when: int, alarm: Alarm) -> None:
         """Ring the alarm when `advance` reaches this moment."""
         with self._lock:
             heapq.heappush(self._alarms, (when, next(self._order), alarm))
 
+    @override
     def patience(self, deadline: int | None) -> float | None:
         """Real time does not count: a waiting take sleeps until `advance` reaches its deadline."""
         return None

@@ -48,7 +48,7 @@ class Port(Generic[F]):
         """The entry as the user sees it."""
         return snapshot(self.kind, self.tube, self._store.codec, entry)
 
-    # -- the three verbs in every program's inner loop: written out, since a call costs what they cost ------------------
+    # -- the three verbs of every program's inner loop: written out, since a call costs what they cost ---------------
 
     def put(self, data: Any, options: dict[str, Any]) -> F | None:
         """Add a task; None if there is no room."""

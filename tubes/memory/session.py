@@ -125,7 +125,7 @@ class Member:
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
-            port = self._ports.get(home)
+            port: Port[F] | None = self._ports.get(home)
             if port is None:
                 port = Port(self, home, self.session.hold(home))
                 port.kind, port.tube = kind, make_tube(port)

@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from tubes.codecs import find as find_codec
 from tubes.clock import system_clock
+from tubes.codecs import find as find_codec
 from tubes.drivers.driver import Driver, Registry, check_name
 from tubes.drivers.options import flag
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound

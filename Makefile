@@ -1,0 +1,31 @@
+# Every target makes its own virtual environment in .venv and installs what it needs by name.
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := test check examples bench msgpack conformance
+
+.PHONY: demo test check bench clean
+
+# Made anew when pyproject.toml changes.
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(shell echo $(EXTRAS) | tr " " ",")]'
+	@touch $@
+
+demo: .venv/ready  ## crawl real pages on local servers, politely, and prove it
+	$(BIN)/python examples/demo.py
+
+test: .venv/ready  ## all tests
+	$(BIN)/python -m pytest -n auto
+
+check: .venv/ready  ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy tubes examples tests benchmarks
+	$(BIN)/pyright
+
+bench: .venv/ready  ## how fast, beside the queues of the standard library
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,451 @@
+"""The rules of a tube, written down a second time and as simply as possible: a list of tasks that is scanned.
+
+Nothing here is shared with the engine: no indexes, no timers, no table of moves. What a tube answers must be what this
+model answers. Time is whole microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tubes import (
+    Driver,
+    OptionNotSupported,
+    QueueClosed,
+    SessionNotFound,
+    TaskNotFound,
+    TaskNotTaken,
+    TubeBusy,
+    TubeNotFound,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CALLS = ("put", "take", "ack", "release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
+STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed"}
+
+
+class Refused(Exception):
+    """The tube must raise this error."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        super().__init__(kind.__name__)
+        self.kind = kind
+
+
+class Shown(NamedTuple):
+    """A task as an answer shows it."""
+
+    id: int
+    state: str
+    data: Any
+    utube: str | None
+    pri: int
+    attempts: int
+    created: int
+    ttl: int | None
+    ttr: int | None
+    due: int | None
+    expires: int | None
+
+
+class Ref(NamedTuple):
+    """What a `Task` argument says: which task of which tube; if it was taken then, by its how manieth take."""
+
+    id: int
+    tube: int
+    take: int | None
+
+
+@dataclass(eq=False)
+class Session:
+    """Who tasks belong to."""
+
+    connections: int = 1
+    ends_at: int | None = None
+
+
+@dataclass(eq=False)
+class Connection:
+    """One connection, of one session at a time."""
+
+    session: Session = field(default_factory=Session)
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A call that waits: a take, or a put of these options."""
+
+    connection: Connection
+    deadline: int | None
+    put: tuple[Any, dict[str, Any]] | None = None
+    answers: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Task:
+    """A task."""
+
+    id: int
+    data: Any
+    utube: str | None
+    pri: int
+    created: int
+    ttl: int | None
+    ttr: int | None
+    dead: int | None
+    state: str = "r"
+    #: The end of its delay, or of its time to run.
+    until: int | None = None
+    owner: Session | None = None
+    attempts: int = 0
+
+
+class Model:
+    """A tube, and the sessions that use it."""
+
+    def __init__(self, driver: Driver, options: dict[str, Any], lease: int) -> None:
+        self.driver = driver
+        self.options = options
+        self.lease = lease
+        self.now = 0
+        self.sessions: list[Session] = []
+        self.generation = 0
+        self.start()
+
+    def start(self) -> None:
+        """A new tube, with nothing in it and nothing counted."""
+        self.generation += 1
+        self.next_id = 0
+        self.tasks: list[Task] = []
+        self.calls = dict.fromkeys(CALLS, 0)
+        self.takers: list[Waiter] = []
+        self.putters: list[Waiter] = []
+        self.events: list[tuple[str, Shown]] = []
+
+    # -- what a task is ------------------------------------------------------------------------------------
+
+    def place(self, task: Task) -> Any:
+        """Its place in the order: small ones first."""
+        if self.driver.rank is not None:
+            return self.driver.rank(task), task.id
+        places: dict[str, Callable[[Task], tuple[int, ...]]] = {
+            "id": lambda task: (task.id,),
+            "-id": lambda task: (-task.id,),
+            "pri": lambda task: (task.pri, task.id),
+            "-pri,-id": lambda task: (-task.pri, -task.id),
+        }
+        return places[self.driver.order](task)
+
+    def lane(self, task: Task) -> str | None:
+        """Its lane; tasks without one share the lane `nil`."""
+        if self.driver.lane is None:
+            return None
+        return "nil" if task.utube is None else task.utube
+
+    def due(self, task: Task) -> int | None:
+        """When it moves by itself."""
+        if task.state == "-":
+            return None
+        if task.state == "~":
+            return task.until
+        if task.state == "t":
+            ends = [task.until] if self.driver.ttl_spares_taken else [task.until, task.dead]
+            return min((end for end in ends if end is not None), default=None)
+        return task.dead
+
+    def show(self, task: Task) -> Shown:
+        """The task as it is now."""
+        return Shown(
+            task.id, task.state, task.data, task.utube, task.pri, task.attempts, task.created,
+            task.ttl, task.ttr, self.due(task), task.dead,
+        )  # fmt: skip
+
+    def refer(self, answer: Shown) -> Ref:
+        """What a `Task` of this answer says as an argument."""
+        return Ref(answer.id, self.generation, answer.attempts if answer.state == "t" else None)
+
+    def alive(self, ref: int | Ref) -> Task | None:
+        """The task that is meant, if it is there."""
+        if isinstance(ref, Ref) and ref.tube != self.generation:
+            return None
+        id = ref.id if isinstance(ref, Ref) else ref
+        return next((task for task in self.tasks if task.id == id), None)
+
+    def held(self, connection: Connection, ref: int | Ref) -> Task:
+        """The task that is meant, if this connection's session has it, by that take."""
+        task = self.alive(ref)
+        if task is None or task.state != "t" or task.owner is not connection.session:
+            raise Refused(TaskNotTaken)
+        if isinstance(ref, Ref) and ref.take not in (None, task.attempts):
+            raise Refused(TaskNotTaken)
+        return task
+
+    def found(self, ref: int | Ref) -> Task:
+        """The task that is meant."""
+        task = self.alive(ref)
+        if task is None:
+            raise Refused(TaskNotFound)
+        return task
+
+    def change(self, task: Task, state: str, event: str, *calls: str, until: int | None = None) -> None:
+        """Move a task."""
+        task.state = state
+        task.until = until
+        if state != "t":
+            task.owner = None
+        if state == "-":
+            self.tasks.remove(task)
+        for call in calls:
+            self.calls[call] += 1
+        self.events.append((event, self.show(task)))
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def advance(self, span: int) -> None:
+        """Let time pass, from one moment at which something happens to the next."""
+        until = self.now + span
+        while True:
+            moments = [self.due(task) for task in self.tasks]
+            moments += [waiter.deadline for waiter in (*self.takers, *self.putters)]
+            moments += [session.ends_at for session in self.sessions]
+            now = min((moment for moment in moments if moment is not None and moment <= until), default=None)
+            if now is None:
+                self.now = until
+                return
+            self.now = max(self.now, now)
+            self.settle()
+            for session in [each for each in self.sessions if each.ends_at == self.now]:
+                self.end(session)
+            for line in (self.takers, self.putters):
+                for waiter in [each for each in line if each.deadline == self.now]:
+                    line.remove(waiter)
+                    waiter.answers.append(None)
+
+    def expire(self) -> bool:
+        """Let the first of the things happen that are due; False if none is."""
+        ripe = [(due, task.id, task) for task in self.tasks if (due := self.due(task)) is not None]
+        due, _, task = min(ripe, default=(self.now + 1, 0, None))
+        if task is None or due > self.now:
+            return False
+        if task.state == "~":
+            self.change(task, "r", "delay", "delay")
+        elif task.state == "t":
+            self.change(task, "r", "ttr", "ttr")
+        else:
+            self.change(task, "-", "ttl", "ttl", "delete")
+        return True
+
+    def settle(self) -> None:
+        """Let everything happen that is due or possible now: deadlines, then waiting puts, then waiting takes."""
+        while True:
+            while self.expire():
+                pass
+            waiter: Waiter
+            while self.putters and self.room():
+                waiter = self.putters.pop(0)
+                assert waiter.put is not None
+                waiter.answers.append(self.add(*waiter.put))
+            while self.takers and (task := self.first()) is not None:
+                waiter = self.takers.pop(0)
+                waiter.answers.append(self.give(task, waiter.connection))
+            if not any((due := self.due(task)) is not None and due <= self.now for task in self.tasks):
+                return
+
+    # -- verbs ---------------------------------------------------------------------------------------------
+
+    def room(self) -> bool:
+        """Whether one more task has room."""
+        capacity = self.options.get("capacity", 0)
+        return not capacity or len(self.tasks) < capacity
+
+    def put(self, data: Any, options: dict[str, Any]) -> Shown | None:
+        """Put, without waiting for room."""
+        if not options.keys() <= self.driver.options - {"capacity"}:
+            raise Refused(OptionNotSupported)
+        if not self.room():
+            return None
+        shown = self.add(data, options)
+        self.settle()
+        return shown
+
+    def add(self, data: Any, options: dict[str, Any]) -> Shown:
+        """A new task, for which there is room."""
+        defaults = {name: value for name, value in self.options.items() if name in ("pri", "ttl", "ttr")}
+        defaults.setdefault("ttr", defaults.get("ttl"))
+        given = {**defaults, **{name: value for name, value in options.items() if value is not None}}
+        delay, ttl = given.get("delay", 0), given.get("ttl")
+        ttl = None if ttl is None else ttl + delay
+        dead = None if ttl is None else self.now + ttl
+        utube = given.get(self.driver.lane or "")
+        task = Task(self.next_id, data, utube, given.get("pri", 0), self.now, ttl, given.get("ttr"), dead)
+        self.next_id += 1
+        self.tasks.append(task)
+        self.change(task, "~" if delay else "r", "put", "put", until=self.now + delay if delay else None)
+        return self.show(task)
+
+    def first(self) -> Task | None:
+        """The first task that may be taken: of no busy lane, and not past its ttl."""
+        busy = {self.lane(task) for task in self.tasks if task.state == "t"} - {None}
+        alive = [task for task in self.tasks if task.dead is None or task.dead > self.now]
+        free = [task for task in alive if task.state == "r" and self.lane(task) not in busy]
+        return min(free, key=self.place, default=None)
+
+    def give(self, task: Task, connection: Connection) -> Shown:
+        """The task is taken by this connection."""
+        task.attempts += 1
+        task.owner = connection.session
+        self.change(task, "t", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
+        return self.show(task)
+
+    def take(self, connection: Connection) -> Shown | None:
+        """Take, without waiting."""
+        task = self.first()
+        if task is None:
+            return None
+        shown = self.give(task, connection)
+        self.settle()
+        return shown
+
+    def wait(self, connection: Connection, timeout: int | None, put: Any = None) -> Waiter:
+        """Take, or put, and wait if need be."""
+        waiter = Waiter(connection, None if timeout is None else self.now + timeout, put)
+        (self.takers if put is None else self.putters).append(waiter)
+        self.settle()
+        return waiter
+
+    def ack(self, connection: Connection, ref: int | Ref) -> Shown:
+        """Ack."""
+        task = self.held(connection, ref)
+        self.change(task, "-", "delete", "ack")
+        return self.settled(task)
+
+    def release(self, connection: Connection, ref: int | Ref, delay: int | None) -> Shown:
+        """Release."""
+        task = self.held(connection, ref)
+        if delay is not None and "delay" not in self.driver.options:
+            raise Refused(OptionNotSupported)
+        if delay:
+            self.prolong(task, delay)
+            self.change(task, "~", "release", "release", until=self.now + delay)
+        else:
+            self.change(task, "r", "release", "release")
+        return self.settled(task)
+
+    def touch(self, connection: Connection, ref: int | Ref, span: int) -> Shown:
+        """Touch."""
+        task = self.held(connection, ref)
+        if "ttr" not in self.driver.options:
+            raise Refused(OptionNotSupported)
+        if span:
+            self.prolong(task, span)
+            task.ttr = None if task.ttr is None else task.ttr + span
+            until = None if task.until is None else task.until + span
+            self.change(task, "t", "touch", "touch", until=until)
+        return self.settled(task)
+
+    @staticmethod
+    def prolong(task: Task, span: int) -> None:
+        """Prolong a life."""
+        if task.ttl is not None and task.dead is not None:
+            task.ttl += span
+            task.dead += span
+
+    def bury(self, ref: int | Ref) -> Shown:
+        """Bury."""
+        task = self.found(ref)
+        if task.state != "!":
+            self.change(task, "!", "bury", "bury")
+        return self.settled(task)
+
+    def delete(self, ref: int | Ref) -> Shown:
+        """Delete."""
+        task = self.found(ref)
+        self.change(task, "-", "delete", "delete")
+        return self.settled(task)
+
+    def settled(self, task: Task) -> Shown:
+        """The task as its verb left it, before anything followed from that."""
+        shown = self.show(task)
+        self.settle()
+        return shown
+
+    def kick(self, count: int) -> int:
+        """Kick."""
+        kicked = sorted((task for task in self.tasks if task.state == "!"), key=self.place)[:count]
+        for task in kicked:
+            self.change(task, "r", "kick", "kick")
+        self.settle()
+        return len(kicked)
+
+    def release_all(self, owner: Session | None = None) -> None:
+        """Release what is taken, by one session or by all, in the order of the ids."""
+        for task in [each for each in self.tasks if each.state == "t"]:
+            if owner is None or task.owner is owner:
+                self.change(task, "r", "release", "release")
+        self.settle()
+
+    def truncate(self) -> None:
+        """Truncate."""
+        self.tasks.clear()
+        self.settle()
+
+    def drop(self, force: bool) -> None:
+        """Drop, and create anew."""
+        waiting = [*self.takers, *self.putters]
+        if not force and (waiting or any(task.state == "t" for task in self.tasks)):
+            raise Refused(TubeBusy)
+        for waiter in waiting:
+            waiter.answers.append(TubeNotFound)
+        self.start()
+
+    def statistics(self) -> tuple[dict[str, int], dict[str, int], int]:
+        """All counts."""
+        states = [STATES[task.state] for task in self.tasks]
+        counts = {name: states.count(name) for name in STATES.values()}
+        counts["total"] = len(states)
+        counts["done"] = self.calls["ack"] + self.calls["delete"]
+        return counts, dict(self.calls), len(self.takers) + len(self.putters)
+
+    # -- sessions ------------------------------------------------------------------------------------------
+
+    def connect(self) -> Connection:
+        """A connection with a session of its own."""
+        connection = Connection()
+        self.sessions.append(connection.session)
+        return connection
+
+    def close(self, connection: Connection, *, lost: bool) -> None:
+        """Close, or detach."""
+        for line in (self.takers, self.putters):
+            for waiter in [each for each in line if each.connection is connection]:
+                line.remove(waiter)
+                waiter.answers.append(QueueClosed)
+        self.leave(connection.session, lost=lost)
+
+    def identify(self, connection: Connection, session: Session) -> None:
+        """Join a session."""
+        if session not in self.sessions:
+            raise Refused(SessionNotFound)
+        if session is connection.session:
+            return
+        old, connection.session = connection.session, session
+        session.connections += 1
+        session.ends_at = None
+        self.leave(old, lost=False)
+
+    def leave(self, session: Session, *, lost: bool) -> None:
+        """One connection less."""
+        session.connections -= 1
+        if not session.connections:
+            if lost:
+                session.ends_at = self.now + self.lease
+            else:
+                self.end(session)
+
+    def end(self, session: Session) -> None:
+        """The session is over."""
+        self.sessions.remove(session)
+        self.release_all(session)

@@ -1,0 +1,273 @@
+"""Waiting callers: nothing is lost, nobody polls, everybody is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from tubes.conformance.faces import Face
+
+import tubes
+import tubes.aio
+
+
+def left_over(tube: tubes.Tube) -> int:
+    counts = tube.statistics().tasks
+    assert counts["taken"] == 0
+    return counts["ready"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cancelled_takes_lose_nothing(seed: int) -> None:
+    """Thousands of takes are cancelled at random moments, with puts in between: every task is got once or is left."""
+    dice = random.Random(seed)
+    puts = 3000
+
+    async def main() -> None:
+        got: list[int] = []
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("t", "utubettl")
+
+            async def taker() -> None:
+                task = await tube.take(timeout=dice.choice([None, 0.001, 5]))
+                if task is not None:
+                    await task.ack()
+                    got.append(task.data)
+
+            running: set[asyncio.Task[None]] = set()
+            for number in range(puts):
+                running |= {asyncio.create_task(taker()) for _ in range(dice.randrange(4))}
+                if dice.random() < 0.5:
+                    await asyncio.sleep(0)
+                for victim in dice.sample(sorted(running, key=id), min(len(running), dice.randrange(3))):
+                    victim.cancel()
+                await tube.put(number, utube=str(dice.randrange(50)))
+                running = {task for task in running if not task.done()}
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            statistics = await tube.statistics()
+            assert statistics.waiting == 0
+            assert statistics.tasks["taken"] == 0
+            assert len(got) == len(set(got)) == statistics.calls["ack"]
+            assert statistics.tasks["ready"] + len(got) == puts
+            assert statistics.calls["take"] == len(got)
+            assert len(got) > puts // 20, "the takers got next to nothing: this proves little"
+
+    asyncio.run(main())
+
+
+def test_takes_that_time_out_in_threads_lose_nothing() -> None:
+    puts = 4000
+    got: list[int] = []
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t")
+        over = threading.Event()
+
+        def taker(seed: int) -> None:
+            dice = random.Random(seed)
+            while not over.is_set():
+                task = tube.take(timeout=dice.random() * 0.0005)
+                if task is not None:
+                    got.append(task.ack().data)
+
+        threads = [threading.Thread(target=taker, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for number in range(puts):
+            tube.put(number)
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert left_over(tube) + len(got) == puts
+        assert len(got) == len(set(got))
+        assert tube.statistics().waiting == 0
+
+
+def test_threads_and_event_loops_share_a_store_and_wake_each_other() -> None:
+    rounds = 200
+    url = f"memory://shared-{os.getpid()}"
+
+    async def answer() -> None:
+        async with tubes.aio.connect(url) as queue:
+            asked = await queue.create_tube("asked", if_not_exists=True)
+            answered = await queue.create_tube("answered", if_not_exists=True)
+            for _ in range(rounds):
+                async with asked.taking(timeout=30) as task:
+                    await answered.put(task.data * 2)
+
+    loop = threading.Thread(target=lambda: asyncio.run(answer()))
+    loop.start()
+    with tubes.connect(url) as queue:
+        asked = queue.create_tube("asked", if_not_exists=True)
+        answered = queue.create_tube("answered", if_not_exists=True)
+        for number in range(rounds):
+            asked.put(number)
+            with answered.taking(timeout=30) as task:
+                assert task.data == number * 2
+    loop.join()
+
+
+def test_real_time_wakes_a_taker_when_a_delayed_task_falls_due() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", "fifottl")
+        begin = time.monotonic()
+        tube.put("late", delay=0.05)
+        with tube.taking(timeout=30) as task:
+            assert task.data == "late"
+        assert time.monotonic() - begin >= 0.05
+
+
+def test_real_time_ends_a_take() -> None:
+    with tubes.connect() as queue:
+        begin = time.monotonic()
+        assert queue.create_tube("t").take(timeout=0.05) is None
+        assert time.monotonic() - begin >= 0.05
+
+
+def test_listeners_hear_of_timed_changes_without_any_call() -> None:
+    heard: Future[tuple[str, str]] = Future()
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put("late", delay=0.02)
+        tube.on_task_change(lambda task, event: heard.set_result((task.state.value, event)))
+        assert heard.result(timeout=30) == ("r", "delay")
+
+
+def test_nothing_runs_while_takes_wait() -> None:
+    """Waiting costs no processor time: nobody polls."""
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put("later", delay=3600)
+
+        def taker() -> None:
+            with pytest.raises(tubes.QueueClosed):
+                tube.take(60)
+
+        threads = [threading.Thread(target=taker) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        while tube.statistics().waiting < 50:
+            time.sleep(0.001)
+        before = time.process_time()
+        time.sleep(0.5)
+        used = time.process_time() - before
+        queue.close()
+        for thread in threads:
+            thread.join()
+    assert used < 0.05
+
+
+def test_a_put_wakes_exactly_one_waiter(face: Face, clock: tubes.testing.ManualClock) -> None:
+    with face.connect("memory://", clock=clock) as queue:
+        tube = queue.create_tube("t")
+        waits = [face.begin(tube, "take", 10) for _ in range(5)]
+        tube.put("one")
+        assert waits[0].result(10).data == "one"
+        assert tube.statistics().waiting == 4
+        clock.advance(10)
+        assert [wait.result(10) for wait in waits[1:]] == [None] * 4
+
+
+def test_a_loop_that_is_closed_under_its_takers_takes_nothing() -> None:
+    url = f"memory://closed-loop-{os.getpid()}"
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[Any, asyncio.Task[Any]]:
+        queue = tubes.aio.connect(url)
+        tube = await queue.create_tube("t", if_not_exists=True)
+        waiting = asyncio.create_task(tube.take())
+        await asyncio.sleep(0)
+        return queue, waiting
+
+    kept, waiting = loop.run_until_complete(begin())
+    loop.close()
+    with tubes.connect(url) as queue:
+        tube = queue.tube("t")
+        tube.put("x")
+        assert tube.statistics().tasks["ready"] == 1
+        with tube.taking(0) as task:
+            assert task.data == "x"
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+    del kept, waiting
+
+
+def test_an_interrupted_take_leaves_its_task_in_the_tube() -> None:
+    program = """
+import os, signal, threading, time, tubes
+with tubes.connect() as queue:
+    tube = queue.create_tube("t")
+    def interrupt():
+        while not tube.statistics().waiting:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt).start()
+    try:
+        tube.take()
+    except KeyboardInterrupt:
+        pass
+    tube.put("x")
+    print(tube.statistics().waiting, tube.take(0).data)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0 x\n"
+
+
+def test_an_unclosed_queue_does_not_keep_the_process() -> None:
+    program = "import tubes; tube = tubes.connect().create_tube('t'); tube.put(1); tube.take(0)"
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
+
+
+def test_a_queue_that_is_forgotten_unclosed_gives_its_tasks_back() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t")
+        tube.put("x")
+        other = queue.session()
+        assert other.tube("t").take(0) is not None
+        other.detach()
+        assert tube.take(0) is None, "its session lives on for session_ttl"
+    with tubes.connect(session_ttl=0) as queue:
+        tube = queue.create_tube("t")
+        tube.put("x")
+        assert queue.session().tube("t").take(0) is not None
+        gc.collect()
+        with tube.taking(timeout=30) as task:
+            assert task.data == "x"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_told_to_connect_anew() -> None:
+    with tubes.connect(f"memory://forked-{os.getpid()}") as queue:
+        tube = queue.create_tube("t")
+        tube.put("x")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = []
+            for call in (lambda: tube.put(1), lambda: tube.take(5), queue.tubes, tube.statistics, queue.session):
+                try:
+                    call()
+                    said.append("no error")
+                except tubes.QueueForked:
+                    said.append("forked")
+            queue.close()
+            with tubes.connect(queue_url := f"memory://forked-{os.getppid()}") as fresh:
+                said.append(f"{queue_url.partition('-')[0]} has {fresh.tubes()}")
+                fresh.create_tube("t").put("y")
+            os.write(writing, "; ".join(said).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reading, 1000).decode() == "forked; " * 5 + "memory://forked has []"
+        os.close(reading)
+        os.close(writing)
+        assert tube.statistics().tasks["total"] == 1
