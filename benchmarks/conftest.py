@@ -81,9 +81,8 @@ class Stopwatch:
         *args: object,
         before: Callable[[], object] | None = None,
         after: Callable[..., object] | None = None,
-        times: int = 1,
     ) -> float | None:
-        """The median of the rounds, `times` as many as usual; None with `--benchmark-disable`.
+        """The median of the rounds; None with `--benchmark-disable`.
 
         `before` prepares each round, and what it answers is the argument of `target` and of `after`; neither
         is timed. The first round does not count: it finds the caches as the benchmark before has left them.
@@ -92,9 +91,7 @@ class Stopwatch:
         def setup() -> tuple[tuple[object, ...], dict[str, object]]:
             return (args if before is None else (before(),)), {}
 
-        self._benchmark.pedantic(
-            target, setup=setup, teardown=after, rounds=self._rounds * times, warmup_rounds=1
-        )
+        self._benchmark.pedantic(target, setup=setup, teardown=after, rounds=self._rounds, warmup_rounds=1)
         if self._benchmark.stats is None:
             return None
         median: float = self._benchmark.stats.stats.median

@@ -72,9 +72,7 @@ class TubeStage:
 class OptionsStage(TubeStage):
     """A tube; its tasks are put with the options that `options` answers for the number of the put."""
 
-    def __init__(
-        self, driver: str, tube_options: dict[str, Any], options: Callable[[int], dict[str, Any]]
-    ) -> None:
+    def __init__(self, driver: str, tube_options: dict[str, Any], options: Callable[[int], dict[str, Any]]) -> None:
         super().__init__(driver, tube_options)
         self._options = options
         self._puts = 0

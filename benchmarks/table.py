@@ -111,9 +111,7 @@ class Results:
                 cells = [subject, f"{waiting:,}"]
                 for name in OPERATIONS:
                     sides = found.get(Operation(subject, waiting, name))
-                    cells.append(
-                        "" if sides is None else f"{_figure(median(sides.ours))} · {sides.ratio:.2f}"
-                    )
+                    cells.append("" if sides is None else f"{_figure(median(sides.ours))} · {sides.ratio:.2f}")
                 yield subject, cells
 
 

@@ -141,9 +141,7 @@ def test_cycle_where_all_utubes_are_busy(
     what = f"{case.driver}: cycle of {_CONSUMERS} sessions, {many:,} tasks in each of {_CONSUMERS} utubes"
     comparison = Comparison("busy utubes", what, f"{few:,} in each", goal=1.5)
     if seconds is not None:
-        results.compare(
-            comparison, "ours" if case.waiting == many else "yardstick", seconds / scale.operations
-        )
+        results.compare(comparison, "ours" if case.waiting == many else "yardstick", seconds / scale.operations)
 
 
 def test_take_beside_a_busy_utube(

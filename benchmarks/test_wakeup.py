@@ -1,12 +1,16 @@
-"""How long a sleeper sleeps on: from before the put to after the take that waited for it."""
+"""How long a sleeper takes to wake: from before the put to after the take that waited for it.
+
+The sender gives way after every put: a thread sleeps a moment, an asyncio task lets the loop run. Otherwise what it
+does next would count as well, since only one of the two can run at a time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+import time
+from collections.abc import Callable
 from statistics import quantiles
 from time import perf_counter_ns
 from typing import Any
@@ -15,135 +19,102 @@ import pytest
 
 import tubes
 import tubes.aio
-from benchmarks.conftest import Stopwatch, scale_of
+from benchmarks.conftest import Scale, scale_of
 from benchmarks.table import Comparison, Results
 
-_TRIPS = 300
+#: So long the receiver has to fall asleep again, in seconds.
+_PAUSE = 0.0002
+# In an event loop it does so in its next turn, after the one in which it was woken.
+_TURNS = 2
 
-#: Makes so many trips there and back and notes the nanoseconds of each way.
-Trips = Callable[[int, list[int]], None]
 
-
-@contextmanager
-def through_queues() -> Generator[Trips]:
+def through_queue(count: int) -> list[int]:
     there: queue.Queue[int] = queue.Queue()
-    back: queue.Queue[int] = queue.Queue()
-    arrived: list[int] = []
+    times: list[int] = []
 
-    def answer() -> None:
+    def receive() -> None:
         while sent := there.get():
-            arrived.append(perf_counter_ns() - sent)
-            back.put(perf_counter_ns())
+            times.append(perf_counter_ns() - sent)
             there.task_done()
 
-    def trips(count: int, ways: list[int]) -> None:
-        for _ in range(count):
-            there.put(perf_counter_ns())
-            sent = back.get()
-            ways.append(perf_counter_ns() - sent)
-            back.task_done()
-        ways += arrived
-        arrived.clear()
-
-    other = threading.Thread(target=answer)
-    other.start()
-    yield trips
-    there.put(0)
-    other.join()
+    _send(there.put, receive, count)
+    return times
 
 
-@contextmanager
-def through_tubes() -> Generator[Trips]:
+def through_tube(count: int) -> list[int]:
+    times: list[int] = []
     with tubes.connect() as session:
         there: Any = session.create_tube("there")
-        back: Any = session.create_tube("back")
-        arrived: list[int] = []
 
-        def answer() -> None:
+        def receive() -> None:
             while sent := (task := there.take()).data:
-                arrived.append(perf_counter_ns() - sent)
-                back.put(perf_counter_ns())
+                times.append(perf_counter_ns() - sent)
                 there.ack(task)
 
-        def trips(count: int, ways: list[int]) -> None:
-            for _ in range(count):
-                there.put(perf_counter_ns())
-                task = back.take()
-                ways.append(perf_counter_ns() - task.data)
-                back.ack(task)
-            ways += arrived
-            arrived.clear()
-
-        other = threading.Thread(target=answer)
-        other.start()
-        yield trips
-        there.put(0)
-        other.join()
+        _send(there.put, receive, count)
+    return times
 
 
-@contextmanager
-def through_asyncio_queues() -> Generator[Trips]:
-    async def travel(count: int, ways: list[int]) -> None:
+def _send(put: Callable[[int], object], receive: Callable[[], None], count: int) -> None:
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    for _ in range(count):
+        time.sleep(_PAUSE)
+        put(perf_counter_ns())
+    put(0)
+    receiver.join()
+
+
+def through_asyncio_queue(count: int) -> list[int]:
+    times: list[int] = []
+
+    async def run() -> None:
         there: asyncio.Queue[int] = asyncio.Queue()
-        back: asyncio.Queue[int] = asyncio.Queue()
 
-        async def answer() -> None:
+        async def receive() -> None:
             while sent := await there.get():
-                ways.append(perf_counter_ns() - sent)
-                await back.put(perf_counter_ns())
+                times.append(perf_counter_ns() - sent)
                 there.task_done()
 
-        other = asyncio.create_task(answer())
-        for _ in range(count):
-            await there.put(perf_counter_ns())
-            sent = await back.get()
-            ways.append(perf_counter_ns() - sent)
-            back.task_done()
-        await there.put(0)
-        await other
+        await _send_in_loop(there.put, receive, count)
 
-    with _loop() as loop:
-        yield lambda count, ways: loop.run_until_complete(travel(count, ways))
+    asyncio.run(run())
+    return times
 
 
-@contextmanager
-def through_awaited_tubes() -> Generator[Trips]:
-    async def travel(count: int, ways: list[int]) -> None:
+def through_awaited_tube(count: int) -> list[int]:
+    times: list[int] = []
+
+    async def run() -> None:
         async with tubes.aio.connect() as session:
             there: Any = await session.create_tube("there")
-            back: Any = await session.create_tube("back")
 
-            async def answer() -> None:
+            async def receive() -> None:
                 while sent := (task := await there.take()).data:
-                    ways.append(perf_counter_ns() - sent)
-                    await back.put(perf_counter_ns())
+                    times.append(perf_counter_ns() - sent)
                     await there.ack(task)
 
-            other = asyncio.create_task(answer())
-            for _ in range(count):
-                await there.put(perf_counter_ns())
-                task = await back.take()
-                ways.append(perf_counter_ns() - task.data)
-                await back.ack(task)
-            await there.put(0)
-            await other
+            await _send_in_loop(there.put, receive, count)
 
-    with _loop() as loop:
-        yield lambda count, ways: loop.run_until_complete(travel(count, ways))
+    asyncio.run(run())
+    return times
 
 
-@contextmanager
-def _loop() -> Generator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    yield loop
-    loop.close()
+async def _send_in_loop(put: Callable[[int], Any], receive: Callable[[], Any], count: int) -> None:
+    receiver = asyncio.create_task(receive())
+    await asyncio.sleep(0)
+    for _ in range(count):
+        await put(perf_counter_ns())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+    await put(0)
+    await receiver
 
 
-_Travel = Callable[[], AbstractContextManager[Trips]]
-
-_KINDS: dict[str, tuple[_Travel, _Travel, str]] = {
-    "thread to thread": (through_tubes, through_queues, "queue.Queue"),
-    "asyncio task to task": (through_awaited_tubes, through_asyncio_queues, "asyncio.Queue"),
+#: Who wakes whom, through what: answers the nanoseconds of so many wake-ups.
+_KINDS: dict[str, tuple[Callable[[int], list[int]], Callable[[int], list[int]], str]] = {
+    "thread to thread": (through_tube, through_queue, "queue.Queue"),
+    "asyncio task to task": (through_awaited_tube, through_asyncio_queue, "asyncio.Queue"),
 }
 
 
@@ -152,19 +123,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = [
         pytest.param(kind, ours, id=f"{kind}-{'fifo' if ours else yardstick}-{turn}")
         for kind, (_, _, yardstick) in _KINDS.items()
-        for turn in range(scale_of(metafunc.config).passes)
+        for turn in range(2 * scale_of(metafunc.config).passes)
         for ours in (True, False)
     ]
     metafunc.parametrize(("kind", "ours"), cases)
 
 
-def test_wake_up(stopwatch: Stopwatch, kind: str, ours: bool, results: Results) -> None:
+def test_wake_up(kind: str, ours: bool, scale: Scale, results: Results) -> None:
     through_ours, through_yardstick, name = _KINDS[kind]
-    ways: list[int] = []
-    with (through_ours if ours else through_yardstick)() as trips:
-        trips(_TRIPS, [])
-        stopwatch.seconds(trips, _TRIPS, ways, times=2)
-    percentiles = quantiles(ways, n=100)
+    times = (through_ours if ours else through_yardstick)(scale.operations)
+    percentiles = quantiles(times, n=100)
     for percent in (50, 99):
         comparison = Comparison("wake-up", f"fifo, {kind}, p{percent}", name, goal=1.5)
         results.compare(comparison, "ours" if ours else "yardstick", percentiles[percent - 1] / 1e9)

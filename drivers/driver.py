@@ -144,12 +144,17 @@ class Registry:
 
     def register(self, driver: Driver) -> None:
         """Add a driver. Adding an equal one again does nothing; another one under its name is refused."""
+        self.admit(driver)
+        self._drivers[driver.name] = driver
+
+    def admit(self, driver: Driver) -> None:
+        """Raise what `register` would raise, and add nothing."""
         if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="driver", value=driver, rule="must be a Driver")
         try:
             present = self.find(driver.name)
         except DriverNotFound:
-            present = self._drivers.setdefault(driver.name, driver)
+            return
         if present != driver:
             raise DriverExists(name=driver.name)
 

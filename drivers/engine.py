@@ -44,7 +44,7 @@ class Engine:
         self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
         self._pri: Final[int] = options.get("pri", 0)
         self._ttl: Final[int | None] = options.get("ttl")
-        self._ttr: Final[int | None] = options.get("ttr", self._ttl)
+        self._ttr: Final[int | None] = options.get("ttr", self._ttl) if "ttr" in driver.options else None
         #: How many tasks have room; 0: any number.
         self.capacity: Final[int] = options.get("capacity", 0)
         self._signs: Final = driver.signs
@@ -122,7 +122,7 @@ class Engine:
             else:
                 due = entry.until
                 if to is _TAKEN and self._ends_taken and entry.dead is not None:
-                    due = entry.dead if due is None else min(due, entry.dead)
+                    due = entry.dead if due is None or entry.dead < due else due
             entry.due = due
             if due is not None and (entry.queued is None or due < entry.queued):
                 self.timers.set(entry, due, now, len(self.tasks))
@@ -133,7 +133,7 @@ class Engine:
             if to is _DONE:
                 lane.living -= 1
                 if not lane.living:
-                    lane.forget()
+                    lane.lanes.forget(lane)
         # Tell.
         if self.listener is not None:
             self.listener(entry, row[1])
@@ -175,23 +175,18 @@ class Engine:
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""
         id = self._next_id
-        pri, ttl, ttr, delay = self._pri, self._ttl, self._ttr, 0
-        if options:
-            pri = options.get("pri", pri)
-            ttl = options.get("ttl", ttl)
-            ttr = options.get("ttr", ttr)
-            delay = options.get("delay", 0)
-            if delay and ttl is not None:
-                ttl += delay
-        entry = Entry(id, data, pri, now, ttl, ttr)
-        if ttl is not None:
-            entry.dead = now + ttl
-        if delay:
-            entry.until = now + delay
+        entry = Entry(id, data, options.get("pri", self._pri) if options else self._pri, now)
+        delay = 0
+        if self.timed:
+            if options:
+                delay = options.get("delay", 0)
+                entry.set_times(options.get("ttl", self._ttl), options.get("ttr", self._ttr), delay)
+            else:
+                entry.set_times(self._ttl, self._ttr, 0)
         if self._hook is not None:
             self._rank(entry)
         elif self._ranked:
-            entry.line = line = pri * self._signs[0]
+            entry.line = line = entry.pri * self._signs[0]
             entry.rank = (line << 64) + id * self._signs[1]
         if self._lanes is not None:
             name = options.get(self._lane_option)
@@ -220,7 +215,8 @@ class Engine:
         if entry is not None:
             self._turns = entry.turn = self._turns + 1
             entry.attempts += 1
-            entry.until = None if entry.ttr is None else now + entry.ttr
+            if self.timed:
+                entry.until = None if entry.ttr is None else now + entry.ttr
             self._move(entry, "take", now, hold)
         return entry
 
@@ -338,7 +334,7 @@ class Engine:
             assert (entry.hold is not None) == (entry.state is _TAKEN)
             assert entry.hold is None or entry.hold[entry.id] is entry
             assert (entry.index is not None) == (entry.state is _READY)
-            assert entry.due is None or (entry.queued is not None and self.timers.soonest <= entry.queued <= entry.due)
+            assert not self.timed or entry.due is None or (entry.queued is not None and self.timers.soonest <= entry.queued <= entry.due)
         self._check_offers(by_state[_READY], by_state[_TAKEN])
 
     def _check_offers(self, ready: Iterable[Entry], taken: Iterable[Entry]) -> None:

@@ -42,18 +42,18 @@ class Entry:
         "utube",  # the lane that the user named
     )
 
-    def __init__(self, id: int, data: Any, pri: int, created: int, ttl: int | None, ttr: int | None) -> None:
+    # These four, and ttl and ttr, are there only where the driver knows any of ttl, ttr and delay.
+    dead: int | None
+    due: int | None
+    queued: int | None
+    until: int | None
+
+    def __init__(self, id: int, data: Any, pri: int, created: int) -> None:
         self.id = id
         self.state: State | None = None
         self.data = data
         self.pri = pri
         self.created = created
-        self.ttl = ttl
-        self.ttr = ttr
-        self.dead: int | None = None
-        self.until: int | None = None
-        self.due: int | None = None
-        self.queued: int | None = None
         self.attempts = 0
         self.turn = 0
         self.utube: str | None = None
@@ -62,3 +62,12 @@ class Entry:
         self.index: Ready | None = None
         self.rank: Any = id
         self.line: int | None = 0
+
+    def set_times(self, ttl: int | None, ttr: int | None, delay: int) -> None:
+        """How long it lives and runs, and when it begins to be ready; a delay prolongs its life."""
+        self.until = self.created + delay if delay else None
+        self.ttl = ttl = ttl + delay if delay and ttl is not None else ttl
+        self.ttr = ttr
+        self.dead = None if ttl is None else self.created + ttl
+        self.due = None
+        self.queued = None

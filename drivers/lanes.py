@@ -20,11 +20,22 @@ class Lanes:
         self.offers: Final = offers
         self.newest_first: Final = newest_first
         self.by_name: Final[dict[str, Lane]] = {}
+        # The lane that was forgotten last: many lanes are made for one task each.
+        self._spare: Lane | None = None
 
     def make(self, name: str) -> Lane:
         """A new lane."""
-        lane = self.by_name[name] = Lane(name, self)
+        lane = self._spare or Lane(self)
+        self._spare = None
+        lane.name = name
+        self.by_name[name] = lane
         return lane
+
+    def forget(self, lane: Lane) -> None:
+        """Leave nothing of a lane without tasks."""
+        del self.by_name[lane.name]
+        lane.behind = None
+        self._spare = lane
 
 
 class Lane:
@@ -32,8 +43,8 @@ class Lane:
 
     __slots__ = ("behind", "head", "lanes", "living", "name", "taken")
 
-    def __init__(self, name: str, lanes: Lanes) -> None:
-        self.name: Final = name
+    def __init__(self, lanes: Lanes) -> None:
+        self.name = ""
         self.lanes: Final = lanes
         self.living = 0
         self.taken = 0
@@ -63,10 +74,6 @@ class Lane:
                 self.behind = None
             else:
                 self.lanes.offers.push(self.head)
-
-    def forget(self) -> None:
-        """Leave nothing of a lane without tasks."""
-        del self.lanes.by_name[self.name]
 
     def _stand_behind(self, entry: Entry) -> None:
         if self.behind is None:

@@ -50,35 +50,29 @@ class Ready:
 
     def pop(self) -> Entry | None:
         """Take out the entry with the smallest rank; None if there is none."""
-        best: Entry | None = None
-        line: deque[Entry] | None = None
-        end = 0 if self._rising else -1
+        back = self._back
+        while back and back[0][1].index is not self:
+            heappop(back)
+            self._stale -= 1
         for line in self._order:
             while line:
-                best = line[end]
-                if best.index is self:
+                entry = line.popleft() if self._rising else line.pop()
+                if entry.index is not self:
+                    self._stale -= 1
+                    continue
+                if back and back[0][0] < entry.rank:
+                    line.appendleft(entry) if self._rising else line.append(entry)
                     break
-                line.pop() if end else line.popleft()
-                self._stale -= 1
-                best = None
-            if best is not None:
-                break
-        back = self._back
-        while back:
-            rank, entry = back[0]
-            if entry.index is not self:
-                heappop(back)
-                self._stale -= 1
-            elif best is None or rank < best.rank:
-                heappop(back)
                 entry.index = None
                 return entry
             else:
-                break
-        if best is not None and line is not None:
-            line.pop() if end else line.popleft()
-            best.index = None
-        return best
+                continue
+            break
+        if not back:
+            return None
+        entry = heappop(back)[1]
+        entry.index = None
+        return entry
 
     def discard(self, entry: Entry) -> None:
         """Take out an entry, wherever it stands. O(1), amortized."""

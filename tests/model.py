@@ -225,34 +225,35 @@ class Model:
                     waiter.answers.append(None)
 
     def expire(self) -> bool:
-        """Let the first of the things happen that are due; False if none is."""
-        ripe = [(due, task.id, task) for task in self.tasks if (due := self.due(task)) is not None]
-        due, _, task = min(ripe, default=(self.now + 1, 0, None))
-        if task is None or due > self.now:
-            return False
-        if task.state == "~":
-            self.change(task, "r", "delay", "delay")
-        elif task.state == "t":
-            self.change(task, "r", "ttr", "ttr")
-        else:
-            self.change(task, "-", "ttl", "ttl", "delete")
-        return True
+        """Let everything happen that is due, in the order of the moments, then of the ids; False if nothing is."""
+        happened = False
+        while True:
+            dues = [(due, task.id, task) for task in self.tasks if (due := self.due(task)) is not None]
+            due, _, task = min(dues, default=(self.now + 1, 0, None))
+            if task is None or due > self.now:
+                return happened
+            happened = True
+            if task.state == "~":
+                self.change(task, "r", "delay", "delay")
+            elif task.state == "t":
+                self.change(task, "r", "ttr", "ttr")
+            else:
+                self.change(task, "-", "ttl", "ttl", "delete")
 
     def settle(self) -> None:
-        """Let everything happen that is due or possible now: deadlines, then waiting puts, then waiting takes."""
-        while True:
-            while self.expire():
-                pass
-            waiter: Waiter
+        """Let everything happen that is due or possible now: what is due, then waiting puts, then waiting takes."""
+        self.expire()
+        again = True
+        while again:
             while self.putters and self.room():
                 waiter = self.putters.pop(0)
                 assert waiter.put is not None
                 waiter.answers.append(self.add(*waiter.put))
+            self.expire()
             while self.takers and (task := self.first()) is not None:
                 waiter = self.takers.pop(0)
                 waiter.answers.append(self.give(task, waiter.connection))
-            if not any((due := self.due(task)) is not None and due <= self.now for task in self.tasks):
-                return
+            again = self.expire() or (bool(self.putters) and self.room())
 
     # -- verbs ---------------------------------------------------------------------------------------------
 
@@ -274,7 +275,8 @@ class Model:
     def add(self, data: Any, options: dict[str, Any]) -> Shown:
         """A new task, for which there is room."""
         defaults = {name: value for name, value in self.options.items() if name in ("pri", "ttl", "ttr")}
-        defaults.setdefault("ttr", defaults.get("ttl"))
+        if "ttr" in self.driver.options:
+            defaults.setdefault("ttr", defaults.get("ttl"))
         given = {**defaults, **{name: value for name, value in options.items() if value is not None}}
         delay, ttl = given.get("delay", 0), given.get("ttl")
         ttl = None if ttl is None else ttl + delay
@@ -287,10 +289,9 @@ class Model:
         return self.show(task)
 
     def first(self) -> Task | None:
-        """The first task that may be taken: of no busy lane, and not past its ttl."""
+        """The first task that may be taken."""
         busy = {self.lane(task) for task in self.tasks if task.state == "t"} - {None}
-        alive = [task for task in self.tasks if task.dead is None or task.dead > self.now]
-        free = [task for task in alive if task.state == "r" and self.lane(task) not in busy]
+        free = [task for task in self.tasks if task.state == "r" and self.lane(task) not in busy]
         return min(free, key=self.place, default=None)
 
     def give(self, task: Task, connection: Connection) -> Shown:

@@ -44,6 +44,12 @@ class TestLifo(Contract):
     driver = Driver("lifo", order="-id")
 
 
+def picky(task: Ranked) -> float:
+    if task.pri == 13:
+        raise ArithmeticError("13 has no place")
+    return task.pri
+
+
 def odd_first(task: Ranked) -> float:
     return task.pri if task.pri % 2 else task.pri + 2**32
 
@@ -51,7 +57,7 @@ def odd_first(task: Ranked) -> float:
 class TestRankHook(Contract):
     """An order that no knob names: odd priorities first."""
 
-    driver = Driver("odd-first", options={"pri", "ttr"}, rank=odd_first)
+    driver = Driver("odd-first", options={"pri", "ttl", "delay"}, rank=odd_first)
 
 
 class TestLaneOfOnesOwnName(Contract):
@@ -72,6 +78,26 @@ class TestThroughJson(Contract):
 
     def connect(self, face: Face, clock: ManualClock) -> Any:
         return face.connect("memory://", clock=clock, codec="json")
+
+
+class TestRankHookThatFails(Bench):
+    """A hook's own error goes to the put that it refuses, and nobody else notices."""
+
+    driver = Driver("picky", options={"pri", "capacity", "timeout"}, rank=picky)
+
+    def test_a_put_that_the_hook_refuses_changes_nothing(self) -> None:
+        before = self.everything()
+        with pytest.raises(ArithmeticError):
+            self.put(pri=13)
+        assert self.everything() == before
+
+    def test_a_waiting_put_that_the_hook_refuses_harms_nobody_else(self) -> None:
+        self.tube = self.create("full", capacity=1)
+        first = self.taken()
+        refused = self.begin(None, "put", "refused", pri=13, timeout=9)
+        assert self.tube.ack(first).state == "-"
+        with pytest.raises(ArithmeticError):
+            self.got(refused)
 
 
 class TestTheBench(Bench):

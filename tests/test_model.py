@@ -170,7 +170,7 @@ WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "take": (22, lambda run, rng: run.take(rng.randrange(64))),
     "wait": (4, lambda run, rng: run.wait(rng.randrange(64), rng.choice([None, 0.1, 0.5, 1, 3]))),
     "ack": (14, lambda run, rng: run.ack(rng.randrange(64), rng.randrange(256))),
-    "release": (10, lambda run, rng: run.release(rng.randrange(64), rng.randrange(256), rng.choice([None, None, 0, 0.3, 1]))),
+    "release": (10, lambda run, rng: run.release(rng.randrange(64), rng.randrange(256), rng.choice([None, 0, 0.3, 1]))),
     "touch": (4, lambda run, rng: run.touch(rng.randrange(64), rng.randrange(256), rng.choice([0, 0.2, 1]))),
     "bury": (8, lambda run, rng: run.bury(rng.randrange(64), rng.randrange(256))),
     "kick": (5, lambda run, rng: run.kick(rng.randrange(64), rng.randrange(4))),

@@ -37,10 +37,13 @@ from tubes.task import AsyncTask, Task
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip
+from tubes.aio import AsyncQueue, AsyncTube  # isort: skip
 
 __all__ = [
     "MOVES",
+    "AsyncQueue",
     "AsyncTask",
+    "AsyncTube",
     "Clock",
     "Codec",
     "CodecError",

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, cast, overload
+from typing import Any, Self, overload
 from uuid import UUID
 
 from tubes import flows, urls
@@ -148,10 +148,9 @@ class AsyncTube:
         """See `Tube.put`."""
         if options and options.get("timeout"):
             waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
-            task = await _run(flows.wait(self._port, waiter))
-        else:
-            task = self._port.put(data, options)
-        return cast("AsyncTask", task)  # None only where a tube is full: see above.
+            return await _run(flows.wait(self._port, waiter))  # type: ignore[no-any-return]
+        # None only where a tube is full, as the docstring says; who never fills one need not ask.
+        return self._port.put(data, options)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -181,7 +180,7 @@ class AsyncTube:
                 try:
                     async with task:
                         yield task
-                except TaskNotTaken as lost:
+                except (TaskNotTaken, QueueClosed) as lost:
                     log_lost(lost)
 
     # -- what the taker does -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, cast, overload
+from typing import Any, Self, overload
 from uuid import UUID
 
 from tubes import flows, urls
@@ -190,10 +190,9 @@ class Tube:
         """
         if options and options.get("timeout"):
             waiter = ThreadWaiter(self._port.clock, *self._port.request(data, options))
-            task = _run(flows.wait(self._port, waiter))
-        else:
-            task = self._port.put(data, options)
-        return cast("Task", task)  # None only where a tube is full: see above.
+            return _run(flows.wait(self._port, waiter))  # type: ignore[no-any-return]
+        # None only where a tube is full, as the docstring says; who never fills one need not ask.
+        return self._port.put(data, options)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -240,15 +239,16 @@ class Tube:
     def __iter__(self) -> Generator[Task]:
         """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
 
-        When the loop is left by `break` or by an exception, its last task is released, unless it was dealt with.
-        A task that was lost meanwhile (its time to run was over) is logged, and the loop goes on.
+        When the loop is left by `break` or by an exception, its last task is released, unless it was dealt with (with
+        asyncio a moment later, when the loop's iterator is finalized). A task that was lost meanwhile, because its time
+        to run was over or the queue was closed, is logged as a warning: ack a task yourself before you close the queue.
         """
         with suppress(QueueClosed):
             while (task := self.take()) is not None:
                 try:
                     with task:
                         yield task
-                except TaskNotTaken as lost:
+                except (TaskNotTaken, QueueClosed) as lost:
                     log_lost(lost)
 
     # -- what the taker does -------------------------------------------------------------------------------------------

@@ -42,13 +42,10 @@ class Facts:
     __slots__ = (
         "_attempts",
         "_codec",
-        "_dead",
-        "_due",
         "_record",
         "_settled",
         "_state",
-        "_ttl",
-        "_ttr",
+        "_times",
         "_tube",
         "_turn",
     )
@@ -58,10 +55,7 @@ class Facts:
     _record: Record
     _state: State
     _attempts: int
-    _ttl: int | None
-    _ttr: int | None
-    _due: int | None
-    _dead: int | None
+    _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
     _turn: int
     _settled: bool
 
@@ -105,22 +99,22 @@ class Facts:
     @property
     def ttl(self) -> float | None:
         """The time to live in seconds, with what delays and touches added to it; None: for ever."""
-        return _seconds(self._ttl)
+        return _seconds(self._times[0])
 
     @property
     def ttr(self) -> float | None:
         """The time to run in seconds, that a worker has from its take; None: as long as it likes."""
-        return _seconds(self._ttr)
+        return _seconds(self._times[1])
 
     @property
     def due(self) -> float | None:
         """When the task moves next by itself (delay, ttr or ttl over): seconds since the epoch; None: never."""
-        return _seconds(self._due)
+        return _seconds(self._times[2])
 
     @property
     def expires(self) -> float | None:
         """When the ttl runs out: seconds since the epoch; None: never."""
-        return _seconds(self._dead)
+        return _seconds(self._times[3])
 
     @property
     def tube(self) -> str:
@@ -147,10 +141,13 @@ class Facts:
 
 
 _key = attrgetter(
-    "tube", "id", "_state", "_attempts", "_record.data", "utube", "pri", "_record.created", "_ttl", "_ttr", "_due"
+    "tube", "id", "_state", "_attempts", "_record.data", "utube", "pri", "_record.created", "_times"
 )
 
 F = TypeVar("F", bound=Facts)
+
+
+_NO_TIMES = (None, None, None, None)
 
 
 class Origin(Protocol):
@@ -160,7 +157,7 @@ class Origin(Protocol):
     def name(self) -> str: ...
 
 
-def snapshot(kind: type[F], tube: Origin, codec: Codec | None, entry: Entry) -> F:
+def snapshot(kind: type[F], tube: Origin, codec: Codec | None, entry: Entry, timed: bool) -> F:
     """The entry as it is now. In every verb's path: hence no __init__, and plain stores."""
     task = kind()
     task._tube = tube
@@ -168,10 +165,7 @@ def snapshot(kind: type[F], tube: Origin, codec: Codec | None, entry: Entry) -> 
     task._record = entry
     task._state = entry.state  # type: ignore[assignment]
     task._attempts = entry.attempts
-    task._ttl = entry.ttl
-    task._ttr = entry.ttr
-    task._due = entry.due
-    task._dead = entry.dead
+    task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else _NO_TIMES
     task._turn = entry.turn
     task._settled = False
     return task

@@ -8,7 +8,7 @@ from tubes import errors
 
 from . import deviations
 from .deviations import Deviation, Zombies, negative
-from .ledger import Ledger, same, shown
+from .ledger import Ledger, is_task, same, shown
 from .stage import Call, Stage
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Referee:
         """A waiting call has returned."""
         failed = call.future.exception() is not None
         if call in self.expected and not failed and (task := call.future.result()) is not None:
-            self.ledger.note(self.expected[call], task.id)
-        call.ids = self.ledger.meaning()
+            self.ledger.ids(call.tube).note(self.expected[call], task.id)
+        call.ids = self.ledger.ids(call.tube).meaning()
 
     def use(self, deviation: Deviation, when: bool = True) -> bool:
         """Whether this deviation is to be taken into account here."""
@@ -102,9 +102,15 @@ class Referee:
         if "error" in step:
             return ERRORS[step["error"]]
         answer = step.get("result")
-        if isinstance(answer, dict) and "state" in answer:
-            return answer | {"id": self.ledger.ours(answer["id"], ids)}
+        if is_task(answer):
+            return {**answer, "id": self.ledger.ids(self.tube_name(step)).ours(answer["id"], ids)}
         return answer
+
+    @staticmethod
+    def tube_name(step: Step) -> str:
+        """The tube that a step is about."""
+        name: str = step.get("tube", "@self")
+        return name.removeprefix("@")
 
     def refused(self, deviation: Deviation, error: type[errors.TubesError], call: Callable[[], Any]) -> None:
         """The call must raise the error, because of a deviation."""

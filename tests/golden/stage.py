@@ -32,11 +32,12 @@ class Call:
     began: float
     #: Smaller comes first where the original chooses among waiting takes.
     key: float
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=Future[Any])
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
     #: How long it took, once it has returned.
     took: float | None = None
     #: What the ids of the trace meant when it returned.
-    ids: dict[int, int] = field(default_factory=dict)
+    ids: dict[int, int] = field(default_factory=dict[int, int])
     #: The connection that it has to itself, where it has one.
     line: Any = None
 
@@ -113,10 +114,10 @@ class Stage:
 
     # -- calls that wait -------------------------------------------------------------------------------------
 
-    def begin(self, session: str, tube: str, verb: str, *args: Any, timeout: float = math.inf) -> Call:
+    def begin(self, session: str, tube: str, verb: str, *args: Any, timeout: float = math.inf, **options: Any) -> Call:
         """Start a call that may wait."""
-        call = Call(session, tube, verb, args, timeout, self.clock.now(), timeout)
-        call.future = self._face.begin(self.tube(session, tube), verb, *args, **call.left(call.began))
+        call = Call(session, tube, verb, args, timeout, self.clock.now(), timeout, options=options)
+        call.future = self._face.begin(self.tube(session, tube), verb, *args, **options, **call.left(call.began))
         self.calls.append(call)
         return call
 

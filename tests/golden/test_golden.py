@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tubes.conformance.faces import AioFace, Face, SyncFace
+from tubes.conformance.faces import Face
 
 from .deviations import BY_QUIRK, USUAL
 from .referee import MismatchError
 from .replay import Replay
 from .traces import TRACES, Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: The traces with quirks, and the step at which the quirk shows first. None: it never does in this one, since
 #: the takes that wait together are served in the same order by either rule.
@@ -65,13 +60,6 @@ QUIRKS: dict[str, int | None] = {
     "scripted/utubettl.touch_rules": 12,
     "scripted/utubettl.truncate_with_taken": 4,
 }
-
-
-@pytest.fixture(scope="module", params=[SyncFace, AioFace], ids=["sync", "aio"])
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    made: Face = request.param()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=str)

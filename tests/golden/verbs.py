@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tubes import errors
 
 from .deviations import PUT_OPTIONS, Deviation, negative
-from .ledger import same
+from .ledger import is_task, same
 from .referee import MismatchError, Referee, Step
 from .stage import PATIENCE, Call
 
@@ -23,37 +23,37 @@ class Verbs(Referee):
     #: The calls that wait, by the names that the trace gives them.
     refs: dict[str, Call]
 
-    @staticmethod
-    def tube_name(step: Step) -> str:
-        """The tube that a step is about."""
-        name: str = step.get("tube", "@self")
-        return name.removeprefix("@")
-
     def verb(self, step: Step, verb: str, *args: Any, **options: Any) -> Callable[[], Any]:
         """The call of a verb by the step's session."""
         return lambda: getattr(self.stage.tube(step["session"], self.tube_name(step)), verb)(*args, **options)
+
+    def id(self, step: Step) -> Any:
+        """Our id for the one that a step names."""
+        return self.ledger.ids(self.tube_name(step)).ours(step["args"].get("id"))
 
     def truncated(self) -> bool:
         """Whether the tube was truncated."""
         return any(step["op"] == "truncate" for step in self.trace.steps[: self.number])
 
     def do_put(self, step: Step) -> None:
-        data, options = step["args"].get("data"), step["args"].get("opts") or {}
+        data = step["args"].get("data")
+        options: dict[str, Any] = step["args"].get("opts") or {}
         known = PUT_OPTIONS[self.made[self.tube_name(step)][0]]
         if "result" in step:
             options = self.heeded(options, known, lambda some: self.verb(step, "put", data, **some)())
         elif step["error"] == "no_tube":
             options = {option: value for option, value in options.items() if option in known}
         got = self.attempt(self.verb(step, "put", data, **options))
-        if isinstance(got, dict) and step.get("result"):
-            self.ledger.note(step["result"]["id"], got["id"])
+        if is_task(got) and step.get("result"):
+            self.ledger.ids(self.tube_name(step)).note(step["result"]["id"], got["id"])
         self.compare(self.told(step), got)
-        if Deviation.ARRIVAL in self.allowed and isinstance(got, dict) and self.stage.waiting():
+        if Deviation.ARRIVAL in self.allowed and is_task(got) and self.stage.waiting():
             self.note_vain_wake(got["id"])
 
     def note_vain_wake(self, id: int) -> None:
-        """A put wakes a take; it does so in vain if the task stays where it is."""
-        if self.stage.root.tube("self").peek(id).state == "r":
+        """A put wakes a take; it does so in vain if the task stays where it is, or is gone at once."""
+        peeked = self.attempt(lambda: self.stage.root.tube("self").peek(id))
+        if not is_task(peeked) or peeked["state"] == "r":
             self.stage.wake_in_vain()
 
     def do_take(self, step: Step) -> None:
@@ -61,19 +61,20 @@ class Verbs(Referee):
 
     def note_take(self, step: Step, got: Any) -> None:
         """Remember who took it."""
-        if isinstance(got, dict):
-            self.ledger.takers[got["id"]] = self.stage.queue(step["session"]).identify()
+        if is_task(got):
+            takers = self.ledger.ids(self.tube_name(step)).takers
+            takers[got["id"]] = self.stage.queue(step["session"]).identify()
 
     def do_release(self, step: Step) -> None:
-        id = self.ledger.ours(step["args"].get("id"))
-        options = step["args"].get("opts") or {}
+        id = self.id(step)
+        options: dict[str, Any] = step["args"].get("opts") or {}
         if "result" in step or any(map(negative, options.values())):
             known = PUT_OPTIONS[self.trace.driver] & {"delay"}
             options = self.heeded(options, known, lambda some: self.verb(step, "release", id, **some)())
         self.expect(step, self.verb(step, "release", id, **options))
 
     def do_touch(self, step: Step) -> None:
-        id, delta = self.ledger.ours(step["args"].get("id")), step["args"].get("delta")
+        id, delta = self.id(step), step["args"].get("delta")
         touch = self.verb(step, "touch", id, delta)
         idle = "result" in step and step["result"] is None
         if self.use(Deviation.IDLE_TOUCH, idle):
@@ -86,11 +87,11 @@ class Verbs(Referee):
     def touch_idly(self, step: Step, id: int, delta: float | None, touch: Callable[[], Any]) -> None:
         """A touch that is to change nothing: by nothing, by less than 0, by 0."""
         peeked = self.attempt(self.verb(step, "peek", id))
-        mine = self.ledger.takers.get(id) == self.stage.queue(step["session"]).identify()
+        mine = self.ledger.ids(self.tube_name(step)).takers.get(id) == self.stage.queue(step["session"]).identify()
         wanted = peeked
         if delta is None or delta < 0:
             wanted = errors.InvalidOption
-        elif not (mine and isinstance(peeked, dict) and peeked["state"] == "t"):
+        elif not (mine and is_task(peeked) and peeked["state"] == "t"):
             wanted = errors.TaskNotTaken
         elif "ttr" not in PUT_OPTIONS[self.trace.driver]:
             wanted = errors.OptionNotSupported
@@ -118,7 +119,7 @@ class Verbs(Referee):
 
     def do_by_id(self, step: Step) -> None:
         """ack, bury, delete, peek."""
-        verb, id = step["op"], self.ledger.ours(step["args"].get("id"))
+        verb, id = step["op"], self.id(step)
         call = self.verb(step, verb, id)
         if Deviation.NO_ZOMBIE in self.allowed:
             self.listen()
@@ -142,7 +143,8 @@ class Verbs(Referee):
         self.refs[step["ref"]] = call
 
     def do_put_begin(self, step: Step) -> None:
-        data, options = step["args"]["data"], step["args"].get("opts") or {}
+        data = step["args"]["data"]
+        options: dict[str, Any] = step["args"].get("opts") or {}
         call = self.stage.begin(step["session"], self.tube_name(step), "put", data, **options)
         self.refs[step["ref"]] = call
         self.expect_put(call)
@@ -151,7 +153,7 @@ class Verbs(Referee):
         """Find the id that the trace will give to the task of this put."""
         for step in self.trace.steps[self.number :]:
             told = step.get("result")
-            if isinstance(told, dict) and "id" in told and same(told["data"], call.args[0]):
+            if is_task(told) and same(told["data"], call.args[0]):
                 self.expected[call] = told["id"]
                 return
 

@@ -138,6 +138,18 @@ class Capacity(Bench):
         assert (put.created, put.expires) == (3, 8)
 
     @needs("capacity", "timeout", "ttl")
+    def test_a_waiting_put_of_a_task_with_ttl_0_serves_nobody(self) -> None:
+        first = self.full(1)
+        taking = self.begin()
+        putting = self.begin(None, "put", "stillborn", timeout=9, ttl=0)
+        self.tube.ack(first)
+        assert self.got(putting).state == State.READY
+        assert self.waiting(1)
+        assert (self.count("total"), self.count("ttl")) == (0, 1)
+        task = self.put()
+        assert self.got(taking).id == task.id
+
+    @needs("capacity", "timeout", "ttl")
     def test_time_makes_room_for_a_waiting_put(self) -> None:
         self.tube = self.create("full", capacity=1)
         self.put(ttl=5)

@@ -126,10 +126,10 @@ class Lanes(Bench):
         assert [self.tube.ack(self.take()).id for _ in range(3)] == [tasks[index].id for index in (1, 2, 5)]
 
     @needs("lane")
-    def test_tasks_without_a_lane_share_one(self) -> None:
-        tasks = self.in_order([self.tube.put(number) for number in range(2)])
-        assert [task.utube for task in tasks] == [None, None]
-        assert self.drain() == [tasks[0].id]
+    def test_tasks_without_a_lane_share_one_which_is_called_nil(self) -> None:
+        tasks = [self.tube.put(0), self.tube.put(1), self.put(**self.lane("nil"))]
+        assert [task.utube for task in tasks] == [None, None, "nil"]
+        assert self.drain() == [self.in_order(tasks)[0].id]
 
     @needs("lane")
     def test_a_lane_of_none_is_no_lane(self) -> None:

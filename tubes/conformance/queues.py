@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from tubes import Driver, DriverExists, DriverNotFound, InvalidOption, TubeBusy, TubeExists, TubeNotFound
+from tubes import (
+    Driver,
+    DriverExists,
+    DriverNotFound,
+    InvalidOption,
+    OptionNotSupported,
+    TubeBusy,
+    TubeExists,
+    TubeNotFound,
+)
 from tubes.conformance.bench import Bench, needs
 
 
@@ -97,6 +106,15 @@ class Queues(Bench):
         with self.refused(DriverExists):
             self.queue.create_tube("other", impostor)
         assert self.queue.tubes() == ["contract"]
+
+    def test_a_driver_is_not_registered_with_a_tube_that_was_refused(self) -> None:
+        fresh = Driver("fresh", order="-id")
+        with self.refused(OptionNotSupported):
+            self.queue.create_tube("other", fresh, colour="red")
+        with self.refused(TubeExists):
+            self.queue.create_tube("contract", fresh)
+        with self.refused(DriverNotFound):
+            self.queue.create_tube("other", "fresh")
 
     def test_registering_a_driver_again_is_fine(self) -> None:
         self.queue.register_driver(self.knobs)

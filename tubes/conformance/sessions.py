@@ -35,6 +35,14 @@ class Sessions(Bench):
         assert self.state(here) == "r"
         assert elsewhere.peek(there).state == State.READY
 
+    def test_a_closed_session_releases_its_tasks_in_the_order_of_their_ids(self) -> None:
+        worker, tasks = self.another(), self.puts(3)
+        for _ in tasks:
+            self.take(worker.tube)
+        heard = self.listen()
+        worker.queue.close()
+        assert self.heard(heard, [("release", id, "r") for id in sorted(task.id for task in tasks)])
+
     def test_leaving_the_block_of_a_queue_closes_it(self) -> None:
         worker, task = self.worker()
         with worker.queue:

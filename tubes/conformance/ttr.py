@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tubes import State, TaskNotTaken
-from tubes.conformance.bench import Bench, needs
+from tubes.conformance.bench import Bench, lacks, needs
 
 
 class TimeToRun(Bench):
@@ -45,6 +45,12 @@ class TimeToRun(Bench):
         assert self.create("both", ttl=8, ttr=3).put(0, ttl=4).ttr == 3
         assert self.create("live", ttl=8).put(0, ttl=4).ttr == 8
         assert self.create("none").put(0, ttl=4).ttr is None
+
+    @needs("ttl")
+    @lacks("ttr")
+    def test_without_ttr_a_tubes_ttl_limits_no_run(self) -> None:
+        self.tube = self.create("short", ttl=5)
+        assert self.taken().ttr is None
 
     @needs("ttr")
     def test_a_task_with_ttr_0_returns_at_once(self) -> None:

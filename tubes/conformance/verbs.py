@@ -63,7 +63,7 @@ class Verbs(Bench):
 
     def test_a_task_counts_how_often_it_was_taken(self) -> None:
         self.put()
-        assert [self.tube.release(self.take()).attempts for _ in range(3)] == [1, 2, 3]
+        assert [self.tube.release(self.take()).attempts for _ in range(5)] == [1, 2, 3, 4, 5]
 
     @in_any_state
     def test_anybody_may_bury_a_task_in_any_state(self, state: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tubes import InvalidOption, QueueClosed, State, TaskNotTaken, TubeBusy, TubeNotFound
 from tubes.conformance.bench import Bench, needs
+from tubes.conformance.faces import AioFace
 
 
 class Waiting(Bench):
@@ -157,6 +160,38 @@ class Waiting(Bench):
         calls = [self.begin(workers[number % 3].tube) for number in range(9)]
         tasks = [self.put(number) for number in range(9)]
         assert [self.got(call).id for call in calls] == [task.id for task in tasks]
+
+    def test_a_cancelled_take_takes_nothing(self) -> None:
+        self.cancelling()
+        early, late = self.begin(), self.begin()
+        early.cancel()
+        task = self.put()
+        assert self.got(late).id == task.id
+        assert self.waiting(0)
+        assert self.state(self.put()) == "r"
+
+    def test_a_take_that_is_cancelled_too_late_gives_its_task_back(self) -> None:
+        face, tube = self.cancelling(), self.tube.inner
+
+        async def put_and_cancel() -> bool:
+            call = asyncio.ensure_future(tube.take())
+            # That it is counted is the only sign that it waits.
+            while not (await tube.statistics()).waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await tube.put("data")
+            call.cancel()
+            await asyncio.wait([call])
+            return bool(call.cancelled())
+
+        assert face.run(put_and_cancel())
+        assert (self.count("ready"), self.count("taken"), self.count("take")) == (1, 0, 0)
+        assert self.take().attempts == 1
+
+    def cancelling(self) -> AioFace:
+        """The face whose calls can be cancelled; on the other one the test is skipped."""
+        if not isinstance(self.face, AioFace):
+            pytest.skip("a thread that waits cannot be cancelled")
+        return self.face
 
     @needs("ttl")
     def test_a_task_with_ttl_0_serves_nobody(self) -> None:

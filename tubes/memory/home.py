@@ -52,14 +52,26 @@ class Home:
             if engine.timers.soonest <= now:
                 engine.expire(now)
             while self.putters and not engine.full:
-                waiter = self._next(self.putters)
-                if waiter is not None:
-                    self._serve(waiter, engine.put(now, *waiter.request))
+                self._let_in(now)
+            # What was put with a ttl of 0 is gone before anybody takes it.
+            if engine.timers.soonest <= now:
+                engine.expire(now)
             while self.takers and self._hand_over(now):
                 pass
-            if engine.timers.soonest > now and not (self.putters and not engine.full):
+            if engine.timers.soonest > now and (engine.full or not self.putters):
                 break
         self.watch()
+
+    def _let_in(self, now: int) -> None:
+        """Put what the next putter waits with; if that fails, it is the putter who hears of it."""
+        waiter, _ = self.putters.popitem(last=False)
+        if waiter.lost:
+            return
+        try:
+            waiter.answer = waiter.owner.show(self.engine.put(now, *waiter.request))
+        except Exception as error:
+            waiter.answer = error
+        waiter.wake()
 
     def _hand_over(self, now: int) -> bool:
         """Give the next task to the next taker; False if there is none."""
@@ -71,19 +83,10 @@ class Home:
         if entry is None:
             return False
         del self.takers[waiter]
-        if not self._serve(waiter, entry):
+        waiter.answer = waiter.owner.show(entry)
+        if not waiter.wake():
             self.engine.untake(now, entry)
         return True
-
-    @staticmethod
-    def _next(line: OrderedDict[Waiter, None]) -> Waiter | None:
-        waiter, _ = line.popitem(last=False)
-        return None if waiter.lost else waiter
-
-    @staticmethod
-    def _serve(waiter: Waiter, entry: Entry) -> bool:
-        waiter.answer = waiter.owner.show(entry)
-        return waiter.wake()
 
     def watch(self) -> None:
         """Note whether anybody waits or listens, and set the alarm for them. Under the lock."""

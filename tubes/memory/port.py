@@ -46,7 +46,7 @@ class Port(Generic[F]):
 
     def show(self, entry: Entry) -> F:
         """The entry as the user sees it."""
-        return snapshot(self.kind, self.tube, self._store.codec, entry)
+        return snapshot(self.kind, self.tube, self._store.codec, entry, self._engine.timed)
 
     # -- the three verbs of every program's inner loop: written out, since a call costs what they cost ---------------
 
@@ -69,7 +69,7 @@ class Port(Generic[F]):
                 home.settle(now)
             if engine.capacity and engine.full:
                 return None
-            task = snapshot(self.kind, self.tube, store.codec, engine.put(now, data, options))
+            task = snapshot(self.kind, self.tube, store.codec, engine.put(now, data, options), engine.timed)
             if home.watched:
                 home.settle(now or self._micros())
             return task
@@ -96,7 +96,7 @@ class Port(Generic[F]):
             entry = engine.take(now, self.hold)
             if entry is None:
                 return None
-            task = snapshot(self.kind, self.tube, store.codec, entry)
+            task = snapshot(self.kind, self.tube, store.codec, entry, engine.timed)
             if home.watched:
                 home.settle(now or self._micros())
             return task
@@ -128,7 +128,7 @@ class Port(Generic[F]):
             if entry is None or (turn and turn != entry.turn):
                 raise TaskNotTaken(id=id, tube=home.name)
             engine.ack(now, entry)
-            done = snapshot(self.kind, self.tube, store.codec, entry)
+            done = snapshot(self.kind, self.tube, store.codec, entry, engine.timed)
             if home.watched:
                 home.settle(now or self._micros())
         finally:

@@ -43,13 +43,14 @@ class MemoryStore:
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
         if isinstance(driver, Driver):
-            self.registry.register(driver)
+            self.registry.admit(driver)
         else:
             driver = self.registry.find(driver)
         checked = driver.check_tube(options)
         with self.lock:
             home = self.homes.get(name)
             if home is None:
+                self.registry.register(driver)
                 home = self.homes[name] = Home(self, name, driver, checked)
             elif not if_not_exists:
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")

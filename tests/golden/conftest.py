@@ -1,0 +1,16 @@
+"""One face for all traces of a module: they leave nothing behind on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tubes.conformance.faces import AioFace, Face, SyncFace
+
+
+@pytest.fixture(scope="module", params=[SyncFace, AioFace], ids=["sync", "aio"])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    made: Face = request.param()
+    yield made
+    made.close()

@@ -1,0 +1,104 @@
+"""Listeners: what they may do, and what they cannot harm."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+import tubes
+import tubes.aio
+
+
+def test_a_listener_may_use_the_queue(queue: tubes.Queue) -> None:
+    tube, log = queue.create_tube("t"), queue.create_tube("log")
+    tube.on_task_change(lambda task, event: log.put((event, task.id)))
+    tube.put("x")
+    tube.ack(tube.take(0).id)  # type: ignore[union-attr]
+    assert [log.take(0).data for _ in range(3)] == [("put", 0), ("take", 0), ("delete", 0)]  # type: ignore[union-attr]
+
+
+def test_a_listener_may_change_the_tube_it_listens_to(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("t")
+    heard: list[str] = []
+
+    def listen(task: tubes.Task, event: str) -> None:
+        heard.append(event)
+        if event == "put" and task.data == "again":
+            tube.put("last")
+
+    tube.on_task_change(listen)
+    tube.put("again")
+    assert heard == ["put", "put"]
+
+
+def test_what_a_listener_raises_is_logged_and_harms_nothing(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    tube = queue.create_tube("t")
+
+    def fail(task: tubes.Task, event: str) -> None:
+        raise RuntimeError("deaf")
+
+    tube.on_task_change(fail)
+    with caplog.at_level(logging.ERROR, logger="tubes"):
+        task = tube.put("x")
+        with tube.taking(0) as taken:
+            assert taken.id == task.id
+    assert [record.exc_info[1].args for record in caplog.records if record.exc_info and record.exc_info[1]] == [
+        ("deaf",)
+    ] * 3
+    assert tube.statistics().tasks["done"] == 1
+
+
+def test_every_session_has_a_listener_of_its_own(queue: tubes.Queue) -> None:
+    heard: list[str] = []
+    mine = queue.create_tube("t")
+    with queue.session() as other:
+        assert mine.on_task_change(lambda task, event: heard.append("mine")) is None
+        theirs = other.tube("t")
+        theirs.on_task_change(lambda task, event: heard.append("theirs"))
+        theirs.put("x")
+    mine.put("y")
+    assert mine.on_task_change(None) is not None
+    mine.put("z")
+    assert heard == ["mine", "theirs", "mine"]
+
+
+def test_an_asyncio_listener_is_called_in_its_loop_in_order() -> None:
+    async def main() -> None:
+        heard: list[int] = []
+        async with tubes.aio.connect("memory://listeners-of-a-loop") as queue:
+            tube = await queue.create_tube("t")
+            loop_thread = threading.get_ident()
+
+            def listen(task: tubes.AsyncTask, event: str) -> None:
+                assert threading.get_ident() == loop_thread
+                heard.append(task.id)
+
+            await tube.on_task_change(listen)
+
+            def from_a_thread() -> None:
+                with tubes.connect("memory://listeners-of-a-loop") as other:
+                    for _ in range(100):
+                        other.tube("t").put("x")
+
+            await asyncio.gather(asyncio.to_thread(from_a_thread), *(tube.put("y") for _ in range(100)))
+            await asyncio.sleep(0)
+            assert heard == list(range(200))
+
+    asyncio.run(main())
+
+
+def test_an_asyncio_listener_that_would_have_to_be_awaited_is_refused() -> None:
+    async def listen(task: tubes.AsyncTask, event: str) -> None: ...
+
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("t")
+            with pytest.raises(tubes.InvalidOption):
+                await tube.on_task_change(listen)
+
+    asyncio.run(main())
