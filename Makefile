@@ -22,7 +22,7 @@ check: .venv/ready  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy tubes examples tests benchmarks
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/ready  ## how fast, beside the queues of the standard library
 	$(BIN)/python -m benchmarks

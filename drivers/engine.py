@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from sortedcontainers import SortedDict  # type: ignore[import-untyped]
+from sortedcontainers import SortedDict
 
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import Entry, Hold
@@ -334,7 +334,11 @@ class Engine:
             assert (entry.hold is not None) == (entry.state is _TAKEN)
             assert entry.hold is None or entry.hold[entry.id] is entry
             assert (entry.index is not None) == (entry.state is _READY)
-            assert not self.timed or entry.due is None or (entry.queued is not None and self.timers.soonest <= entry.queued <= entry.due)
+            assert (
+                not self.timed
+                or entry.due is None
+                or (entry.queued is not None and self.timers.soonest <= entry.queued <= entry.due)
+            )
         self._check_offers(by_state[_READY], by_state[_TAKEN])
 
     def _check_offers(self, ready: Iterable[Entry], taken: Iterable[Entry]) -> None:
@@ -349,4 +353,3 @@ class Engine:
             if entry.lane not in busy and (entry.lane not in best or entry.rank < best[entry.lane].rank):
                 best[entry.lane] = entry
         assert offered == {entry.id for entry in best.values()}
-

@@ -59,4 +59,16 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
 }
 
 #: What `Statistics.calls` counts.
-CALLS: Final = ("put", "take", "ack", "release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
+CALLS: Final[tuple[str, ...]] = (
+    "put",
+    "take",
+    "ack",
+    "release",
+    "touch",
+    "bury",
+    "kick",
+    "delete",
+    "delay",
+    "ttl",
+    "ttr",
+)

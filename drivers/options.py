@@ -31,8 +31,7 @@ def micros(option: str, value: Any) -> int:
         raise InvalidOption(option=option, value=value, rule="must be a number of seconds")
     if not 0 <= value <= MAX_SECONDS:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {MAX_SECONDS} seconds (100 years)")
-    exact: int = value * SECOND if kind is int else round(value * SECOND)
-    return exact
+    return int(value) * SECOND if isinstance(value, int) else round(value * SECOND)
 
 
 def whole(option: str, value: Any, most: int = MAX_COUNT) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tubes.conformance.faces import AioFace, Face, SyncFace
 
 import tubes
+from tubes.conformance.faces import AioFace, Face, SyncFace
 
 
 @pytest.fixture

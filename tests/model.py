@@ -120,7 +120,7 @@ class Model:
         self.generation += 1
         self.next_id = 0
         self.tasks: list[Task] = []
-        self.calls = dict.fromkeys(CALLS, 0)
+        self.calls: dict[str, int] = dict.fromkeys(CALLS, 0)
         self.takers: list[Waiter] = []
         self.putters: list[Waiter] = []
         self.events: list[tuple[str, Shown]] = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
-from tubes.conformance.faces import Face
 
 import tubes
 from tubes import (
@@ -23,6 +23,7 @@ from tubes import (
     TubeExists,
     TubeNotFound,
 )
+from tubes.conformance.faces import Face
 
 BAD_NAMES: list[Any] = ["", "x" * 33, "a b", "a/b", "a:b", "ä", "a\n", "a\0", None, 7, b"a", ["a"]]
 BAD_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 1e300, 10**30, "5", True, [1], 1j, b"1"]
@@ -54,16 +55,17 @@ class Scene:
         return self.queue.tubes(), self.queue.statistics(), peeks
 
 
-Call = Callable[[Scene], Any]
+Row = tuple[str, type[Exception], Callable[[Scene], Any]]
 
 
-def table() -> list[tuple[str, type[Exception], Call]]:
-    rows: list[tuple[str, type[Exception], Call]] = [
+def table() -> list[Row]:
+    rows: list[Row] = [
         ("unknown driver", DriverNotFound, lambda s: s.queue.create_tube("new", "nosuch")),
         ("unknown tube", TubeNotFound, lambda s: s.queue.tube("nosuch")),
         ("statistics of an unknown tube", TubeNotFound, lambda s: s.queue.statistics("nosuch")),
         ("duplicate tube", TubeExists, lambda s: s.queue.create_tube("plain")),
         ("same name, other driver", TubeExists, lambda s: s.queue.create_tube("plain", "utube", if_not_exists=True)),
+        ("same name, unknown driver", TubeExists, lambda s: s.queue.create_tube("plain", "nosuch", if_not_exists=True)),
         ("same name, other options", TubeExists, lambda s: s.queue.create_tube("ttl", "utubettl", if_not_exists=True)),
         ("ttl for fifo", OptionNotSupported, lambda s: s.plain.put(1, ttl=5)),
         ("utube for fifo", OptionNotSupported, lambda s: s.plain.put(1, utube="a")),
@@ -95,7 +97,11 @@ def table() -> list[tuple[str, type[Exception], Call]]:
         ("an unknown session", SessionNotFound, lambda s: s.queue.identify("0" * 32)),
         ("no uuid", InvalidOption, lambda s: s.queue.identify("00")),
         ("no uuid at all", InvalidOption, lambda s: s.queue.identify(7)),
-        ("another driver under a known name", DriverExists, lambda s: s.queue.register_driver(tubes.Driver("fifo", order="-id"))),
+        (
+            "another driver under a known name",
+            DriverExists,
+            lambda s: s.queue.register_driver(tubes.Driver("fifo", order="-id")),
+        ),
         ("no driver", InvalidOption, lambda s: s.queue.register_driver("fifo")),
         ("if_not_exists that is no bool", InvalidOption, lambda s: s.queue.create_tube("new", if_not_exists="yes")),
         ("force that is no bool", InvalidOption, lambda s: s.plain.drop(force=1)),
@@ -103,26 +109,51 @@ def table() -> list[tuple[str, type[Exception], Call]]:
         ("utube that is no string", InvalidOption, lambda s: s.ttl.put(1, utube=["a"])),
         ("utube that is a fraction", InvalidOption, lambda s: s.ttl.put(1, utube=1.5)),
     ]
-    for name in BAD_NAMES:
-        rows.append((f"tube named {name!r}", InvalidOption, lambda s, n=name: s.queue.create_tube(n)))
-        rows.append((f"tube called {name!r}", InvalidOption, lambda s, n=name: s.queue.tube(n)))
-        rows.append((f"driver named {name!r}", InvalidOption, lambda s, n=name: s.queue.create_tube("new", n)))
-    for bad in BAD_SECONDS:
-        for option in ("ttl", "ttr", "delay"):
-            rows.append((f"put {option}={bad!r}", InvalidOption, lambda s, o=option, b=bad: s.ttl.put(1, **{o: b})))
-        for option in ("ttl", "ttr"):
-            row = lambda s, o=option, b=bad: s.queue.create_tube("new", "fifottl", **{o: b})  # noqa: E731
-            rows.append((f"tube {option}={bad!r}", InvalidOption, row))
-        rows.append((f"take timeout={bad!r}", InvalidOption, lambda s, b=bad: s.ttl.take(b)))
-        rows.append((f"touch {bad!r}", InvalidOption, lambda s, b=bad: s.ttl.touch(0, b)))
-        rows.append((f"release delay={bad!r}", InvalidOption, lambda s, b=bad: s.ttl.release(0, delay=b)))
-    for bad in BAD_WHOLES:
-        rows.append((f"put pri={bad!r}", InvalidOption, lambda s, b=bad: s.ttl.put(1, pri=b)))
-        rows.append((f"kick {bad!r}", InvalidOption, lambda s, b=bad: s.ttl.kick(b)))
-    for bad in BAD_IDS:
-        for verb in ("ack", "release", "bury", "delete", "peek"):
-            rows.append((f"{verb} {bad!r}", InvalidOption, lambda s, v=verb, b=bad: getattr(s.plain, v)(b)))
-    return rows
+    return [
+        *rows,
+        *chain.from_iterable(map(of_names, BAD_NAMES)),
+        *chain.from_iterable(map(of_seconds, BAD_SECONDS)),
+        *chain.from_iterable(map(of_wholes, BAD_WHOLES)),
+        *chain.from_iterable(map(of_ids, BAD_IDS)),
+    ]
+
+
+def of_names(bad: Any) -> list[Row]:
+    return [
+        (f"tube named {bad!r}", InvalidOption, lambda s: s.queue.create_tube(bad)),
+        (f"tube called {bad!r}", InvalidOption, lambda s: s.queue.tube(bad)),
+        (f"driver named {bad!r}", InvalidOption, lambda s: s.queue.create_tube("new", bad)),
+    ]
+
+
+def of_seconds(bad: Any) -> list[Row]:
+    return [
+        (f"put ttl={bad!r}", InvalidOption, lambda s: s.ttl.put(1, ttl=bad)),
+        (f"put ttr={bad!r}", InvalidOption, lambda s: s.ttl.put(1, ttr=bad)),
+        (f"put delay={bad!r}", InvalidOption, lambda s: s.ttl.put(1, delay=bad)),
+        (f"tube ttl={bad!r}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
+        (f"tube ttr={bad!r}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
+        (f"take timeout={bad!r}", InvalidOption, lambda s: s.ttl.take(bad)),
+        (f"touch {bad!r}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
+        (f"release delay={bad!r}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
+    ]
+
+
+def of_wholes(bad: Any) -> list[Row]:
+    return [
+        (f"put pri={bad!r}", InvalidOption, lambda s: s.ttl.put(1, pri=bad)),
+        (f"kick {bad!r}", InvalidOption, lambda s: s.ttl.kick(bad)),
+    ]
+
+
+def of_ids(bad: Any) -> list[Row]:
+    return [
+        (f"ack {bad!r}", InvalidOption, lambda s: s.plain.ack(bad)),
+        (f"release {bad!r}", InvalidOption, lambda s: s.plain.release(bad)),
+        (f"bury {bad!r}", InvalidOption, lambda s: s.plain.bury(bad)),
+        (f"delete {bad!r}", InvalidOption, lambda s: s.plain.delete(bad)),
+        (f"peek {bad!r}", InvalidOption, lambda s: s.plain.peek(bad)),
+    ]
 
 
 def endless() -> list[Any]:
@@ -135,7 +166,9 @@ TABLE = table()
 
 
 @pytest.mark.parametrize(("error", "call"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_bad_input_raises_its_error_and_changes_nothing(face: Face, error: type[Exception], call: Call) -> None:
+def test_bad_input_raises_its_error_and_changes_nothing(
+    face: Face, error: type[Exception], call: Callable[[Scene], Any]
+) -> None:
     scene = Scene(face)
     before = scene.facts()
     with pytest.raises(error) as caught:
@@ -150,7 +183,18 @@ def test_bad_input_raises_its_error_and_changes_nothing(face: Face, error: type[
 
 @pytest.mark.parametrize(
     "url",
-    ["", "memory", "memory:/x", "memory://a/b", "memory://?x=1", "memory://a b", "memory://" + "x" * 33, "ftp://x", None, 7],
+    [
+        "",
+        "memory",
+        "memory:/x",
+        "memory://a/b",
+        "memory://?x=1",
+        "memory://a b",
+        "memory://" + "x" * 33,
+        "ftp://x",
+        None,
+        7,
+    ],
 )
 def test_a_url_that_names_no_queue_is_refused(url: Any) -> None:
     with pytest.raises(InvalidOption, match="url="):

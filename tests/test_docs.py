@@ -49,6 +49,8 @@ def test_the_diagram_is_the_table() -> None:
     drawn = re.findall(r"^    (\S+) --> (\S+): (\w+)$", text, re.MULTILINE)
     names = {None: "[*]", "r": "r", "t": "t", "!": "b", "~": "d", "-": "[*]"}
     table = [
-        (names[was and was.value], names[move.to.value], why) for why, rows in MOVES.items() for was, move in rows.items()
+        (names[was and was.value], names[move.to.value], why)
+        for why, rows in MOVES.items()
+        for was, move in rows.items()
     ]
     assert sorted(drawn) == sorted(table)

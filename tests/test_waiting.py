@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from tubes.conformance.faces import Face
 
 import tubes
 import tubes.aio
+from tubes.conformance.faces import Face
 
 
 def left_over(tube: tubes.Tube) -> int:

@@ -41,7 +41,6 @@ class Alarm:
             self.when = when
             self._clock.schedule(when, self)
 
-
     def silence(self) -> None:
         """Do not ring."""
         self.when = NEVER

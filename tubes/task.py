@@ -140,9 +140,7 @@ class Facts:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-_key = attrgetter(
-    "tube", "id", "_state", "_attempts", "_record.data", "utube", "pri", "_record.created", "_times"
-)
+_key = attrgetter("tube", "id", "_state", "_attempts", "_record.data", "utube", "pri", "_record.created", "_times")
 
 F = TypeVar("F", bound=Facts)
 

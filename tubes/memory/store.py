@@ -42,10 +42,9 @@ class MemoryStore:
         check_name("tube", name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
-        if isinstance(driver, Driver):
-            self.registry.admit(driver)
-        else:
-            driver = self.registry.find(driver)
+        if not isinstance(driver, Driver):
+            driver = self._named_driver(name, driver, if_not_exists)
+        self.registry.admit(driver)
         checked = driver.check_tube(options)
         with self.lock:
             home = self.homes.get(name)
@@ -59,6 +58,15 @@ class MemoryStore:
             elif home.options != checked:
                 raise TubeExists(name=name, why="with other options")
             return home
+
+    def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Driver:
+        """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
+        check_name("driver", name)
+        with self.lock:
+            home = self.homes.get(tube)
+        if home is not None and if_not_exists and home.driver.name != name:
+            raise TubeExists(name=tube, why=f"with driver {home.driver.name!r}, not {name!r}")
+        return self.registry.find(name)
 
     def find(self, name: str) -> Home:
         """The living tube of this name."""
