@@ -14,13 +14,25 @@ from sortedcontainers import SortedDict
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import Entry, Hold
 from tubes.drivers.lanes import Lanes
-from tubes.drivers.moves import CALLS, MOVES, State
+from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import NO_LANE
 from tubes.drivers.ready import Ready
-from tubes.drivers.timers import Timers
+from tubes.drivers.timers import NEVER, Timers
 from tubes.errors import InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
+
+
+class _Step:
+    """A row of the table, with a count of its uses."""
+
+    __slots__ = ("event", "to", "uses", "was")
+
+    def __init__(self, was: State | None, move: Move) -> None:
+        self.was: Final = was
+        self.to: Final = move.to
+        self.event: Final = move.event
+        self.uses = 0
 
 
 class Engine:
@@ -35,12 +47,17 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
-        # The table with a count of uses per row: [to, event, uses].
-        self._moves: Final[dict[str, dict[State | None, list[Any]]]] = {
-            why: {was: [move.to, move.event, 0] for was, move in rows.items()} for why, rows in MOVES.items()
+        self._steps: Final = {
+            why: {was: _Step(was, move) for was, move in rows.items()} for why, rows in MOVES.items()
         }
+        # Those of every program's inner loop.
+        self._put: Final = self._steps["put"][None]
+        self._put_delayed: Final = self._steps["put_delayed"][None]
+        self._take: Final = self._steps["take"][_READY]
+        self._ack: Final = self._steps["ack"][_TAKEN]
         # By identity: holds are dicts, and two empty ones are equal.
         self._holds: Final[dict[int, Hold]] = {}
+        #: Whether the driver knows any of ttl, ttr and delay.
         self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
         self._pri: Final[int] = options.get("pri", 0)
         self._ttl: Final[int | None] = options.get("ttl")
@@ -49,9 +66,12 @@ class Engine:
         self.capacity: Final[int] = options.get("capacity", 0)
         self._signs: Final = driver.signs
         self._hook: Final = driver.rank
-        self._ranked: Final = driver.signs != (0, 1)
+        # Whether a task's place is more than its id.
+        self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
         self._ends_taken: Final = not driver.ttl_spares_taken
         self._lane_option: Final = driver.lane or ""
+        #: Whether any task ever had a ttl, ttr or delay; until then time plays no part.
+        self.ticking = self._ttl is not None or self._ttr is not None
         self._next_id = 0
         self._turns = 0
         self._clear()
@@ -60,7 +80,6 @@ class Engine:
         newest_first = self._signs[1] < 0
         self.tasks: dict[int, Entry] = {}
         self.timers = Timers()
-        self.taken = 0
         self._delayed = 0
         self._offers = Ready(newest_first=newest_first)
         self._lanes = Lanes(self._offers, newest_first=newest_first) if self.driver.lane else None
@@ -68,11 +87,15 @@ class Engine:
 
     # -- the one place where a state changes -----------------------------------------------------------------------
 
-    def _move(self, entry: Entry, why: str, now: int, hold: Hold | None = None) -> None:
+    def _go(self, entry: Entry, why: str, now: int, hold: Hold | None = None) -> None:
+        self._move(entry, self._steps[why][entry.state], now, hold)
+
+    def _move(self, entry: Entry, step: _Step, now: int, hold: Hold | None = None) -> None:
         was = entry.state
-        row = self._moves[why][was]
-        row[2] += 1
-        to = row[0]
+        if was is not step.was:
+            raise KeyError(step.event, was)
+        step.uses += 1
+        to = step.to
         lane = entry.lane
         # Leave.
         if was is None:
@@ -83,12 +106,10 @@ class Engine:
             if lane is not None and lane.head is entry:
                 lane.head = None
         elif was is _TAKEN:
-            self.taken -= 1
-            if entry.hold is not None:
-                del entry.hold[entry.id]
-                entry.hold = None
+            del entry.hold[entry.id]  # type: ignore[union-attr]
+            entry.hold = None
             if lane is not None:
-                lane.taken -= 1
+                lane.taken = False
         elif was is _BURIED:
             del self._buried[entry.rank]
         elif was is _DELAYED:
@@ -101,12 +122,10 @@ class Engine:
             else:
                 lane.push(entry)
         elif to is _TAKEN:
-            self.taken += 1
             entry.hold = hold
-            if hold is not None:
-                hold[entry.id] = entry
+            hold[entry.id] = entry  # type: ignore[index]
             if lane is not None:
-                lane.taken += 1
+                lane.taken = True
         elif to is _BURIED:
             self._buried[entry.rank] = entry
         elif to is _DELAYED:
@@ -114,18 +133,20 @@ class Engine:
         else:
             del self.tasks[entry.id]
         # Watch the time.
-        if self.timed:
+        if self.ticking:
             if to is _READY or to is _BURIED:
                 due = entry.dead
             elif to is _DONE:
-                due = None
+                due = NEVER
+                if entry.queued != NEVER:
+                    self.timers.remove(entry)
             else:
                 due = entry.until
-                if to is _TAKEN and self._ends_taken and entry.dead is not None:
-                    due = entry.dead if due is None or entry.dead < due else due
+                if to is _TAKEN and self._ends_taken and entry.dead < due:
+                    due = entry.dead
             entry.due = due
-            if due is not None and (entry.queued is None or due < entry.queued):
-                self.timers.set(entry, due, now, len(self.tasks))
+            if due < entry.queued:
+                self.timers.set(entry, due, len(self.tasks))
         # Offer a neighbour.
         if lane is not None:
             if lane.behind is not None and lane.head is None and not lane.taken:
@@ -136,22 +157,22 @@ class Engine:
                     lane.lanes.forget(lane)
         # Tell.
         if self.listener is not None:
-            self.listener(entry, row[1])
+            self.listener(entry, step.event)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
         """Let happen what is due by now, in the order of the moments: delays, times to run and times to live end."""
         while self.timers.soonest <= now:
-            entry = self.timers.pop(now)
+            entry = self.timers.pop(now, len(self.tasks))
             if entry is None:
                 return
             if entry.state is _DELAYED:
-                self._move(entry, "delay", now)
+                self._go(entry, "delay", now)
             elif entry.state is _TAKEN:
-                self._move(entry, "ttr", now)
+                self._go(entry, "ttr", now)
             else:
-                self._move(entry, "ttl", now)
+                self._go(entry, "ttl", now)
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
@@ -164,8 +185,13 @@ class Engine:
     def close_hold(self, now: int, hold: Hold) -> None:
         """The end of a session: what it holds is released, in the order of the ids."""
         for _, entry in sorted(hold.items()):
-            self._move(entry, "release", now)
+            self._go(entry, "release", now)
         del self._holds[id(hold)]
+
+    @property
+    def taken(self) -> int:
+        """How many tasks are taken. Cost: O(sessions)."""
+        return sum(map(len, self._holds.values()))
 
     @property
     def full(self) -> bool:
@@ -175,34 +201,35 @@ class Engine:
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""
         id = self._next_id
-        entry = Entry(id, data, options.get("pri", self._pri) if options else self._pri, now)
+        entry = Entry(id, data, now)
         delay = 0
         if self.timed:
+            ttl, ttr = self._ttl, self._ttr
             if options:
-                delay = options.get("delay", 0)
-                entry.set_times(options.get("ttl", self._ttl), options.get("ttr", self._ttr), delay)
-            else:
-                entry.set_times(self._ttl, self._ttr, 0)
-        if self._hook is not None:
-            self._rank(entry)
-        elif self._ranked:
-            entry.line = line = entry.pri * self._signs[0]
-            entry.rank = (line << 64) + id * self._signs[1]
+                ttl, ttr, delay = options.get("ttl", ttl), options.get("ttr", ttr), options.get("delay", 0)
+            if delay or ttl is not None or ttr is not None:
+                self.ticking = True
+                entry.set_times(ttl, ttr, delay)
+        if self._ranks:
+            self._rank(entry, options)
         if self._lanes is not None:
-            name = options.get(self._lane_option)
-            entry.utube = name
+            entry.utube = name = options.get(self._lane_option)
             if name is None:
                 name = NO_LANE
             entry.lane = lane = self._lanes.by_name.get(name) or self._lanes.make(name)
             lane.living += 1
         self._next_id = id + 1
         self.tasks[id] = entry
-        self._move(entry, "put_delayed" if delay else "put", now)
+        self._move(entry, self._put_delayed if delay else self._put, now)
         return entry
 
-    def _rank(self, entry: Entry) -> None:
-        """Give a new entry the place that the driver's hook says."""
-        assert self._hook is not None
+    def _rank(self, entry: Entry, options: Mapping[str, Any]) -> None:
+        """Give a new entry its place, where that is not just its id."""
+        entry.pri = pri = options.get("pri", self._pri)
+        if self._hook is None:
+            entry.line = line = pri * self._signs[0]
+            entry.rank = (line << 64) + entry.id * self._signs[1]
+            return
         rank = self._hook(entry)
         if not isinstance(rank, (int, float)) or rank != rank:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="rank", value=rank, rule=f"driver {self.driver.name!r} must rank by numbers")
@@ -215,9 +242,9 @@ class Engine:
         if entry is not None:
             self._turns = entry.turn = self._turns + 1
             entry.attempts += 1
-            if self.timed:
-                entry.until = None if entry.ttr is None else now + entry.ttr
-            self._move(entry, "take", now, hold)
+            if self.ticking:
+                entry.until = NEVER if entry.ttr is None else now + entry.ttr
+            self._move(entry, self._take, now, hold)
         return entry
 
     def held(self, hold: Hold, id: int, turn: int = 0) -> Entry:
@@ -229,19 +256,20 @@ class Engine:
 
     def ack(self, now: int, entry: Entry) -> None:
         """A held task is done."""
-        self._move(entry, "ack", now)
+        self._move(entry, self._ack, now)
 
     def release(self, now: int, entry: Entry, delay: int = 0) -> None:
         """A held task goes back to its place, now or after a delay, by which its life is prolonged."""
         if delay:
+            self.ticking = True
             entry.until = now + delay
             self._prolong(entry, delay)
-        self._move(entry, "release_delayed" if delay else "release", now)
+        self._go(entry, "release_delayed" if delay else "release", now)
 
     def untake(self, now: int, entry: Entry) -> None:
         """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
         entry.attempts -= 1
-        self._move(entry, "untake", now)
+        self._go(entry, "untake", now)
 
     def touch(self, now: int, entry: Entry, span: int) -> None:
         """Give a held task more time to run, and to live, now and for later takes."""
@@ -249,14 +277,14 @@ class Engine:
             return
         if entry.ttr is not None:
             entry.ttr += span
-        if entry.until is not None:
+        if entry.until != NEVER:
             entry.until += span
         self._prolong(entry, span)
-        self._move(entry, "touch", now, entry.hold)
+        self._go(entry, "touch", now, entry.hold)
 
     @staticmethod
     def _prolong(entry: Entry, span: int) -> None:
-        if entry.ttl is not None and entry.dead is not None:
+        if entry.ttl is not None:
             entry.ttl += span
             entry.dead += span
 
@@ -270,28 +298,30 @@ class Engine:
     def bury(self, now: int, entry: Entry) -> None:
         """Put a task aside until it is kicked; a buried one stays as it is."""
         if entry.state is not _BURIED:
-            self._move(entry, "bury", now)
+            self._go(entry, "bury", now)
 
     def kick(self, now: int, count: int) -> int:
         """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
         kicked = min(count, len(self._buried))
         for _ in range(kicked):
-            self._move(self._buried.peekitem(0)[1], "kick", now)
+            self._go(self._buried.peekitem(0)[1], "kick", now)
         return kicked
 
     def delete(self, now: int, entry: Entry) -> None:
         """Remove a task in whatever state."""
-        self._move(entry, "delete", now)
+        self._go(entry, "delete", now)
 
     def release_all(self, now: int) -> None:
         """Release all taken tasks, whoever holds them, in the order of the ids."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
-            self._move(entry, "release", now)
+            self._go(entry, "release", now)
 
     def truncate(self) -> None:
         """Remove all tasks at once. No listener hears of it, counts and ids go on."""
         for hold in self._holds.values():
+            for entry in hold.values():
+                entry.hold = None
             hold.clear()
         self._clear()
 
@@ -303,17 +333,18 @@ class Engine:
         for why, rows in MOVES.items():
             for was, move in rows.items():
                 for call in move.counts:
-                    totals[call] += move.by * self._moves[why][was][2]
+                    totals[call] += move.by * self._steps[why][was].uses
         return totals
 
     def counts(self) -> dict[str, int]:
-        """How many tasks there are by state. Cost: O(1)."""
+        """How many tasks there are by state. Cost: O(sessions)."""
         calls = self.calls()
         total = len(self.tasks)
+        taken = self.taken
         buried = len(self._buried)
         return {
-            "ready": total - self.taken - buried - self._delayed,
-            "taken": self.taken,
+            "ready": total - taken - buried - self._delayed,
+            "taken": taken,
             "buried": buried,
             "delayed": self._delayed,
             "done": calls["ack"] + calls["delete"],
@@ -327,18 +358,14 @@ class Engine:
             assert entry.id == id
             by_state[entry.state].append(entry)
         assert not by_state[_DONE]
-        assert len(by_state[_TAKEN]) == self.taken == sum(map(len, self._holds.values()))
+        assert len(by_state[_TAKEN]) == self.taken
         assert len(by_state[_DELAYED]) == self._delayed
         assert by_state[_BURIED] == sorted(self._buried.values(), key=lambda entry: entry.id)
         for entry in self.tasks.values():
             assert (entry.hold is not None) == (entry.state is _TAKEN)
             assert entry.hold is None or entry.hold[entry.id] is entry
             assert (entry.index is not None) == (entry.state is _READY)
-            assert (
-                not self.timed
-                or entry.due is None
-                or (entry.queued is not None and self.timers.soonest <= entry.queued <= entry.due)
-            )
+            assert entry.due == NEVER or self.timers.soonest <= entry.queued <= entry.due
         self._check_offers(by_state[_READY], by_state[_TAKEN])
 
     def _check_offers(self, ready: Iterable[Entry], taken: Iterable[Entry]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tubes.drivers.moves import State
+from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
     from tubes.drivers.lanes import Lane
@@ -18,7 +19,7 @@ class Hold(dict[int, "Entry"]):
 
 
 class Entry:
-    """A living task. Only the engine changes it. Moments and spans are microseconds; None: there is none."""
+    """A living task. Only the engine changes it. Moments and spans are microseconds, `NEVER` and None: there is none."""
 
     __slots__ = (
         "attempts",  # how often it was taken
@@ -42,17 +43,11 @@ class Entry:
         "utube",  # the lane that the user named
     )
 
-    # These four, and ttl and ttr, are there only where the driver knows any of ttl, ttr and delay.
-    dead: int | None
-    due: int | None
-    queued: int | None
-    until: int | None
-
-    def __init__(self, id: int, data: Any, pri: int, created: int) -> None:
+    def __init__(self, id: int, data: Any, created: int) -> None:
         self.id = id
         self.state: State | None = None
         self.data = data
-        self.pri = pri
+        self.pri = 0
         self.created = created
         self.attempts = 0
         self.turn = 0
@@ -62,12 +57,15 @@ class Entry:
         self.index: Ready | None = None
         self.rank: Any = id
         self.line: int | None = 0
+        self.ttl: int | None = None
+        self.ttr: int | None = None
+        self.until = self.dead = self.due = self.queued = NEVER
 
     def set_times(self, ttl: int | None, ttr: int | None, delay: int) -> None:
         """How long it lives and runs, and when it begins to be ready; a delay prolongs its life."""
-        self.until = self.created + delay if delay else None
-        self.ttl = ttl = ttl + delay if delay and ttl is not None else ttl
         self.ttr = ttr
-        self.dead = None if ttl is None else self.created + ttl
-        self.due = None
-        self.queued = None
+        if delay:
+            self.until = self.created + delay
+        if ttl is not None:
+            self.ttl = ttl + delay
+            self.dead = self.created + ttl + delay

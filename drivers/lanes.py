@@ -39,7 +39,7 @@ class Lanes:
 
 
 class Lane:
-    """One lane: how many of its tasks live, how many are taken, which one is on offer, what stands behind it."""
+    """One lane: how many of its tasks live, whether one is taken, which one is on offer, what stands behind it."""
 
     __slots__ = ("behind", "head", "lanes", "living", "name", "taken")
 
@@ -47,7 +47,7 @@ class Lane:
         self.name = ""
         self.lanes: Final = lanes
         self.living = 0
-        self.taken = 0
+        self.taken = False
         self.head: Entry | None = None
         self.behind: Ready | None = None
 

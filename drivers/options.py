@@ -26,12 +26,13 @@ def micros(option: str, value: Any) -> int:
     >>> micros("ttl", 0.25)
     250000
     """
-    kind = value.__class__
-    if kind is not int and kind is not float and (kind is bool or not isinstance(value, (int, float))):
+    if value.__class__ is int and 0 <= value <= MAX_SECONDS:
+        return value * SECOND  # type: ignore[no-any-return]
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be a number of seconds")
     if not 0 <= value <= MAX_SECONDS:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {MAX_SECONDS} seconds (100 years)")
-    return int(value) * SECOND if isinstance(value, int) else round(value * SECOND)
+    return round(value * SECOND)
 
 
 def whole(option: str, value: Any, most: int = MAX_COUNT) -> int:
@@ -52,6 +53,8 @@ def flag(option: str, value: Any) -> bool:
 
 def priority(option: str, value: Any) -> int:
     """A priority: 0 comes first."""
+    if value.__class__ is int and 0 <= value <= MAX_PRI:
+        return value  # type: ignore[no-any-return]
     return whole(option, value, MAX_PRI)
 
 

@@ -56,21 +56,18 @@ class Ready:
             self._stale -= 1
         for line in self._order:
             while line:
-                entry = line.popleft() if self._rising else line.pop()
-                if entry.index is not self:
-                    self._stale -= 1
-                    continue
-                if back and back[0][0] < entry.rank:
-                    line.appendleft(entry) if self._rising else line.append(entry)
-                    break
-                entry.index = None
-                return entry
-            else:
-                continue
-            break
-        if not back:
-            return None
-        entry = heappop(back)[1]
+                entry = line[0] if self._rising else line[-1]
+                if entry.index is self and back and back[0][0] < entry.rank:
+                    return self._pop_back()
+                line.popleft() if self._rising else line.pop()
+                if entry.index is self:
+                    entry.index = None
+                    return entry
+                self._stale -= 1
+        return self._pop_back() if back else None
+
+    def _pop_back(self) -> Entry:
+        entry = heappop(self._back)[1]
         entry.index = None
         return entry
 

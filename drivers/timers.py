@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -11,116 +10,99 @@ if TYPE_CHECKING:
 
 #: Later than every deadline.
 NEVER: Final = 1 << 62
-# So many durations get a line of their own; the others share the heap.
-_LINES: Final = 8
-# A duration is in common use when it comes again while so many others were seen at most.
-_SEEN: Final = 64
-# Deadlines that no longer hold are forgotten when there are more than these per task.
+# Deadlines that agree in all but so many bits share a slot.
+_BITS: Final = 16
+_SPAN: Final = 1 << _BITS
+# What no longer counts is forgotten when there is more of it than of what does, and more than this.
 _STALE: Final = 64
 
 
 class Timers:
-    """A deadline per entry, `entry.due`. Setting it is O(1) for durations in common use, O(log n) for others.
+    """A deadline per entry, `entry.due`. Setting and removing it is O(1), O(log n) if it is the only one within 65 ms.
 
-    Deadlines of one duration fall due in the order in which they were set, so each duration has a line; the others
-    go to a heap. Most deadlines never fall due (the task is acked first), so they are not looked for when they
-    change: an entry whose deadline moved back is set anew when the old moment comes, and the rest is passed over.
+    Most deadlines never fall due: the task is acked first. So an entry is just thrown into the slot of its moment, and
+    the entries of a slot are put in order only when its time has come: they go to the heap `_next`. An entry stands in
+    one slot at most, where `entry.queued` says. When its deadline is put off it stays there, and moves on when the slot
+    is opened; what the heap has of it counts if `entry.queued` agrees.
     """
 
-    __slots__ = ("_heap", "_kept", "_lines", "_seen", "soonest")
+    __slots__ = ("_horizon", "_many", "_next", "_slots", "_starts", "soonest")
 
     def __init__(self) -> None:
-        self._lines: dict[int, deque[tuple[int, int, Entry]]] = {}
-        self._heap: list[tuple[int, int, Entry]] = []
-        self._seen: set[int] = set()
-        self._kept = 0
+        # Deadlines before it are in the heap, the others in the slots.
+        self._horizon = 0
+        self._next: list[tuple[int, int, Entry]] = []
+        self._slots: dict[int, set[Entry]] = {}
+        # The moments at which the slots begin: a heap.
+        self._starts: list[int] = []
+        self._many = _STALE
         #: No deadline is before this moment.
         self.soonest = NEVER
 
-    def set(self, entry: Entry, due: int, now: int, living: int) -> None:
+    def set(self, entry: Entry, due: int, living: int) -> None:
         """Look at the entry when it is due, sooner than `entry.queued` says; `living`: how many tasks there are."""
-        entry.queued = due
-        span = due - now
-        item = (due, entry.id, entry)
-        line = self._lines.get(span)
-        if line is None:
-            line = self._open(span)
-        if line is not None and (not line or line[-1] < item):
-            line.append(item)
-        else:
-            heappush(self._heap, item)
-        if due < self.soonest:
-            self.soonest = due
-        self._kept += 1
-        if self._kept > 2 * living + _STALE:
-            self._compact()
+        if entry.queued != NEVER:
+            self.remove(entry)
+        if due < self._horizon:
+            self._hurry(entry, due, living)
+            return
+        start = entry.queued = due & -_SPAN
+        slot = self._slots.get(start)
+        if slot is None:
+            slot = self._add_slot(start)
+        slot.add(entry)
 
-    def pop(self, now: int) -> Entry | None:
+    def remove(self, entry: Entry) -> None:
+        """Look at the entry no more."""
+        if entry.queued >= self._horizon:
+            self._slots[entry.queued].remove(entry)
+        entry.queued = NEVER
+
+    def pop(self, now: int, living: int) -> Entry | None:
         """Take out the entry that fell due first, by `now`; ties go by id. None if none is due."""
         while self.soonest <= now:
-            item = self._pop_item()
-            if item is None:
-                break
-            due, _, entry = item
-            if entry.queued != due:
+            if not self._next or (self._starts and self._starts[0] <= self._next[0][0]):
+                self._open_slot(living)
                 continue
-            entry.queued = None
-            if entry.due == due:
-                return entry
-            if entry.due is not None:
-                self.set(entry, entry.due, now, self._kept)
+            due, _, entry = heappop(self._next)
+            self._note_soonest()
+            if entry.queued == due:
+                entry.queued = NEVER
+                if entry.due == due:
+                    return entry
+                if entry.due != NEVER:
+                    self.set(entry, entry.due, living)
         return None
 
-    def _pop_item(self) -> tuple[int, int, Entry] | None:
-        """Take out what is first of all, and note what is first then."""
-        heads = [line for line in self._lines.values() if line]
-        best = min(heads, key=lambda line: line[0][:2], default=None)
-        heap = self._heap
-        if best is None and not heap:
-            self.soonest = NEVER
-            return None
-        if heap and (best is None or heap[0][:2] < best[0][:2]):
-            item = heappop(heap)
-        else:
-            assert best is not None
-            item = best.popleft()
-        self._kept -= 1
+    def _hurry(self, entry: Entry, due: int, living: int) -> None:
+        """It is due soon: find its place in the order."""
+        if len(self._next) > 2 * living + _STALE:
+            self._next = [item for item in self._next if item[0] == item[2].queued]
+            heapify(self._next)
+        entry.queued = due
+        heappush(self._next, (due, entry.id, entry))
+        if due < self.soonest:
+            self.soonest = due
+
+    def _add_slot(self, start: int) -> set[Entry]:
+        if len(self._slots) >= self._many:
+            self._slots = {start: slot for start, slot in self._slots.items() if slot}
+            self._starts = sorted(self._slots)
+            self._many = 2 * len(self._slots) + _STALE
+        slot = self._slots[start] = set()
+        heappush(self._starts, start)
         self._note_soonest()
-        return item
+        return slot
+
+    def _open_slot(self, living: int) -> None:
+        """The time of the first slot has come."""
+        start = heappop(self._starts)
+        self._horizon = start + _SPAN
+        for entry in self._slots.pop(start):
+            entry.queued = NEVER
+            if entry.due != NEVER:
+                self.set(entry, entry.due, living)
+        self._note_soonest()
 
     def _note_soonest(self) -> None:
-        first = [line[0][0] for line in self._lines.values() if line]
-        if self._heap:
-            first.append(self._heap[0][0])
-        self.soonest = min(first, default=NEVER)
-
-    def _open(self, span: int) -> deque[tuple[int, int, Entry]] | None:
-        if span not in self._seen:
-            if len(self._seen) >= _SEEN:
-                self._seen.clear()
-            self._seen.add(span)
-            return None
-        if len(self._lines) >= _LINES:
-            for empty in [other for other, line in self._lines.items() if not line]:
-                del self._lines[empty]
-            if len(self._lines) >= _LINES:
-                return None
-        line = self._lines[span] = deque()
-        return line
-
-    def _compact(self) -> None:
-        seen: set[int] = set()
-
-        def holds(item: tuple[int, int, Entry]) -> bool:
-            due, id, entry = item
-            if entry.due is None or entry.queued != due or id in seen:
-                return False
-            seen.add(id)
-            return True
-
-        for span, line in self._lines.items():
-            self._lines[span] = deque(filter(holds, line))
-        self._heap = list(filter(holds, self._heap))
-        heapify(self._heap)
-        self._kept = len(self._heap) + sum(map(len, self._lines.values()))
-        self._note_soonest()
+        self.soonest = min(self._next[0][0] if self._next else NEVER, self._starts[0] if self._starts else NEVER)

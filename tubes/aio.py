@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, overload
 from uuid import UUID
 
-from tubes import flows, urls
+from tubes import urls
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -148,7 +148,7 @@ class AsyncTube:
         """See `Tube.put`."""
         if options and options.get("timeout"):
             waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
-            return await _run(flows.wait(self._port, waiter))  # type: ignore[no-any-return]
+            return await waiter.wait(self._port)  # type: ignore[no-any-return]
         # None only where a tube is full, as the docstring says; who never fills one need not ask.
         return self._port.put(data, options)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
@@ -161,7 +161,7 @@ class AsyncTube:
         patience = None if timeout is None else micros("timeout", timeout)
         task = self._port.take()
         if task is None and patience != 0:
-            task = await _run(flows.wait(self._port, LoopWaiter(self._port.clock, patience)))
+            task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
 
     @asynccontextmanager
@@ -244,21 +244,6 @@ class AsyncTube:
 
     def __repr__(self) -> str:
         return f"<AsyncTube {self.name!r} ({self.driver.name}) of {self._port.url}>"
-
-
-async def _run(flow: Generator[LoopWaiter, None, Any]) -> Any:
-    """Run a flow in this task."""
-    try:
-        waiter = next(flow)
-        while True:
-            try:
-                await waiter.sleep()
-            except BaseException as error:
-                waiter = flow.throw(error)
-            else:
-                waiter = next(flow)
-    except StopIteration as stop:
-        return stop.value
 
 
 class _LoopListener:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 from uuid import UUID
 
-from tubes import flows, urls
+from tubes import urls
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -190,7 +190,7 @@ class Tube:
         """
         if options and options.get("timeout"):
             waiter = ThreadWaiter(self._port.clock, *self._port.request(data, options))
-            return _run(flows.wait(self._port, waiter))  # type: ignore[no-any-return]
+            return waiter.wait(self._port)  # type: ignore[no-any-return]
         # None only where a tube is full, as the docstring says; who never fills one need not ask.
         return self._port.put(data, options)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
@@ -213,7 +213,7 @@ class Tube:
         patience = None if timeout is None else micros("timeout", timeout)
         task = self._port.take()
         if task is None and patience != 0:
-            task = _run(flows.wait(self._port, ThreadWaiter(self._port.clock, patience)))
+            task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
 
     @contextmanager
@@ -334,18 +334,3 @@ class Tube:
 
     def __repr__(self) -> str:
         return f"<Tube {self.name!r} ({self.driver.name}) of {self._port.url}>"
-
-
-def _run(flow: Generator[ThreadWaiter, None, Any]) -> Any:
-    """Run a flow in this thread."""
-    try:
-        waiter = next(flow)
-        while True:
-            try:
-                waiter.sleep()
-            except BaseException as error:
-                waiter = flow.throw(error)
-            else:
-                waiter = next(flow)
-    except StopIteration as stop:
-        return stop.value

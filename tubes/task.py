@@ -6,10 +6,11 @@ import logging
 from contextlib import suppress
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
+from tubes.drivers.timers import NEVER
 from tubes.errors import TubesError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _log = logging.getLogger("tubes")
 
 
 def _seconds(micros: int | None) -> float | None:
-    return None if micros is None else micros / SECOND
+    return None if micros is None or micros == NEVER else micros / SECOND
 
 
 class Record(Protocol):
@@ -41,9 +42,7 @@ class Facts:
 
     __slots__ = (
         "_attempts",
-        "_codec",
         "_record",
-        "_settled",
         "_state",
         "_times",
         "_tube",
@@ -51,13 +50,12 @@ class Facts:
     )
 
     _tube: Any
-    _codec: Codec | None
     _record: Record
     _state: State
     _attempts: int
     _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
+    # Which take of the task this is, and `SETTLED` once the caller has dealt with it through this object.
     _turn: int
-    _settled: bool
 
     @property
     def id(self) -> int:
@@ -72,9 +70,8 @@ class Facts:
     @property
     def data(self) -> Any:
         """What was put. Raises `CodecError` if it cannot be decoded; the task itself is in order then."""
-        if self._codec is not None:
-            return self._codec.decode(self._record.data)
-        return self._record.data
+        codec: Codec | None = self._tube._port.codec
+        return self._record.data if codec is None else codec.decode(self._record.data)
 
     @property
     def utube(self) -> str | None:
@@ -147,6 +144,8 @@ F = TypeVar("F", bound=Facts)
 
 _NO_TIMES = (None, None, None, None)
 
+SETTLED: Final = -1
+
 
 class Origin(Protocol):
     """Where a task comes from: the tube that its verbs go to."""
@@ -155,17 +154,15 @@ class Origin(Protocol):
     def name(self) -> str: ...
 
 
-def snapshot(kind: type[F], tube: Origin, codec: Codec | None, entry: Entry, timed: bool) -> F:
+def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
     """The entry as it is now. In every verb's path: hence no __init__, and plain stores."""
     task = kind()
     task._tube = tube
-    task._codec = codec
     task._record = entry
     task._state = entry.state  # type: ignore[assignment]
     task._attempts = entry.attempts
     task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else _NO_TIMES
     task._turn = entry.turn
-    task._settled = False
     return task
 
 
@@ -221,7 +218,7 @@ class Task(Facts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._settled:
+        if self._turn == SETTLED:
             return
         if kind is None:
             self.ack()
@@ -266,7 +263,7 @@ class AsyncTask(Facts):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._settled:
+        if self._turn == SETTLED:
             return
         if kind is None:
             await self.ack()

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from asyncio import _get_running_loop as running_loop
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from tubes.clock import Clock
 
 #: The answer that is not there yet.
 PENDING: Final = object()
+
+
+class Desk(Protocol):
+    """Where waiters are served."""
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Answer the waiter at once, if that is possible, else put it at the end of the line."""
+        ...
+
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+        """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        ...
 
 
 class ThreadWaiter:
@@ -36,15 +49,25 @@ class ThreadWaiter:
         self.owner: Any = None
         self.request: Final = request
 
+    def wait(self, desk: Desk) -> Any:
+        """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
+
+        What ends the wait otherwise (KeyboardInterrupt) loses nothing: what was given meanwhile is given back.
+        """
+        try:
+            desk.enlist(self)
+            if self.answer is PENDING:
+                patience = self._clock.patience(self.deadline)
+                self._lock.acquire(timeout=-1 if patience is None else patience)
+            return _outcome(self, desk)
+        except BaseException:
+            desk.withdraw(self, undo=True)
+            raise
+
     def wake(self) -> bool:
         """End the sleep; False if the sleeper is gone for good."""
         self._lock.release()
         return True
-
-    def sleep(self) -> None:
-        """Sleep until woken, or until the deadline."""
-        patience = self._clock.patience(self.deadline)
-        self._lock.acquire(timeout=-1 if patience is None else patience)
 
 
 class LoopWaiter:
@@ -62,15 +85,33 @@ class LoopWaiter:
         self.owner: Any = None
         self.request: Final = request
 
+    async def wait(self, desk: Desk) -> Any:
+        """Wait for an answer, as a thread does; being cancelled loses nothing either."""
+        timer = None
+        try:
+            desk.enlist(self)
+            if self.answer is PENDING:
+                patience = self._clock.patience(self.deadline)
+                if patience is not None:
+                    timer = self._loop.call_later(patience, self._finish)
+                await self._future
+            return _outcome(self, desk)
+        except BaseException:
+            desk.withdraw(self, undo=True)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
     @property
     def lost(self) -> bool:
         """Whether the sleeper will not look at an answer any more: its time is over, or it was cancelled."""
-        return self._future.done() or self._loop.is_closed()
+        return self._future.done()
 
     def wake(self) -> bool:
         """End the wait; False if the loop is closed, and the waiter gone for good."""
-        if asyncio._get_running_loop() is self._loop:
-            self._finish()
+        if running_loop() is self._loop:
+            self._future.set_result(None)
             return True
         try:
             self._loop.call_soon_threadsafe(self._finish)
@@ -82,17 +123,14 @@ class LoopWaiter:
         if not self._future.done():
             self._future.set_result(None)
 
-    async def sleep(self) -> None:
-        """Wait until woken, or until the deadline."""
-        patience = self._clock.patience(self.deadline)
-        if patience is None:
-            await self._future
-            return
-        timer = self._loop.call_later(patience, self._finish)
-        try:
-            await self._future
-        finally:
-            timer.cancel()
+
+def _outcome(waiter: Waiter, desk: Desk) -> Any:
+    answer = waiter.answer
+    if answer is PENDING:
+        answer = desk.withdraw(waiter, undo=False)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 Waiter = ThreadWaiter | LoopWaiter

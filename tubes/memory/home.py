@@ -48,56 +48,50 @@ class Home:
     def settle(self, now: int) -> None:
         """Serve whoever waits, in order of arrival, and see to it that the next deadline is kept. Under the lock."""
         engine = self.engine
+        takers = self.takers
         while True:
             if engine.timers.soonest <= now:
                 engine.expire(now)
-            while self.putters and not engine.full:
+            if self.putters:
                 self._let_in(now)
-            # What was put with a ttl of 0 is gone before anybody takes it.
-            if engine.timers.soonest <= now:
-                engine.expire(now)
-            while self.takers and self._hand_over(now):
-                pass
-            if engine.timers.soonest > now and (engine.full or not self.putters):
+            while takers:
+                waiter = next(iter(takers))
+                if not waiter.lost:
+                    entry = engine.take(now, waiter.owner.hold)
+                    if entry is None:
+                        break
+                    waiter.answer = waiter.owner.show(entry)
+                    if not waiter.wake():
+                        engine.untake(now, entry)
+                del takers[waiter]
+            if engine.timers.soonest > now and (not self.putters or engine.full):
                 break
-        self.watch()
+        self.watched = bool(takers or self.putters or self.listeners)
+        if self.watched:
+            self._set_alarm()
 
     def _let_in(self, now: int) -> None:
-        """Put what the next putter waits with; if that fails, it is the putter who hears of it."""
-        waiter, _ = self.putters.popitem(last=False)
-        if waiter.lost:
-            return
-        try:
-            waiter.answer = waiter.owner.show(self.engine.put(now, *waiter.request))
-        except Exception as error:
-            waiter.answer = error
-        waiter.wake()
+        """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
+        while self.putters and not self.engine.full:
+            waiter, _ = self.putters.popitem(last=False)
+            if waiter.lost:
+                continue
+            try:
+                waiter.answer = waiter.owner.show(self.engine.put(now, *waiter.request))
+            except Exception as error:
+                waiter.answer = error
+            waiter.wake()
+        # What was put with a ttl of 0 is gone before anybody takes it.
+        self.engine.expire(now)
 
-    def _hand_over(self, now: int) -> bool:
-        """Give the next task to the next taker; False if there is none."""
-        waiter = next(iter(self.takers))
-        if waiter.lost:
-            del self.takers[waiter]
-            return True
-        entry = self.engine.take(now, waiter.owner.hold)
-        if entry is None:
-            return False
-        del self.takers[waiter]
-        waiter.answer = waiter.owner.show(entry)
-        if not waiter.wake():
-            self.engine.untake(now, entry)
-        return True
-
-    def watch(self) -> None:
-        """Note whether anybody waits or listens, and set the alarm for them. Under the lock."""
-        self.watched = bool(self.takers or self.putters or self.listeners)
-        if self.watched:
-            self._alarm.set(self.engine.timers.soonest)
-            if self.store.rings_sleepers:
-                for line in (self.takers, self.putters):
-                    for waiter in line:
-                        if waiter.deadline is not None:
-                            self._alarm.set(waiter.deadline)
+    def _set_alarm(self) -> None:
+        """Somebody would notice: be called when the next deadline comes."""
+        self._alarm.set(self.engine.timers.soonest)
+        if self.store.rings_sleepers:
+            for line in (self.takers, self.putters):
+                for waiter in line:
+                    if waiter.deadline is not None:
+                        self._alarm.set(waiter.deadline)
 
     def _ring(self, now: int) -> None:
         """The clock says that a deadline has come."""
@@ -111,7 +105,7 @@ class Home:
                     for waiter in [w for w in line if w.deadline is not None and w.deadline <= now]:
                         del line[waiter]
                         waiter.wake()
-            self.watch()
+                self.settle(now)
         self.tell()
 
     def listen(self, port: Port[Any], callback: Listener | None) -> Listener | None:
@@ -120,7 +114,7 @@ class Home:
         if callback is not None:
             self.listeners[port] = callback
         self.engine.listener = self._note if self.listeners else None
-        self.watch()
+        self.watched = True  # The verb's own settling looks closer.
         return before
 
     def _note(self, entry: Entry, event: str) -> None:

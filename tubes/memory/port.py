@@ -9,9 +9,9 @@ from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.drivers.options import flag, micros, whole
-from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound
+from tubes.errors import InvalidOption, TubeBusy, TubeNotFound
 from tubes.statistics import Statistics
-from tubes.task import F, Facts, snapshot
+from tubes.task import SETTLED, F, Facts, snapshot
 from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
@@ -40,38 +40,38 @@ class Port(Generic[F]):
         self.gone: Callable[[], TubesError] | None = None
         self.url: Final = member.store.url
         self.clock: Final = member.store.clock
+        self.codec: Final = member.store.codec
         self._store: Final = member.store
         self._micros: Final = member.store.clock.micros
         self._engine: Final = home.engine
 
     def show(self, entry: Entry) -> F:
         """The entry as the user sees it."""
-        return snapshot(self.kind, self.tube, self._store.codec, entry, self._engine.timed)
+        return snapshot(self.kind, self.tube, entry, self._engine.ticking)
 
     # -- the three verbs of every program's inner loop: written out, since a call costs what they cost ---------------
 
     def put(self, data: Any, options: dict[str, Any]) -> F | None:
         """Add a task; None if there is no room."""
-        store = self._store
         home = self.home
         engine = self._engine
         if options:
             options = engine.driver.check_put(options)
-        if store.codec is not None:
-            data = store.codec.encode(data)
-        lock = store.lock
+        if self.codec is not None:
+            data = self.codec.encode(data)
+        lock = self._store.lock
         lock.acquire()
         try:
             if self.gone is not None:
                 raise self.gone()
             now = self._micros()
-            if engine.timers.soonest <= now:
+            if engine.ticking and engine.timers.soonest <= now:
                 home.settle(now)
             if engine.capacity and engine.full:
                 return None
-            task = snapshot(self.kind, self.tube, store.codec, engine.put(now, data, options), engine.timed)
+            task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.ticking)
             if home.watched:
-                home.settle(now or self._micros())
+                home.settle(now)
             return task
         finally:
             lock.release()
@@ -80,23 +80,22 @@ class Port(Generic[F]):
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
-        store = self._store
         home = self.home
         engine = self._engine
-        lock = store.lock
+        lock = self._store.lock
         lock.acquire()
         try:
             if self.gone is not None:
                 raise self.gone()
             now = 0
-            if engine.timed:
+            if engine.ticking:
                 now = self._micros()
                 if engine.timers.soonest <= now:
                     home.settle(now)
             entry = engine.take(now, self.hold)
             if entry is None:
                 return None
-            task = snapshot(self.kind, self.tube, store.codec, entry, engine.timed)
+            task = snapshot(self.kind, self.tube, entry, engine.ticking)
             if home.watched:
                 home.settle(now or self._micros())
             return task
@@ -107,37 +106,33 @@ class Port(Generic[F]):
 
     def ack(self, task: Any) -> F:
         """A held task is done."""
-        if task.__class__ is self.kind and task._tube is self.tube and task._state is _TAKEN:
-            id, turn = task._record.id, task._turn
-        else:
-            id, turn = self._refer(task)
-        store = self._store
         home = self.home
         engine = self._engine
-        lock = store.lock
+        lock = self._store.lock
         lock.acquire()
         try:
             if self.gone is not None:
                 raise self.gone()
             now = 0
-            if engine.timed:
+            if engine.ticking:
                 now = self._micros()
                 if engine.timers.soonest <= now:
                     home.settle(now)
-            entry = self.hold.get(id)
-            if entry is None or (turn and turn != entry.turn):
-                raise TaskNotTaken(id=id, tube=home.name)
+            if task.__class__ is self.kind and task._record.hold is self.hold and task._turn == task._record.turn:
+                entry = task._record
+            else:
+                entry = engine.held(self.hold, *self._refer(task))
             engine.ack(now, entry)
-            done = snapshot(self.kind, self.tube, store.codec, entry, engine.timed)
+            done = snapshot(self.kind, self.tube, entry, engine.ticking)
+            if task.__class__ is self.kind:
+                task._turn = SETTLED
             if home.watched:
                 home.settle(now or self._micros())
+            return done
         finally:
             lock.release()
             if home.events:
                 home.tell()
-        if turn:
-            task._settled = True
-        return done
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 
@@ -175,7 +170,7 @@ class Port(Generic[F]):
     def _settle_task(self, task: Any, act: Callable[[Engine, int], Any]) -> F:
         answer: F = self._do(act)
         if isinstance(task, Facts):
-            task._settled = True
+            task._turn = SETTLED
         return answer
 
     def release(self, task: Any, delay: float | None) -> F:
@@ -306,7 +301,7 @@ class Port(Generic[F]):
             if waiter.timeout is not None:
                 waiter.deadline = now + waiter.timeout
             line[waiter] = None
-            self.home.settle(now)
+            self.home.watched = True
 
         self._do(act)
 
