@@ -70,7 +70,10 @@ class TubeStage:
 
 
 class OptionsStage(TubeStage):
-    """A tube; its tasks are put with the options that `options` answers for the number of the put."""
+    """A tube; its tasks are put with the options that `options` answers for the number of the put.
+
+    Its puts spell their options out, as a program does.
+    """
 
     def __init__(self, driver: str, tube_options: dict[str, Any], options: Callable[[int], dict[str, Any]]) -> None:
         super().__init__(driver, tube_options)
@@ -81,15 +84,49 @@ class OptionsStage(TubeStage):
         first, self._puts = self._puts, self._puts + count
         return [self._options(number) for number in range(first, first + count)]
 
+
+class UtubeStage(OptionsStage):
+    """Its tasks have a utube."""
+
     def put(self, batch: Batch) -> None:
         put = self._tube.put
         for options in batch:
-            put(PAYLOAD, **options)
+            put(PAYLOAD, utube=options["utube"])
 
     def cycle(self, batch: Batch) -> None:
         put, take, ack = self._tube.put, self._tube.take, self._tube.ack
         for options in batch:
-            put(PAYLOAD, **options)
+            put(PAYLOAD, utube=options["utube"])
+            ack(take(timeout=0))
+
+
+class TimedStage(OptionsStage):
+    """Its tasks have a ttl, a ttr and a priority."""
+
+    def put(self, batch: Batch) -> None:
+        put = self._tube.put
+        for options in batch:
+            put(PAYLOAD, pri=options["pri"], ttl=TTL, ttr=TTR)
+
+    def cycle(self, batch: Batch) -> None:
+        put, take, ack = self._tube.put, self._tube.take, self._tube.ack
+        for options in batch:
+            put(PAYLOAD, pri=options["pri"], ttl=TTL, ttr=TTR)
+            ack(take(timeout=0))
+
+
+class TimedUtubeStage(OptionsStage):
+    """Its tasks have all of them."""
+
+    def put(self, batch: Batch) -> None:
+        put = self._tube.put
+        for options in batch:
+            put(PAYLOAD, utube=options["utube"], pri=options["pri"], ttl=TTL, ttr=TTR)
+
+    def cycle(self, batch: Batch) -> None:
+        put, take, ack = self._tube.put, self._tube.take, self._tube.ack
+        for options in batch:
+            put(PAYLOAD, utube=options["utube"], pri=options["pri"], ttl=TTL, ttr=TTR)
             ack(take(timeout=0))
 
 
@@ -277,52 +314,48 @@ ASYNCIO_QUEUE: Final = Peer("asyncio.Queue", AsyncioQueueStage)
 _SPANS: Final = {"ttl": TTL, "ttr": TTR}
 
 
-def _timed(number: int) -> dict[str, Any]:
-    return {"pri": number % 10, "ttl": TTL, "ttr": TTR}
+def _pri(number: int) -> dict[str, Any]:
+    return {"pri": number % 10}
 
 
-def _in_utube(number: int) -> dict[str, Any]:
+def _utube(number: int) -> dict[str, Any]:
     return {"utube": UTUBES[number % len(UTUBES)]}
 
 
-def _timed_in_utube(number: int) -> dict[str, Any]:
+def _utube_and_pri(number: int) -> dict[str, Any]:
     # One priority further with every round of the utubes: each of them gets tasks of all ten.
     turn, utube = divmod(number, len(UTUBES))
-    return {"pri": (utube + turn) % 10, "ttl": TTL, "ttr": TTR, "utube": UTUBES[utube]}
+    return {"pri": (utube + turn) % 10, "utube": UTUBES[utube]}
 
 
 def _alone(number: int) -> dict[str, Any]:
     return {"utube": f"host-{number}"}
 
 
-def _subject(
-    name: str,
-    driver: str,
-    tube_options: dict[str, Any],
-    options: Callable[[int], dict[str, Any]] | None,
-    goal: float | None,
-    later: float | None = None,
-) -> Subject:
-    def stage() -> Stage:
-        if options is None:
-            return TubeStage(driver, tube_options)
-        return OptionsStage(driver, tube_options, options)
+def _plain(driver: str, **tube_options: Any) -> Callable[[], Stage]:
+    return lambda: TubeStage(driver, tube_options)
 
-    return Subject(name, stage, QUEUE, goal, later)
+
+def _given(
+    stage: type[OptionsStage], options: Callable[[int], dict[str, Any]], driver: str, **tube_options: Any
+) -> Callable[[], Stage]:
+    return lambda: stage(driver, tube_options, options)
 
 
 #: Each form in which a driver is used.
 TUBES: Final = (
-    _subject("fifo", "fifo", {}, None, 1.8, 1.2),
-    _subject("fifottl", "fifottl", {}, None, 2.5),
-    _subject("fifottl, ttl and ttr of the tube", "fifottl", _SPANS, None, 2.5),
-    _subject("fifottl, own ttl, ttr, 10 priorities", "fifottl", {}, _timed, 2.5),
-    _subject("utube, 1000 utubes", "utube", {}, _in_utube, 2.5),
-    _subject("utube, a utube per task", "utube", {}, _alone, None),
-    _subject("utubettl, 1000 utubes", "utubettl", {}, _in_utube, 3.5, 2.2),
-    _subject("utubettl, ttl and ttr of the tube", "utubettl", _SPANS, _in_utube, 3.5, 2.2),
-    _subject("utubettl, own ttl, ttr, 10 priorities", "utubettl", {}, _timed_in_utube, 3.5, 2.2),
-    _subject("utubettl, a utube per task", "utubettl", {}, _alone, None),
+    Subject("fifo", _plain("fifo"), QUEUE, 1.8, 1.2),
+    Subject("fifottl", _plain("fifottl"), QUEUE, 2.5),
+    Subject("fifottl, ttl and ttr of the tube", _plain("fifottl", **_SPANS), QUEUE, 2.5),
+    Subject("fifottl, own ttl, ttr, 10 priorities", _given(TimedStage, _pri, "fifottl"), QUEUE, 2.5),
+    Subject("utube, 1000 utubes", _given(UtubeStage, _utube, "utube"), QUEUE, 2.5),
+    Subject("utube, a utube per task", _given(UtubeStage, _alone, "utube"), QUEUE),
+    Subject("utubettl, 1000 utubes", _given(UtubeStage, _utube, "utubettl"), QUEUE, 3.5, 2.2),
+    Subject("utubettl, ttl and ttr of the tube", _given(UtubeStage, _utube, "utubettl", **_SPANS), QUEUE, 3.5, 2.2),
+    Subject(
+        "utubettl, own ttl, ttr, 10 priorities", _given(TimedUtubeStage, _utube_and_pri, "utubettl"), QUEUE, 3.5, 2.2
+    ),
+    Subject("utubettl, a utube per task", _given(UtubeStage, _alone, "utubettl"), QUEUE),
 )
 
 SUBJECTS: Final = (

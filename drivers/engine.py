@@ -47,9 +47,7 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
-        self._steps: Final = {
-            why: {was: _Step(was, move) for was, move in rows.items()} for why, rows in MOVES.items()
-        }
+        self._steps: Final = {why: {was: _Step(was, move) for was, move in rows.items()} for why, rows in MOVES.items()}
         # Those of every program's inner loop.
         self._put: Final = self._steps["put"][None]
         self._put_delayed: Final = self._steps["put_delayed"][None]
@@ -146,7 +144,7 @@ class Engine:
                     due = entry.dead
             entry.due = due
             if due < entry.queued:
-                self.timers.set(entry, due, len(self.tasks))
+                self.timers.add(entry, due, len(self.tasks))
         # Offer a neighbour.
         if lane is not None:
             if lane.behind is not None and lane.head is None and not lane.taken:
@@ -201,9 +199,16 @@ class Engine:
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""
         id = self._next_id
-        entry = Entry(id, data, now)
+        entry = Entry()
+        entry.id = entry.rank = id
+        entry.data = data
+        entry.created = now
+        entry.pri = entry.line = entry.attempts = entry.turn = 0
+        entry.state = entry.utube = entry.lane = entry.hold = entry.index = None
         delay = 0
         if self.timed:
+            entry.ttl = entry.ttr = None
+            entry.until = entry.dead = entry.due = entry.queued = NEVER
             ttl, ttr = self._ttl, self._ttr
             if options:
                 ttl, ttr, delay = options.get("ttl", ttl), options.get("ttr", ttr), options.get("delay", 0)
@@ -365,7 +370,7 @@ class Engine:
             assert (entry.hold is not None) == (entry.state is _TAKEN)
             assert entry.hold is None or entry.hold[entry.id] is entry
             assert (entry.index is not None) == (entry.state is _READY)
-            assert entry.due == NEVER or self.timers.soonest <= entry.queued <= entry.due
+            assert not self.timed or entry.due == NEVER or self.timers.soonest <= entry.queued <= entry.due
         self._check_offers(by_state[_READY], by_state[_TAKEN])
 
     def _check_offers(self, ready: Iterable[Entry], taken: Iterable[Entry]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tubes.drivers.moves import State
-from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
     from tubes.drivers.lanes import Lane
@@ -19,7 +18,7 @@ class Hold(dict[int, "Entry"]):
 
 
 class Entry:
-    """A living task. Only the engine changes it. Moments and spans are microseconds, `NEVER` and None: there is none."""
+    """A living task; only the engine changes it. Moments and spans are in microseconds."""
 
     __slots__ = (
         "attempts",  # how often it was taken
@@ -36,30 +35,33 @@ class Entry:
         "queued",  # the earliest moment at which the timers look at it
         "rank",  # its place: smaller comes first
         "state",
-        "ttl",
-        "ttr",
+        "ttl",  # None: it lives for ever
+        "ttr",  # None: as long as the taker likes
         "turn",  # the number of its last take in the tube, which no other take has
         "until",  # when its delay (delayed) or its time to run (taken) is over
         "utube",  # the lane that the user named
     )
 
-    def __init__(self, id: int, data: Any, created: int) -> None:
-        self.id = id
-        self.state: State | None = None
-        self.data = data
-        self.pri = 0
-        self.created = created
-        self.attempts = 0
-        self.turn = 0
-        self.utube: str | None = None
-        self.lane: Lane | None = None
-        self.hold: Hold | None = None
-        self.index: Ready | None = None
-        self.rank: Any = id
-        self.line: int | None = 0
-        self.ttl: int | None = None
-        self.ttr: int | None = None
-        self.until = self.dead = self.due = self.queued = NEVER
+    id: int
+    data: Any
+    created: int
+    pri: int
+    rank: Any
+    line: int | None
+    state: State | None
+    attempts: int
+    turn: int
+    utube: str | None
+    lane: Lane | None
+    hold: Hold | None
+    index: Ready | None
+    # These are there only where the driver knows any of ttl, ttr and delay.
+    ttl: int | None
+    ttr: int | None
+    until: int
+    dead: int
+    due: int
+    queued: int
 
     def set_times(self, ttl: int | None, ttr: int | None, delay: int) -> None:
         """How long it lives and runs, and when it begins to be ready; a delay prolongs its life."""

@@ -27,7 +27,7 @@ def micros(option: str, value: Any) -> int:
     250000
     """
     if value.__class__ is int and 0 <= value <= MAX_SECONDS:
-        return value * SECOND  # type: ignore[no-any-return]
+        return value * SECOND
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be a number of seconds")
     if not 0 <= value <= MAX_SECONDS:
@@ -54,7 +54,7 @@ def flag(option: str, value: Any) -> bool:
 def priority(option: str, value: Any) -> int:
     """A priority: 0 comes first."""
     if value.__class__ is int and 0 <= value <= MAX_PRI:
-        return value  # type: ignore[no-any-return]
+        return value
     return whole(option, value, MAX_PRI)
 
 

@@ -39,7 +39,7 @@ class Timers:
         #: No deadline is before this moment.
         self.soonest = NEVER
 
-    def set(self, entry: Entry, due: int, living: int) -> None:
+    def add(self, entry: Entry, due: int, living: int) -> None:
         """Look at the entry when it is due, sooner than `entry.queued` says; `living`: how many tasks there are."""
         if entry.queued != NEVER:
             self.remove(entry)
@@ -71,7 +71,7 @@ class Timers:
                 if entry.due == due:
                     return entry
                 if entry.due != NEVER:
-                    self.set(entry, entry.due, living)
+                    self.add(entry, entry.due, living)
         return None
 
     def _hurry(self, entry: Entry, due: int, living: int) -> None:
@@ -101,7 +101,7 @@ class Timers:
         for entry in self._slots.pop(start):
             entry.queued = NEVER
             if entry.due != NEVER:
-                self.set(entry, entry.due, living)
+                self.add(entry, entry.due, living)
         self._note_soonest()
 
     def _note_soonest(self) -> None:

@@ -12,6 +12,8 @@ from asyncio import _get_running_loop as running_loop
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tubes.clock import Clock
 
 #: The answer that is not there yet.
@@ -33,10 +35,7 @@ class Desk(Protocol):
 class ThreadWaiter:
     """A thread that sleeps on a lock of its own."""
 
-    __slots__ = ("_clock", "_lock", "answer", "deadline", "owner", "request", "timeout")
-
-    #: Whether the sleeper will not look at an answer any more.
-    lost: Final = False
+    __slots__ = ("_clock", "_lock", "answer", "deadline", "lost", "owner", "request", "timeout")
 
     def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
         self._clock = clock
@@ -45,6 +44,8 @@ class ThreadWaiter:
         self._lock.acquire()
         self.answer: Any = PENDING
         self.deadline: int | None = None
+        #: Tells whether the sleeper will not look at an answer any more.
+        self.lost: Callable[[], bool] = _never
         #: Whose wait this is, and what is to be put (a take: None); only the backend looks at these.
         self.owner: Any = None
         self.request: Final = request
@@ -73,7 +74,7 @@ class ThreadWaiter:
 class LoopWaiter:
     """An asyncio task that waits for a future of its loop."""
 
-    __slots__ = ("_clock", "_future", "_loop", "answer", "deadline", "owner", "request", "timeout")
+    __slots__ = ("_clock", "_future", "_loop", "answer", "deadline", "lost", "owner", "request", "timeout")
 
     def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
         self._clock = clock
@@ -82,6 +83,8 @@ class LoopWaiter:
         self._future: asyncio.Future[None] = self._loop.create_future()
         self.answer: Any = PENDING
         self.deadline: int | None = None
+        # Its time is over, or it was cancelled.
+        self.lost: Callable[[], bool] = self._future.done
         self.owner: Any = None
         self.request: Final = request
 
@@ -103,11 +106,6 @@ class LoopWaiter:
             if timer is not None:
                 timer.cancel()
 
-    @property
-    def lost(self) -> bool:
-        """Whether the sleeper will not look at an answer any more: its time is over, or it was cancelled."""
-        return self._future.done()
-
     def wake(self) -> bool:
         """End the wait; False if the loop is closed, and the waiter gone for good."""
         if running_loop() is self._loop:
@@ -122,6 +120,10 @@ class LoopWaiter:
     def _finish(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
+
+
+def _never() -> bool:
+    return False
 
 
 def _outcome(waiter: Waiter, desk: Desk) -> Any:

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from tubes.clock import Alarm
 from tubes.drivers.engine import Engine
+from tubes.task import snapshot
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -56,11 +57,12 @@ class Home:
                 self._let_in(now)
             while takers:
                 waiter = next(iter(takers))
-                if not waiter.lost:
+                if not waiter.lost():
                     entry = engine.take(now, waiter.owner.hold)
                     if entry is None:
                         break
-                    waiter.answer = waiter.owner.show(entry)
+                    owner = waiter.owner
+                    waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.ticking)
                     if not waiter.wake():
                         engine.untake(now, entry)
                 del takers[waiter]
@@ -74,7 +76,7 @@ class Home:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
         while self.putters and not self.engine.full:
             waiter, _ = self.putters.popitem(last=False)
-            if waiter.lost:
+            if waiter.lost():
                 continue
             try:
                 waiter.answer = waiter.owner.show(self.engine.put(now, *waiter.request))

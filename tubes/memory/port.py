@@ -118,9 +118,8 @@ class Port(Generic[F]):
                 now = self._micros()
                 if engine.timers.soonest <= now:
                     home.settle(now)
-            if task.__class__ is self.kind and task._record.hold is self.hold and task._turn == task._record.turn:
-                entry = task._record
-            else:
+            entry: Any = task._record if task.__class__ is self.kind else None
+            if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
                 entry = engine.held(self.hold, *self._refer(task))
             engine.ack(now, entry)
             done = snapshot(self.kind, self.tube, entry, engine.ticking)
