@@ -86,9 +86,11 @@ class Engine:
     # -- the one place where a state changes -----------------------------------------------------------------------
 
     def _go(self, entry: Entry, why: str, now: int, hold: Hold | None = None) -> None:
+        """Move by the table: a KeyError says that it has no such move."""
         self._move(entry, self._steps[why][entry.state], now, hold)
 
     def _move(self, entry: Entry, step: _Step, now: int, hold: Hold | None = None) -> None:
+        """Take one step. `hold`: who takes the task, or goes on having it."""
         was = entry.state
         if was is not step.was:
             raise KeyError(step.event, was)
@@ -96,18 +98,16 @@ class Engine:
         to = step.to
         lane = entry.lane
         # Leave.
-        if was is None:
-            pass
+        if was is _TAKEN:
+            del entry.hold[entry.id]  # type: ignore[union-attr]
+            entry.hold = None
+            if lane is not None:
+                lane.taken = False
         elif was is _READY:
             if entry.index is not None:
                 entry.index.discard(entry)
             if lane is not None and lane.head is entry:
                 lane.head = None
-        elif was is _TAKEN:
-            del entry.hold[entry.id]  # type: ignore[union-attr]
-            entry.hold = None
-            if lane is not None:
-                lane.taken = False
         elif was is _BURIED:
             del self._buried[entry.rank]
         elif was is _DELAYED:
@@ -124,12 +124,12 @@ class Engine:
             hold[entry.id] = entry  # type: ignore[index]
             if lane is not None:
                 lane.taken = True
+        elif to is _DONE:
+            del self.tasks[entry.id]
         elif to is _BURIED:
             self._buried[entry.rank] = entry
-        elif to is _DELAYED:
-            self._delayed += 1
         else:
-            del self.tasks[entry.id]
+            self._delayed += 1
         # Watch the time.
         if self.ticking:
             if to is _READY or to is _BURIED:

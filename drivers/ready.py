@@ -50,6 +50,19 @@ class Ready:
 
     def pop(self) -> Entry | None:
         """Take out the entry with the smallest rank; None if there is none."""
+        if self._back:
+            return self._pop_best()
+        for line in self._order:
+            while line:
+                entry = line.popleft() if self._rising else line.pop()
+                if entry.index is self:
+                    entry.index = None
+                    return entry
+                self._stale -= 1
+        return None
+
+    def _pop_best(self) -> Entry | None:
+        """The same where some came back: the first of them or the first of a line, whichever ranks lower."""
         back = self._back
         while back and back[0][1].index is not self:
             heappop(back)
