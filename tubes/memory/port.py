@@ -203,22 +203,19 @@ class Port(Generic[F]):
 
     def bury(self, task: Any) -> F:
         """Put a task aside."""
-        id, _ = self._refer(task)
-
-        def act(engine: Engine, now: int) -> Entry:
-            entry = engine.find(id)
-            engine.bury(now, entry)
-            return entry
-
-        return self._settle_task(task, act)
+        return self._reach(task, Engine.bury)
 
     def delete(self, task: Any) -> F:
         """Remove a task."""
+        return self._reach(task, Engine.delete)
+
+    def _reach(self, task: Any, verb: Callable[[Engine, int, Entry], None]) -> F:
+        """Do with a task what anybody may do."""
         id, _ = self._refer(task)
 
         def act(engine: Engine, now: int) -> Entry:
             entry = engine.find(id)
-            engine.delete(now, entry)
+            verb(engine, now, entry)
             return entry
 
         return self._settle_task(task, act)
