@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,9 +18,15 @@ LUA = {f"tubes/drivers/{path.relative_to(ROOT / 'drivers')}" for path in (ROOT /
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An sdist, and the wheel that is built from it, in an environment that already has setuptools."""
+    """An sdist, and the wheel that is built from it, in an environment that already has setuptools.
+
+    Built in a copy of the tree: a build writes beside its sources, and tests that run side by side would meet there.
+    """
+    copy = tmp_path_factory.mktemp("tree") / "tubes"
+    leave_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=leave_out)
     out = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy)]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
@@ -35,10 +42,13 @@ def test_the_wheel_has_the_drivers_under_tubes_and_nothing_else_of_that_name(bui
     assert {f"{package}/__init__.py" for package in packages} <= names
 
 
-def test_the_sdist_has_the_drivers_once(built: Path) -> None:
+def test_the_sdist_has_the_drivers_and_all_that_its_tests_need(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"drivers/{name.removeprefix('tubes/drivers/')}" for name in SOURCES | LUA} <= names
+    for folder in ("tests", "examples", "benchmarks"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        assert {str(path.relative_to(ROOT)) for path in files} <= names
 
 
 def test_an_installed_wheel_works_and_installs_nothing_named_drivers(built: Path, tmp_path: Path) -> None:
