@@ -5,7 +5,7 @@ EXTRAS := test check examples bench msgpack conformance
 
 .PHONY: demo test check bench clean
 
-# Made anew when pyproject.toml changes.
+# Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
 	@$(PYTHON) -m venv .venv

@@ -6,7 +6,8 @@ No I/O, no clock, no threads in here; `drivers/README.md` is the contract on one
 if not __name__.startswith("tubes."):
     raise ImportError("this folder is the package tubes.drivers: import tubes.drivers, not drivers")
 
-from tubes.drivers.driver import Driver, Ranked, Registry
+from tubes.drivers.driver import Driver, Ranked
 from tubes.drivers.moves import CALLS, MOVES, Move, State
+from tubes.drivers.registry import Registry
 
 __all__ = ["CALLS", "MOVES", "Driver", "Move", "Ranked", "Registry", "State"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Any, Final, Protocol
 
 from tubes.drivers import options as known
-from tubes.errors import DriverExists, DriverNotFound, InvalidOption, OptionNotSupported
+from tubes.errors import InvalidOption, OptionNotSupported
 
 #: Checks the value of an option by its name, and answers it in the machine's units.
 Check = Callable[[str, Any], Any]
@@ -33,6 +32,29 @@ def check_name(what: str, name: Any) -> str:
         rule = "must be 1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
         raise InvalidOption(option=what, value=name, rule=rule)
     return name
+
+
+def _check_options(options: Any, lane: Any) -> frozenset[str]:
+    """The options of a driver: known ones, and the name of its lane."""
+    if isinstance(options, str) or not isinstance(options, Iterable):
+        raise InvalidOption(option="options", value=options, rule="must be a collection of names")
+    wanted: list[Any] = list(options)  # pyright: ignore[reportUnknownArgumentType]
+    if not all(isinstance(option, str) for option in wanted):
+        raise InvalidOption(option="options", value=options, rule="must be a collection of names")
+    if lane is not None and not (isinstance(lane, str) and lane in wanted and _may_name_a_lane(lane)):
+        rule = "must be one of the driver's options, a Python name with no meaning of its own in put"
+        raise InvalidOption(option="lane", value=lane, rule=rule)
+    for option in sorted(set(wanted) - {lane}):
+        if option == "utube" or option not in known.OF_TASKS | known.OF_TUBES:
+            rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | known.OF_TUBES).keys() - {'utube'})}"
+            raise InvalidOption(option="options", value=option, rule=rule)
+    return frozenset(wanted)
+
+
+def _may_name_a_lane(name: str) -> bool:
+    if name == "utube":
+        return True
+    return name.isidentifier() and name not in known.OF_TASKS | known.OF_TUBES and name not in ("self", "data")
 
 
 class Ranked(Protocol):
@@ -88,20 +110,18 @@ class Driver:
         rank_lua: str | None = None,
     ) -> None:
         check_name("driver", name)
-        wanted = frozenset(options)
-        for option in sorted(wanted - {lane}):
-            if option == "utube" or option not in known.OF_TASKS | known.OF_TUBES:
-                rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | known.OF_TUBES).keys() - {'utube'})}"
-                raise InvalidOption(option="options", value=option, rule=rule)
-        if lane is not None and (lane not in wanted or lane in known.OF_TASKS.keys() - {"utube"}):
-            rule = "must be one of the driver's options, with a name of its own"
-            raise InvalidOption(option="lane", value=lane, rule=rule)
-        if order not in _ORDERS:
+        wanted = _check_options(options, lane)
+        known.flag("ttl_spares_taken", ttl_spares_taken)
+        if not isinstance(order, str) or order not in _ORDERS:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="order", value=order, rule=f"must be one of {', '.join(_ORDERS)}")
         if _ORDERS[order][0] and "pri" not in wanted:
             raise InvalidOption(option="order", value=order, rule="needs 'pri' among the options")
+        if rank is not None and not callable(rank):
+            raise InvalidOption(option="rank", value=rank, rule="must be a function of a task")
         if rank is not None and order != "id":
             raise InvalidOption(option="order", value=order, rule="must be left out where rank is given")
+        if rank_lua is not None and not isinstance(rank_lua, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(option="rank_lua", value=rank_lua, rule="must be a Lua expression, a string")
         if rank_lua is not None and rank is None:
             raise InvalidOption(option="rank_lua", value=rank_lua, rule="needs its Python half, rank")
         of_tasks = {option: check for option, check in known.OF_TASKS.items() if option in wanted}
@@ -134,38 +154,3 @@ class Driver:
     def lacks(self, option: str) -> OptionNotSupported:
         """The error for an option that this driver does not know."""
         return OptionNotSupported(driver=self.name, option=option, known=", ".join(sorted(self.options)) or "none")
-
-
-class Registry:
-    """The drivers that one store knows: those of the entry points `tubes.drivers`, and those registered by value."""
-
-    def __init__(self) -> None:
-        self._drivers: dict[str, Driver] = {}
-
-    def register(self, driver: Driver) -> None:
-        """Add a driver. Adding an equal one again does nothing; another one under its name is refused."""
-        self.admit(driver)
-        self._drivers[driver.name] = driver
-
-    def admit(self, driver: Driver) -> None:
-        """Raise what `register` would raise, and add nothing."""
-        if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(option="driver", value=driver, rule="must be a Driver")
-        try:
-            present = self.find(driver.name)
-        except DriverNotFound:
-            return
-        if present != driver:
-            raise DriverExists(name=driver.name)
-
-    def find(self, name: str) -> Driver:
-        """The driver of this name."""
-        check_name("driver", name)
-        found = self._drivers.get(name)
-        if found is None:
-            for point in entry_points(group="tubes.drivers", name=name):
-                found = self._drivers.setdefault(name, point.load())
-        if found is None:
-            names = {point.name for point in entry_points(group="tubes.drivers")} | self._drivers.keys()
-            raise DriverNotFound(name=name, known=", ".join(sorted(names)))
-        return found

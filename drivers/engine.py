@@ -38,8 +38,8 @@ class _Step:
 class Engine:
     """The tasks of one tube, and the verbs on them.
 
-    A verb answers the entry that it moved, or raises `TaskNotTaken` or `TaskNotFound` and changes nothing. `listener`,
-    where there is one, hears of every move: the entry, and the name of the event.
+    `find` and `held` answer an entry, or raise `TaskNotFound` or `TaskNotTaken`; verbs are given one. `listener`, where
+    there is one, hears of every move: the entry, and the name of the event.
     """
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
@@ -85,11 +85,11 @@ class Engine:
 
     # -- the one place where a state changes -----------------------------------------------------------------------
 
-    def _go(self, entry: Entry, why: str, now: int, hold: Hold | None = None) -> None:
+    def _go(self, entry: Entry, why: str, hold: Hold | None = None) -> None:
         """Move by the table: a KeyError says that it has no such move."""
-        self._move(entry, self._steps[why][entry.state], now, hold)
+        self._move(entry, self._steps[why][entry.state], hold)
 
-    def _move(self, entry: Entry, step: _Step, now: int, hold: Hold | None = None) -> None:
+    def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
         """Take one step. `hold`: who takes the task, or goes on having it."""
         was = entry.state
         if was is not step.was:
@@ -166,11 +166,11 @@ class Engine:
             if entry is None:
                 return
             if entry.state is _DELAYED:
-                self._go(entry, "delay", now)
+                self._go(entry, "delay")
             elif entry.state is _TAKEN:
-                self._go(entry, "ttr", now)
+                self._go(entry, "ttr")
             else:
-                self._go(entry, "ttl", now)
+                self._go(entry, "ttl")
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Engine:
     def close_hold(self, now: int, hold: Hold) -> None:
         """The end of a session: what it holds is released, in the order of the ids."""
         for _, entry in sorted(hold.items()):
-            self._go(entry, "release", now)
+            self._go(entry, "release")
         del self._holds[id(hold)]
 
     @property
@@ -225,7 +225,7 @@ class Engine:
             lane.living += 1
         self._next_id = id + 1
         self.tasks[id] = entry
-        self._move(entry, self._put_delayed if delay else self._put, now)
+        self._move(entry, self._put_delayed if delay else self._put)
         return entry
 
     def _rank(self, entry: Entry, options: Mapping[str, Any]) -> None:
@@ -249,7 +249,7 @@ class Engine:
             entry.attempts += 1
             if self.ticking:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
-            self._move(entry, self._take, now, hold)
+            self._move(entry, self._take, hold)
         return entry
 
     def held(self, hold: Hold, id: int, turn: int = 0) -> Entry:
@@ -261,7 +261,7 @@ class Engine:
 
     def ack(self, now: int, entry: Entry) -> None:
         """A held task is done."""
-        self._move(entry, self._ack, now)
+        self._move(entry, self._ack)
 
     def release(self, now: int, entry: Entry, delay: int = 0) -> None:
         """A held task goes back to its place, now or after a delay, by which its life is prolonged."""
@@ -269,12 +269,16 @@ class Engine:
             self.ticking = True
             entry.until = now + delay
             self._prolong(entry, delay)
-        self._go(entry, "release_delayed" if delay else "release", now)
+        self._go(entry, "release_delayed" if delay else "release")
 
     def untake(self, now: int, entry: Entry) -> None:
         """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
         entry.attempts -= 1
-        self._go(entry, "untake", now)
+        self._go(entry, "untake")
+
+    def unput(self, now: int, entry: Entry) -> None:
+        """Undo a put whose caller has gone before it heard of it: it counts as never having happened."""
+        self._go(entry, "unput")
 
     def touch(self, now: int, entry: Entry, span: int) -> None:
         """Give a held task more time to run, and to live, now and for later takes."""
@@ -285,7 +289,7 @@ class Engine:
         if entry.until != NEVER:
             entry.until += span
         self._prolong(entry, span)
-        self._go(entry, "touch", now, entry.hold)
+        self._go(entry, "touch", entry.hold)
 
     @staticmethod
     def _prolong(entry: Entry, span: int) -> None:
@@ -303,24 +307,24 @@ class Engine:
     def bury(self, now: int, entry: Entry) -> None:
         """Put a task aside until it is kicked; a buried one stays as it is."""
         if entry.state is not _BURIED:
-            self._go(entry, "bury", now)
+            self._go(entry, "bury")
 
     def kick(self, now: int, count: int) -> int:
         """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
         kicked = min(count, len(self._buried))
         for _ in range(kicked):
-            self._go(self._buried.peekitem(0)[1], "kick", now)
+            self._go(self._buried.peekitem(0)[1], "kick")
         return kicked
 
     def delete(self, now: int, entry: Entry) -> None:
         """Remove a task in whatever state."""
-        self._go(entry, "delete", now)
+        self._go(entry, "delete")
 
     def release_all(self, now: int) -> None:
         """Release all taken tasks, whoever holds them, in the order of the ids."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
-            self._go(entry, "release", now)
+            self._go(entry, "release")
 
     def truncate(self) -> None:
         """Remove all tasks at once. No listener hears of it, counts and ids go on."""

@@ -1,6 +1,6 @@
 """The states of a task and every way from one to the next. Everything about states lives here.
 
-The table follows `tarantool/queue` 1.5.0; where it differs, `drivers/README.md` says how and why.
+The table follows `tarantool/queue` 1.5.0; where it differs, the project's README says how and why.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "release_delayed": {_T: Move(_DELAYED, "release", ("release",))},
     # A take whose taker has gone before it got the task: as if it had never happened.
     "untake": {_T: Move(_R, "release", ("take",), -1)},
+    # A put whose caller has gone before it heard that there was room, likewise.
+    "unput": {state: Move(_DONE, "delete", ("put",), -1) for state in (_R, _DELAYED)},
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
     "kick": {_BURIED: Move(_R, "kick", ("kick",))},
     "delete": {state: Move(_DONE, "delete", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},

@@ -64,7 +64,7 @@ def lane(option: str, value: Any) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
+    if isinstance(value, int) and -MAX_COUNT <= value <= MAX_COUNT:
         return str(value)
     raise InvalidOption(option=option, value=value, rule="must be a string")
 

@@ -88,6 +88,17 @@ class Ready:
         """Take out an entry, wherever it stands. O(1), amortized."""
         entry.index = None
         self._stale += 1
+        line = self._lines.get(entry.line)
+        # At the ends nothing is kept that has left, and nothing at all where all have left.
+        while line and line[0].index is not self:
+            line.popleft()
+            self._stale -= 1
+        while line and line[-1].index is not self:
+            line.pop()
+            self._stale -= 1
+        while self._back and self._back[0][1].index is not self:
+            heappop(self._back)
+            self._stale -= 1
         if self._stale > _STALE and self._stale * 2 > self.kept():
             self._compact()
 

@@ -26,7 +26,7 @@ class Timers:
     is opened; what the heap has of it counts if `entry.queued` agrees.
     """
 
-    __slots__ = ("_horizon", "_many", "_next", "_slots", "_starts", "soonest")
+    __slots__ = ("_empty", "_horizon", "_next", "_slots", "_starts", "soonest")
 
     def __init__(self) -> None:
         # Deadlines before it are in the heap, the others in the slots.
@@ -35,7 +35,8 @@ class Timers:
         self._slots: dict[int, set[Entry]] = {}
         # The moments at which the slots begin: a heap.
         self._starts: list[int] = []
-        self._many = _STALE
+        # How many slots are empty.
+        self._empty = 0
         #: No deadline is before this moment.
         self.soonest = NEVER
 
@@ -50,12 +51,17 @@ class Timers:
         slot = self._slots.get(start)
         if slot is None:
             slot = self._add_slot(start)
+        elif not slot:
+            self._empty -= 1
         slot.add(entry)
 
     def remove(self, entry: Entry) -> None:
         """Look at the entry no more."""
         if entry.queued >= self._horizon:
-            self._slots[entry.queued].remove(entry)
+            slot = self._slots[entry.queued]
+            slot.remove(entry)
+            if not slot:
+                self._note_empty()
         entry.queued = NEVER
 
     def pop(self, now: int, living: int) -> Entry | None:
@@ -85,20 +91,28 @@ class Timers:
             self.soonest = due
 
     def _add_slot(self, start: int) -> set[Entry]:
-        if len(self._slots) >= self._many:
-            self._slots = {start: slot for start, slot in self._slots.items() if slot}
-            self._starts = sorted(self._slots)
-            self._many = 2 * len(self._slots) + _STALE
         slot = self._slots[start] = set()
         heappush(self._starts, start)
         self._note_soonest()
         return slot
 
+    def _note_empty(self) -> None:
+        # A slot that is empty is often used again; only when they are many they are removed.
+        self._empty += 1
+        if self._empty > _STALE and self._empty * 2 > len(self._slots):
+            self._slots = {start: slot for start, slot in self._slots.items() if slot}
+            self._starts = sorted(self._slots)
+            self._empty = 0
+            self._note_soonest()
+
     def _open_slot(self, living: int) -> None:
         """The time of the first slot has come."""
         start = heappop(self._starts)
         self._horizon = start + _SPAN
-        for entry in self._slots.pop(start):
+        slot = self._slots.pop(start)
+        if not slot:
+            self._empty -= 1
+        for entry in slot:
             entry.queued = NEVER
             if entry.due != NEVER:
                 self.add(entry, entry.due, living)

@@ -26,9 +26,13 @@ from tubes import (
 from tubes.conformance.faces import Face
 
 BAD_NAMES: list[Any] = ["", "x" * 33, "a b", "a/b", "a:b", "ä", "a\n", "a\0", None, 7, b"a", ["a"]]
-BAD_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 1e300, 10**30, "5", True, [1], 1j, b"1"]
-BAD_WHOLES: list[Any] = [-1, 1.5, 2**53, "1", True, math.nan, [1]]
+BAD_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 1e300, 10**30, 10**5000, "5", True, [1], 1j, b"1"]
+BAD_WHOLES: list[Any] = [-1, 1.5, 2**53, 10**5000, "1", True, math.nan, [1]]
 BAD_IDS: list[Any] = ["0", -1, 0.5, None, True, 2**60, (0,)]
+
+
+def shown(bad: Any) -> str:
+    return "huge" if isinstance(bad, int) and bad > 10**300 else repr(bad)
 
 
 class Scene:
@@ -108,6 +112,13 @@ def table() -> list[Row]:
         ("callback that cannot be called", InvalidOption, lambda s: s.plain.on_task_change("loud")),
         ("utube that is no string", InvalidOption, lambda s: s.ttl.put(1, utube=["a"])),
         ("utube that is a fraction", InvalidOption, lambda s: s.ttl.put(1, utube=1.5)),
+        ("utube beyond all numbers", InvalidOption, lambda s: s.ttl.put(1, utube=10**5000)),
+        ("pri that cannot be shown", InvalidOption, lambda s: s.ttl.put(1, pri=Shy())),
+        ("data too deep for JSON", CodecError, lambda s: s.plain.put(deep())),
+        ("data that cannot be shown", CodecError, lambda s: s.plain.put(Shy())),
+        ("a number too long for JSON", CodecError, lambda s: s.plain.put(10**5000)),
+        ("with on a task that is not taken", TaskNotTaken, lambda s: s.plain.peek(3).__enter__()),
+        ("a complex timeout", InvalidOption, lambda s: s.plain.take(0j)),
     ]
     return [
         *rows,
@@ -120,40 +131,52 @@ def table() -> list[Row]:
 
 def of_names(bad: Any) -> list[Row]:
     return [
-        (f"tube named {bad!r}", InvalidOption, lambda s: s.queue.create_tube(bad)),
-        (f"tube called {bad!r}", InvalidOption, lambda s: s.queue.tube(bad)),
-        (f"driver named {bad!r}", InvalidOption, lambda s: s.queue.create_tube("new", bad)),
+        (f"tube named {shown(bad)}", InvalidOption, lambda s: s.queue.create_tube(bad)),
+        (f"tube called {shown(bad)}", InvalidOption, lambda s: s.queue.tube(bad)),
+        (f"driver named {shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", bad)),
     ]
 
 
 def of_seconds(bad: Any) -> list[Row]:
     return [
-        (f"put ttl={bad!r}", InvalidOption, lambda s: s.ttl.put(1, ttl=bad)),
-        (f"put ttr={bad!r}", InvalidOption, lambda s: s.ttl.put(1, ttr=bad)),
-        (f"put delay={bad!r}", InvalidOption, lambda s: s.ttl.put(1, delay=bad)),
-        (f"tube ttl={bad!r}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
-        (f"tube ttr={bad!r}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
-        (f"take timeout={bad!r}", InvalidOption, lambda s: s.ttl.take(bad)),
-        (f"touch {bad!r}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
-        (f"release delay={bad!r}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
+        (f"put ttl={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttl=bad)),
+        (f"put ttr={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttr=bad)),
+        (f"put delay={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, delay=bad)),
+        (f"tube ttl={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
+        (f"tube ttr={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
+        (f"take timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take(bad)),
+        (f"touch {shown(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
+        (f"release delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
     ]
 
 
 def of_wholes(bad: Any) -> list[Row]:
     return [
-        (f"put pri={bad!r}", InvalidOption, lambda s: s.ttl.put(1, pri=bad)),
-        (f"kick {bad!r}", InvalidOption, lambda s: s.ttl.kick(bad)),
+        (f"put pri={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, pri=bad)),
+        (f"kick {shown(bad)}", InvalidOption, lambda s: s.ttl.kick(bad)),
     ]
 
 
 def of_ids(bad: Any) -> list[Row]:
     return [
-        (f"ack {bad!r}", InvalidOption, lambda s: s.plain.ack(bad)),
-        (f"release {bad!r}", InvalidOption, lambda s: s.plain.release(bad)),
-        (f"bury {bad!r}", InvalidOption, lambda s: s.plain.bury(bad)),
-        (f"delete {bad!r}", InvalidOption, lambda s: s.plain.delete(bad)),
-        (f"peek {bad!r}", InvalidOption, lambda s: s.plain.peek(bad)),
+        (f"ack {shown(bad)}", InvalidOption, lambda s: s.plain.ack(bad)),
+        (f"release {shown(bad)}", InvalidOption, lambda s: s.plain.release(bad)),
+        (f"bury {shown(bad)}", InvalidOption, lambda s: s.plain.bury(bad)),
+        (f"delete {shown(bad)}", InvalidOption, lambda s: s.plain.delete(bad)),
+        (f"peek {shown(bad)}", InvalidOption, lambda s: s.plain.peek(bad)),
     ]
+
+
+def deep() -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(100_000):
+        inner = [inner]
+    return inner
+
+
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("not shown")
 
 
 def endless() -> list[Any]:
@@ -192,6 +215,9 @@ def test_bad_input_raises_its_error_and_changes_nothing(
         "memory://a b",
         "memory://" + "x" * 33,
         "ftp://x",
+        "memory://a\nb",
+        "memory://[",
+        "memory://\u2100",
         None,
         7,
     ],
@@ -203,13 +229,13 @@ def test_a_url_that_names_no_queue_is_refused(url: Any) -> None:
         tubes.aio.connect(url)
 
 
-@pytest.mark.parametrize("codec", ["pickle", "", 7, object()])
+@pytest.mark.parametrize("codec", ["pickle", "", 7, object(), tubes.JsonCodec])
 def test_a_codec_that_is_none_is_refused(codec: Any) -> None:
     with pytest.raises(InvalidOption, match="codec="):
         tubes.connect(codec=codec)
 
 
-@pytest.mark.parametrize("session_ttl", BAD_SECONDS)
+@pytest.mark.parametrize("session_ttl", BAD_SECONDS, ids=shown)
 def test_a_session_ttl_that_is_no_time_is_refused(session_ttl: Any) -> None:
     with pytest.raises(InvalidOption, match="session_ttl="):
         tubes.connect(session_ttl=session_ttl)
@@ -226,11 +252,67 @@ def test_a_session_ttl_that_is_no_time_is_refused(session_ttl: Any) -> None:
         lambda: tubes.Driver("x", options={"ttl"}, lane="ttl"),
         lambda: tubes.Driver("x", order="-id", rank=lambda task: 0),
         lambda: tubes.Driver("x", rank_lua="task.id"),
+        lambda: tubes.Driver("x", rank=lambda task: 0, rank_lua=5),  # type: ignore[arg-type]
+        lambda: tubes.Driver("x", rank=5),  # type: ignore[arg-type]
+        lambda: tubes.Driver("x", order=[]),  # type: ignore[arg-type]
+        lambda: tubes.Driver("x", options=5),  # type: ignore[arg-type]
+        lambda: tubes.Driver("x", options=[[]]),  # type: ignore[list-item]
+        lambda: tubes.Driver("x", options="pri", order="pri"),
+        lambda: tubes.Driver("x", ttl_spares_taken="no"),  # type: ignore[arg-type]
+        lambda: tubes.Driver("x", options={""}, lane=""),
+        lambda: tubes.Driver("x", options={"data"}, lane="data"),
+        lambda: tubes.Driver("x", options={"self"}, lane="self"),
+        lambda: tubes.Driver("x", options={"capacity"}, lane="capacity"),
+        lambda: tubes.Driver("x", options=[5], lane=5),  # type: ignore
     ],
 )
 def test_a_driver_that_makes_no_sense_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(InvalidOption):
         make()
+
+
+@pytest.mark.parametrize("clock", [5, "now", [0]])
+def test_a_clock_that_is_none_is_refused(clock: Any) -> None:
+    with pytest.raises(InvalidOption, match="clock="):
+        tubes.connect(clock=clock)
+
+
+def test_one_store_has_one_codec() -> None:
+    class Own(tubes.JsonCodec):
+        pass
+
+    with tubes.connect("memory://one-codec", codec=Own()), tubes.connect("memory://one-codec"):
+        for other in (Own(), "json", "raw"):
+            with pytest.raises(InvalidOption, match="another codec"):
+                tubes.connect("memory://one-codec", codec=other)
+
+
+def test_what_an_own_codec_raises_is_a_codec_error() -> None:
+    class Picky:
+        def encode(self, data: Any) -> bytes:
+            return bytes(data["raw"])
+
+        def decode(self, raw: bytes) -> Any:
+            raise LookupError("lost")
+
+    with tubes.connect(codec=Picky()) as queue:
+        tube = queue.create_tube("t")
+        with pytest.raises(CodecError, match="cannot encode"):
+            tube.put({})
+        task = tube.put({"raw": b"x"})
+        with pytest.raises(CodecError, match="lost"):
+            _ = task.data
+
+
+def test_a_task_is_copied_as_itself_and_not_pickled() -> None:
+    import copy
+    import pickle
+
+    with tubes.connect() as queue:
+        task = queue.create_tube("t").put([1])
+        assert copy.copy(task) is copy.deepcopy(task) is task
+        with pytest.raises(TypeError, match="belongs to its session"):
+            pickle.dumps(task)
 
 
 def test_errors_survive_pickling() -> None:

@@ -102,3 +102,19 @@ def test_an_asyncio_listener_that_would_have_to_be_awaited_is_refused() -> None:
                 await tube.on_task_change(listen)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), ValueError("no")], ids=repr)
+def test_whatever_a_listener_raises_the_verb_and_the_alarms_go_on(error: BaseException) -> None:
+    def listen(task: tubes.Task, event: str) -> None:
+        raise error
+
+    with tubes.connect() as queue, tubes.connect() as other:
+        tube = queue.create_tube("t", "fifottl")
+        tube.on_task_change(listen)
+        assert tube.put("now").id == 0
+        tube.put("later", delay=0.01)
+        assert [task.data for task in (tube.take(0), tube.take(30)) if task] == ["now", "later"]
+        elsewhere = other.create_tube("t", "fifottl")
+        elsewhere.put("late", delay=0.01)
+        assert elsewhere.take(30) is not None

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, overload
 from uuid import UUID
@@ -20,7 +20,7 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
-from tubes.errors import InvalidOption, NothingReady, QueueClosed, TaskNotTaken
+from tubes.errors import InvalidOption, NothingReady, QueueClosed, QueueForked, TaskNotTaken
 from tubes.memory.home import Home
 from tubes.memory.port import Port
 from tubes.memory.session import Member
@@ -144,19 +144,22 @@ class AsyncTube:
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
-    async def put(self, data: Any, **options: Any) -> AsyncTask:
+    @overload
+    async def put(self, data: Any, *, timeout: float, **options: Any) -> AsyncTask | None: ...
+    @overload
+    async def put(self, data: Any, **options: Any) -> AsyncTask: ...
+    async def put(self, data: Any, **options: Any) -> AsyncTask | None:
         """See `Tube.put`."""
         if options and options.get("timeout"):
             waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
             return await waiter.wait(self._port)  # type: ignore[no-any-return]
-        # None only where a tube is full, as the docstring says; who never fills one need not ask.
-        return self._port.put(data, options)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+        return self._port.put(data, options)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
         """See `Tube.take`."""
-        if timeout == 0 and timeout is not False:
+        if timeout.__class__ is int and timeout == 0:
             return self._port.take()
         patience = None if timeout is None else micros("timeout", timeout)
         task = self._port.take()
@@ -175,13 +178,17 @@ class AsyncTube:
 
     async def __aiter__(self) -> AsyncGenerator[AsyncTask]:
         """See `Tube.__iter__`."""
-        with suppress(QueueClosed):
+        try:
             while (task := await self.take()) is not None:
                 try:
                     async with task:
                         yield task
                 except (TaskNotTaken, QueueClosed) as lost:
                     log_lost(lost)
+        except QueueForked:
+            raise
+        except QueueClosed:
+            return
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
@@ -258,8 +265,11 @@ class _LoopListener:
         self._pending.append((task, event))
         if asyncio._get_running_loop() is self._loop:
             self._hear()
-        else:
+            return
+        try:
             self._loop.call_soon_threadsafe(self._hear)
+        except RuntimeError:  # The loop has ended, and nobody listens any more.
+            self._pending.clear()
 
     def _hear(self) -> None:
         while self._pending:

@@ -16,10 +16,27 @@ from tubes.errors import CodecError, InvalidOption
 
 @runtime_checkable
 class Codec(Protocol):
-    """Data to bytes and back. Both methods raise `CodecError` for what they cannot do."""
+    """Data to bytes and back. Whatever a method raises reaches the caller of the queue as `CodecError`.
 
-    def encode(self, data: Any) -> bytes: ...
-    def decode(self, raw: bytes) -> Any: ...
+    >>> class Text:
+    ...     def encode(self, data):
+    ...         return data.encode()
+    ...     def decode(self, raw):
+    ...         return raw.decode()
+    >>> import tubes
+    >>> with tubes.connect(codec=Text()) as queue:
+    ...     queue.create_tube("mail").put(5)
+    Traceback (most recent call last):
+    tubes.errors.CodecError: codec 'Text' cannot encode 5: 'int' object has no attribute 'encode'.
+    """
+
+    def encode(self, data: Any) -> bytes:
+        """The bytes of what was put."""
+        ...
+
+    def decode(self, raw: bytes) -> Any:
+        """What was put, from its bytes; a new object each time."""
+        ...
 
 
 class JsonCodec:
@@ -28,64 +45,47 @@ class JsonCodec:
     Tuples come back as lists, and the keys of dicts as strings.
     """
 
-    name = "json"
-
     def encode(self, data: Any) -> bytes:
         """Compact JSON; NaN, infinities and other objects are refused."""
-        try:
-            text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-            raw = text.encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise CodecError(codec=self.name, action="encode", value=_short(data), why=error) from error
-        return raw
+        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def decode(self, raw: bytes) -> Any:
         """The data of JSON bytes."""
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise CodecError(codec=self.name, action="decode", value=_short(raw), why=error) from error
+        return json.loads(raw)
 
 
 class RawCodec:
     """Bytes as they are."""
 
-    name = "raw"
-
     def encode(self, data: Any) -> bytes:
         """Accepts bytes and bytearray."""
         if not isinstance(data, (bytes, bytearray)):
-            raise CodecError(codec=self.name, action="encode", value=_short(data), why="only bytes pass as they are")
+            raise TypeError("only bytes pass as they are")
         return bytes(data)
 
     def decode(self, raw: bytes) -> bytes:
+        """The same bytes."""
         return raw
 
 
 class MsgpackCodec:
     """MessagePack through msgspec (extra `msgpack`): faster and smaller than JSON, bytes and datetimes included."""
 
-    name = "msgpack"
-
     def __init__(self) -> None:
         try:
             self._msgspec = import_module("msgspec")
         except ImportError as error:
             rule = "needs the extra: pip install 'tubes-queue[msgpack]'"
-            raise InvalidOption(option="codec", value=self.name, rule=rule) from error
+            raise InvalidOption(option="codec", value="msgpack", rule=rule) from error
 
     def encode(self, data: Any) -> bytes:
-        try:
-            raw: bytes = self._msgspec.msgpack.encode(data)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise CodecError(codec=self.name, action="encode", value=_short(data), why=error) from error
+        """MessagePack; objects that msgspec does not know are refused."""
+        raw: bytes = self._msgspec.msgpack.encode(data)
         return raw
 
     def decode(self, raw: bytes) -> Any:
-        try:
-            return self._msgspec.msgpack.decode(raw)
-        except (ValueError, RecursionError) as error:
-            raise CodecError(codec=self.name, action="decode", value=_short(raw), why=error) from error
+        """The data of MessagePack bytes."""
+        return self._msgspec.msgpack.decode(raw)
 
 
 _BY_NAME: Final[dict[str, Callable[[], Codec]]] = {"json": JsonCodec, "raw": RawCodec, "msgpack": MsgpackCodec}
@@ -97,12 +97,32 @@ def find(codec: str | Codec) -> Codec:
         if codec not in _BY_NAME:
             raise InvalidOption(option="codec", value=codec, rule=f"must be one of {', '.join(_BY_NAME)}, or a Codec")
         return _BY_NAME[codec]()
-    if not isinstance(codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]
-        rule = "must have encode(data) -> bytes and decode(bytes) -> data"
+    if isinstance(codec, type) or not isinstance(codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]
+        rule = "must be an object with encode(data) -> bytes and decode(bytes) -> data"
         raise InvalidOption(option="codec", value=codec, rule=rule)
     return codec
 
 
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+def same(one: Codec | None, other: Codec | None) -> bool:
+    """Whether two codecs do the same, as far as one can tell."""
+    return one == other or (type(one) is type(other) and type(one) in _BY_NAME.values())
+
+
+def encode(codec: Codec, data: Any) -> bytes:
+    """The bytes of this data, or `CodecError`."""
+    try:
+        return codec.encode(data)
+    except Exception as error:
+        raise CodecError(codec=_name(codec), action="encode", value=data, why=error) from error
+
+
+def decode(codec: Codec, raw: bytes) -> Any:
+    """The data of these bytes, or `CodecError`."""
+    try:
+        return codec.decode(raw)
+    except Exception as error:
+        raise CodecError(codec=_name(codec), action="decode", value=raw, why=error) from error
+
+
+def _name(codec: Codec) -> str:
+    return next((name for name, kind in _BY_NAME.items() if kind is type(codec)), type(codec).__name__)

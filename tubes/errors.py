@@ -5,8 +5,12 @@ When an error is raised nothing has been changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import getdoc
-from typing import Any
+from typing import Any, Final
+
+# Characters of a value in a message.
+_LONGEST: Final = 500
 
 
 class TubesError(Exception):
@@ -15,10 +19,31 @@ class TubesError(Exception):
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
         first = (getdoc(type(self)) or "").partition("\n")[0]
-        super().__init__(first.format_map(facts))
+        super().__init__(first.format_map({name: _Shown(value) for name, value in facts.items()}))
 
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), self.facts)
+
+
+class _Shown:
+    """A value in a message: cut where it is long, and never in the way of the message."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return _cut(str, self._value)
+
+    def __repr__(self) -> str:
+        return _cut(repr, self._value)
+
+
+def _cut(show: Callable[[Any], str], value: Any) -> str:
+    try:
+        shown = show(value)
+    except Exception:  # Too many digits, too deep, or the user's own __repr__.
+        return f"<{type(value).__name__}>"
+    return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
 
 
 def _rebuild(kind: type[TubesError], facts: dict[str, Any]) -> TubesError:
@@ -78,7 +103,7 @@ class InvalidOption(TubesError, ValueError):
 
 
 class CodecError(TubesError, ValueError):
-    """codec {codec!r} cannot {action} {value}: {why}."""
+    """codec {codec!r} cannot {action} {value!r}: {why}."""
 
 
 class ConnectionLost(TubesError, ConnectionError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, overload
 from uuid import UUID
@@ -13,7 +13,7 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
-from tubes.errors import NothingReady, QueueClosed, TaskNotTaken
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken
 from tubes.memory.home import Home
 from tubes.memory.port import Port
 from tubes.memory.session import Member
@@ -50,8 +50,8 @@ def connect(
 class Queue:
     """A session with a queue: its tubes, and what it has taken from them. Safe to share between threads.
 
-    As a context manager it is closed at the end. Every method raises `QueueClosed` once it is closed, and
-    `QueueForked` in a forked child.
+    `connect` and `session` make it. As a context manager it is closed at the end. Every method raises `QueueClosed`
+    once it is closed, and `QueueForked` in a forked child.
     """
 
     def __init__(self, member: Member) -> None:
@@ -169,7 +169,13 @@ class Tube:
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
-    def put(self, data: Any, **options: Any) -> Task:
+    @overload
+    def put(  # pyright: ignore[reportOverlappingOverload]
+        self, data: Any, *, timeout: float, **options: Any
+    ) -> Task | None: ...
+    @overload
+    def put(self, data: Any, **options: Any) -> Task: ...
+    def put(self, data: Any, **options: Any) -> Task | None:
         """Add a task. O(1); O(log n) where priorities are many.
 
         `options`, as far as the driver knows them:
@@ -178,7 +184,8 @@ class Tube:
         `delay`: seconds until the task becomes ready, by which its ttl is prolonged;
         `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
         `ttr`: seconds to run: past them a taken task is ready again;
-        `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None.
+        `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None; where
+        a tube may be full, give a timeout, if only 0, so that type checkers know it too.
 
         Raises `OptionNotSupported` for an option that the driver lacks, `CodecError` for data that the codec refuses.
 
@@ -191,8 +198,7 @@ class Tube:
         if options and options.get("timeout"):
             waiter = ThreadWaiter(self._port.clock, *self._port.request(data, options))
             return waiter.wait(self._port)  # type: ignore[no-any-return]
-        # None only where a tube is full, as the docstring says; who never fills one need not ask.
-        return self._port.put(data, options)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+        return self._port.put(data, options)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -208,7 +214,7 @@ class Tube:
         ...     tube.take(timeout=0) is None
         True
         """
-        if timeout == 0 and timeout is not False:
+        if timeout.__class__ is int and timeout == 0:
             return self._port.take()
         patience = None if timeout is None else micros("timeout", timeout)
         task = self._port.take()
@@ -239,17 +245,22 @@ class Tube:
     def __iter__(self) -> Generator[Task]:
         """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
 
-        When the loop is left by `break` or by an exception, its last task is released, unless it was dealt with (with
-        asyncio a moment later, when the loop's iterator is finalized). A task that was lost meanwhile, because its time
-        to run was over or the queue was closed, is logged as a warning: ack a task yourself before you close the queue.
+        Raises `TubeNotFound` when the tube is dropped. When the loop is left by `break` or by an exception, its last
+        task is released, unless it was dealt with (with asyncio a moment later, when the loop's iterator is finalized).
+        A task that was lost meanwhile, because its time to run was over or the queue was closed, is logged as a
+        warning: ack a task yourself before you close the queue.
         """
-        with suppress(QueueClosed):
+        try:
             while (task := self.take()) is not None:
                 try:
                     with task:
                         yield task
                 except (TaskNotTaken, QueueClosed) as lost:
                     log_lost(lost)
+        except QueueForked:
+            raise
+        except QueueClosed:
+            return
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
@@ -313,15 +324,16 @@ class Tube:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """How many tasks there are by state, and what was done so far. O(1)."""
+        """How many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
         return self._port.statistics()
 
     def on_task_change(self, callback: Callable[[Task, str], object] | None) -> Callable[[Task, str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
 
         Events: `put take release touch bury kick delete ttl ttr delay`; an ack is a `delete` too. It is called after
-        the change, in the order of the changes, in the thread that made them; what takes long belongs elsewhere. What
-        it raises is logged and harms nothing. Each `Queue` has one callback per tube; the one before is answered.
+        the change, in the order of the changes, one at a time, in a thread that makes some of them: what takes long
+        belongs elsewhere. What it raises is logged and harms nothing. Each `Queue` has one callback per tube, for as
+        long as the `Queue` lives; the one before is answered.
 
         >>> import tubes
         >>> with tubes.connect() as queue:

@@ -6,12 +6,13 @@ import logging
 from contextlib import suppress
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
+from tubes.codecs import decode
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.drivers.timers import NEVER
-from tubes.errors import TubesError
+from tubes.errors import TaskNotTaken, TubesError
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTube
@@ -71,7 +72,7 @@ class Facts:
     def data(self) -> Any:
         """What was put. Raises `CodecError` if it cannot be decoded; the task itself is in order then."""
         codec: Codec | None = self._tube._port.codec
-        return self._record.data if codec is None else codec.decode(self._record.data)
+        return self._record.data if codec is None else decode(codec, self._record.data)
 
     @property
     def utube(self) -> str | None:
@@ -118,6 +119,19 @@ class Facts:
         """The name of the task's tube."""
         name: str = self._tube.name
         return name
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a task belongs to its session and cannot be pickled: send its data, or its id")
+
+    def _check_taken(self) -> None:
+        if self._state is not State.TAKEN:
+            raise TaskNotTaken(id=self.id, tube=self.tube)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Facts):
@@ -213,6 +227,7 @@ class Task(Facts):
         return self._tube.peek(self)
 
     def __enter__(self) -> Task:
+        self._check_taken()
         return self
 
     def __exit__(
@@ -222,6 +237,10 @@ class Task(Facts):
             return
         if kind is None:
             self.ack()
+            return
+        if kind is GeneratorExit:
+            # Perhaps from the garbage collector, which may come in the middle of a verb.
+            self._tube._port.let_go(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
             self.release()
@@ -258,6 +277,7 @@ class AsyncTask(Facts):
         return await self._tube.peek(self)
 
     async def __aenter__(self) -> AsyncTask:
+        self._check_taken()
         return self
 
     async def __aexit__(
@@ -267,6 +287,9 @@ class AsyncTask(Facts):
             return
         if kind is None:
             await self.ack()
+            return
+        if kind is GeneratorExit:
+            self._tube._port.let_go(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
             await self.release()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
-from itertools import count
 
 from typing_extensions import override
 
-from tubes.clock import Alarm, Clock, ring_one
+from tubes.alarms import Alarm, Schedule
+from tubes.clock import Clock
 from tubes.drivers.options import SECOND, micros
 
 
@@ -30,8 +29,7 @@ class ManualClock(Clock):
     def __init__(self, start: float = 0.0) -> None:
         self._now = micros("start", start)
         self._lock = threading.Lock()
-        self._order = count()
-        self._alarms: list[tuple[int, int, Alarm]] = []
+        self._schedule = Schedule()
 
     def now(self) -> float:
         """The time in seconds."""
@@ -45,12 +43,11 @@ class ManualClock(Clock):
         until = self._now + micros("seconds", seconds)
         while True:
             with self._lock:
-                if not self._alarms or self._alarms[0][0] > until:
-                    self._now = until
-                    return
-                item = heapq.heappop(self._alarms)
-                self._now = max(self._now, item[0])
-            ring_one(item, self._now)
+                when, alarm = self._schedule.pop(until)
+                self._now = max(self._now, when)
+            if alarm is None:
+                return
+            alarm.ring(when, self._now)
 
     @override
     def micros(self) -> int:
@@ -61,7 +58,7 @@ class ManualClock(Clock):
     def schedule(self, when: int, alarm: Alarm) -> None:
         """Ring the alarm when `advance` reaches this moment."""
         with self._lock:
-            heapq.heappush(self._alarms, (when, next(self._order), alarm))
+            self._schedule.add(when, alarm)
 
     @override
     def patience(self, deadline: int | None) -> float | None:

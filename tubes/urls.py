@@ -18,7 +18,13 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
     lease = micros("session_ttl", session_ttl)
     if not isinstance(url, str):
         raise InvalidOption(option="url", value=url, rule="must be a string")
-    parts = urlsplit(url)
+    # What urlsplit drops without a word would make two URLs one.
+    if not url.isprintable() or " " in url:
+        raise InvalidOption(option="url", value=url, rule="must be printable and without blanks")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidOption(option="url", value=url, rule=f"is no URL: {error}") from error
     if parts.scheme != "memory":
         raise InvalidOption(option="url", value=url, rule="must be memory:// or memory://name")
     if parts.path or parts.query or parts.fragment:

@@ -31,6 +31,10 @@ class Desk(Protocol):
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
         ...
 
+    def abandon(self, waiter: Waiter) -> None:
+        """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
+        ...
+
 
 class ThreadWaiter:
     """A thread that sleeps on a lock of its own."""
@@ -64,6 +68,10 @@ class ThreadWaiter:
         except BaseException:
             desk.withdraw(self, undo=True)
             raise
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits here any more, although the waiter stands in a line."""
+        return False
 
     def wake(self) -> bool:
         """End the sleep; False if the sleeper is gone for good."""
@@ -99,6 +107,10 @@ class LoopWaiter:
                     timer = self._loop.call_later(patience, self._finish)
                 await self._future
             return _outcome(self, desk)
+        except GeneratorExit:
+            # The loop has gone, and the garbage collector may have come in the middle of a verb.
+            desk.abandon(self)
+            raise
         except BaseException:
             desk.withdraw(self, undo=True)
             raise
@@ -106,10 +118,14 @@ class LoopWaiter:
             if timer is not None:
                 timer.cancel()
 
+    def is_gone(self) -> bool:
+        """Whether nobody waits here any more: the task was cancelled, or its loop has gone."""
+        return self._future.done() or self._loop.is_closed()
+
     def wake(self) -> bool:
         """End the wait; False if the loop is closed, and the waiter gone for good."""
         if running_loop() is self._loop:
-            self._future.set_result(None)
+            self._finish()
             return True
         try:
             self._loop.call_soon_threadsafe(self._finish)

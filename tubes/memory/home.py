@@ -7,10 +7,12 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
-from tubes.clock import Alarm
+from tubes.alarms import Alarm
+from tubes.clock import soon
 from tubes.drivers.engine import Engine
+from tubes.drivers.moves import State
 from tubes.task import snapshot
 
 if TYPE_CHECKING:
@@ -39,12 +41,15 @@ class Home:
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
-        self.listeners: Final[dict[Port[Any], Listener]] = {}
+        #: Those that listen, in the order in which they began to.
+        self.listeners: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, Any, str]]] = deque()
         #: Whether anybody would notice what happens: somebody waits or listens.
         self.watched = False
         self._telling = threading.Lock()
         self._alarm: Final = Alarm(store.clock, self._ring)
+        self._later: Final[deque[Callable[[], object]]] = deque()
+        self._call: Final = Alarm(store.clock, self._do_later)
 
     def settle(self, now: int) -> None:
         """Serve whoever waits, in order of arrival, and see to it that the next deadline is kept. Under the lock."""
@@ -66,9 +71,10 @@ class Home:
                     if not waiter.wake():
                         engine.untake(now, entry)
                 del takers[waiter]
+                waiter.owner.waiters.discard(waiter)
             if engine.timers.soonest > now and (not self.putters or engine.full):
                 break
-        self.watched = bool(takers or self.putters or self.listeners)
+        self.watched = bool(takers or self.putters or engine.listener)
         if self.watched:
             self._set_alarm()
 
@@ -76,6 +82,7 @@ class Home:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
         while self.putters and not self.engine.full:
             waiter, _ = self.putters.popitem(last=False)
+            waiter.owner.waiters.discard(waiter)
             if waiter.lost():
                 continue
             try:
@@ -105,23 +112,27 @@ class Home:
             if self.store.rings_sleepers:
                 for line in (self.takers, self.putters):
                     for waiter in [w for w in line if w.deadline is not None and w.deadline <= now]:
-                        del line[waiter]
+                        self.strike(waiter)
                         waiter.wake()
                 self.settle(now)
         self.tell()
 
     def listen(self, port: Port[Any], callback: Listener | None) -> Listener | None:
         """Set or remove a port's listener; answers the one it had. Under the lock."""
-        before = self.listeners.pop(port, None)
+        before, port.listener = port.listener, callback
+        self.listeners.pop(port, None)
         if callback is not None:
-            self.listeners[port] = callback
+            self.listeners[port] = None
         self.engine.listener = self._note if self.listeners else None
         self.watched = True  # The verb's own settling looks closer.
         return before
 
     def _note(self, entry: Entry, event: str) -> None:
-        for port, callback in self.listeners.items():
-            self.events.append((callback, port.show(entry), event))
+        for port in list(self.listeners):
+            if port.listener is not None:
+                self.events.append((port.listener, port.show(entry), event))
+        if not self.listeners:  # Their queues were forgotten.
+            self.engine.listener = None
 
     def tell(self) -> None:
         """Tell the listeners what has happened, in order; one thread at a time does so. Not under the lock."""
@@ -131,15 +142,49 @@ class Home:
                     callback, task, event = self.events.popleft()
                     try:
                         callback(task, event)
-                    except Exception:
+                    except KeyboardInterrupt:
+                        raise
+                    except BaseException:
                         _log.exception("a listener of tube %r failed on event %r of %r", self.name, event, task)
             finally:
                 self._telling.release()
 
-    def dismiss(self, port: Port[Any] | None, error: Callable[[], TubesError]) -> None:
-        """Answer an error to the waiters of one port, or to all. Under the lock."""
-        for line in (self.takers, self.putters):
-            for waiter in [waiter for waiter in line if port is None or waiter.owner is port]:
-                del line[waiter]
-                waiter.answer = error()
-                waiter.wake()
+    def enlist(self, waiter: Waiter) -> None:
+        """Put a waiter at the end of its line. Under the lock."""
+        line = self.takers if waiter.request is None else self.putters
+        line[waiter] = None
+        waiter.owner.waiters.add(waiter)
+        self.watched = True
+
+    def strike(self, waiter: Waiter) -> None:
+        """Take a waiter out of its line. Under the lock."""
+        line = self.takers if waiter.request is None else self.putters
+        line.pop(waiter, None)
+        waiter.owner.waiters.discard(waiter)
+
+    def undo(self, waiter: Waiter, id: int, turn: int) -> None:
+        """Undo what a waiter was given and did not get: its take, or its put if nobody took it yet. Under the lock."""
+        entry = self.engine.tasks.get(id)
+        if entry is not None and entry.turn == turn:
+            if waiter.request is None:
+                if entry.hold is not None:
+                    self.engine.untake(self.store.clock.micros(), entry)
+            elif entry.state in (State.READY, State.DELAYED):
+                self.engine.unput(self.store.clock.micros(), entry)
+
+    def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
+        """Answer an error to these waiters. Under the lock."""
+        for waiter in waiters:
+            self.strike(waiter)
+            waiter.answer = error()
+            waiter.wake()
+
+    def later(self, act: Callable[[], object]) -> None:
+        """Have the alarm thread do something. Takes no lock: finalizers may come in the middle of anything."""
+        self._later.append(act)
+        soon(self._call)
+
+    def _do_later(self, now: int) -> None:
+        self._call.silence()
+        while self._later:
+            self._later.popleft()()

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from tubes.codecs import encode
 from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.drivers.options import flag, micros, whole
-from tubes.errors import InvalidOption, TubeBusy, TubeNotFound
+from tubes.errors import InvalidOption, TubeBusy, TubeNotFound, TubesError
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, F, Facts, snapshot
 from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Hold
-    from tubes.errors import TubesError
     from tubes.memory.home import Home, Listener
     from tubes.memory.session import Member
     from tubes.waiters import Waiter
 
 _TAKEN: Final = State.TAKEN
+# Seconds. Longer than any verb holds the lock: who does not get it may be in the middle of a verb of its own.
+_MOMENT: Final = 0.05
 
 
 class Port(Generic[F]):
@@ -36,6 +39,10 @@ class Port(Generic[F]):
         self.home: Final = home
         #: What this connection's session holds of the tube.
         self.hold = hold
+        #: Those of this port that stand in a line.
+        self.waiters: Final[set[Waiter]] = set()
+        #: What is called at every change of the tube, if this port listens.
+        self.listener: Listener | None = None
         #: Makes the error for a tube that is dropped or a queue that is closed.
         self.gone: Callable[[], TubesError] | None = None
         self.url: Final = member.store.url
@@ -58,23 +65,21 @@ class Port(Generic[F]):
         if options:
             options = engine.driver.check_put(options)
         if self.codec is not None:
-            data = self.codec.encode(data)
-        lock = self._store.lock
-        lock.acquire()
+            data = encode(self.codec, data)
         try:
-            if self.gone is not None:
-                raise self.gone()
-            now = self._micros()
-            if engine.ticking and engine.timers.soonest <= now:
-                home.settle(now)
-            if engine.capacity and engine.full:
-                return None
-            task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.ticking)
-            if home.watched:
-                home.settle(now)
-            return task
+            with self._store.lock:
+                if self.gone is not None:
+                    raise self.gone()
+                now = self._micros()
+                if engine.ticking and engine.timers.soonest <= now:
+                    home.settle(now)
+                if engine.capacity and engine.full:
+                    return None
+                task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.ticking)
+                if home.watched:
+                    home.settle(now)
+                return task
         finally:
-            lock.release()
             if home.events:
                 home.tell()
 
@@ -82,25 +87,23 @@ class Port(Generic[F]):
         """The first task that may be taken; None if there is none."""
         home = self.home
         engine = self._engine
-        lock = self._store.lock
-        lock.acquire()
         try:
-            if self.gone is not None:
-                raise self.gone()
-            now = 0
-            if engine.ticking:
-                now = self._micros()
-                if engine.timers.soonest <= now:
-                    home.settle(now)
-            entry = engine.take(now, self.hold)
-            if entry is None:
-                return None
-            task = snapshot(self.kind, self.tube, entry, engine.ticking)
-            if home.watched:
-                home.settle(now or self._micros())
-            return task
+            with self._store.lock:
+                if self.gone is not None:
+                    raise self.gone()
+                now = 0
+                if engine.ticking:
+                    now = self._micros()
+                    if engine.timers.soonest <= now:
+                        home.settle(now)
+                entry = engine.take(now, self.hold)
+                if entry is None:
+                    return None
+                task = snapshot(self.kind, self.tube, entry, engine.ticking)
+                if home.watched:
+                    home.settle(now or self._micros())
+                return task
         finally:
-            lock.release()
             if home.events:
                 home.tell()
 
@@ -108,28 +111,26 @@ class Port(Generic[F]):
         """A held task is done."""
         home = self.home
         engine = self._engine
-        lock = self._store.lock
-        lock.acquire()
         try:
-            if self.gone is not None:
-                raise self.gone()
-            now = 0
-            if engine.ticking:
-                now = self._micros()
-                if engine.timers.soonest <= now:
-                    home.settle(now)
-            entry: Any = task._record if task.__class__ is self.kind else None
-            if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
-                entry = engine.held(self.hold, *self._refer(task))
-            engine.ack(now, entry)
-            done = snapshot(self.kind, self.tube, entry, engine.ticking)
-            if task.__class__ is self.kind:
-                task._turn = SETTLED
-            if home.watched:
-                home.settle(now or self._micros())
-            return done
+            with self._store.lock:
+                if self.gone is not None:
+                    raise self.gone()
+                now = 0
+                if engine.ticking:
+                    now = self._micros()
+                    if engine.timers.soonest <= now:
+                        home.settle(now)
+                entry: Any = task._record if task.__class__ is self.kind else None
+                if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
+                    entry = engine.held(self.hold, *self._refer(task))
+                engine.ack(now, entry)
+                done = snapshot(self.kind, self.tube, entry, engine.ticking)
+                if isinstance(task, Facts):
+                    task._turn = SETTLED
+                if home.watched:
+                    home.settle(now or self._micros())
+                return done
         finally:
-            lock.release()
             if home.events:
                 home.tell()
 
@@ -259,7 +260,7 @@ class Port(Generic[F]):
             return TubeNotFound(name=home.name)
 
         def act(engine: Engine, now: int) -> None:
-            waiting = len(home.takers) + len(home.putters)
+            waiting = sum(not waiter.is_gone() for line in (home.takers, home.putters) for waiter in line)
             if (engine.taken or waiting) and not force:
                 raise TubeBusy(name=home.name, taken=engine.taken, waiting=waiting)
             del self._store.homes[home.name]
@@ -268,7 +269,7 @@ class Port(Generic[F]):
                 port.member.forget(home)
             for session in self._store.sessions.values():
                 session.holds.pop(home, None)
-            home.dismiss(None, gone)
+            home.dismiss({*home.takers, *home.putters}, gone)
             engine.truncate()
 
         self._do(act)
@@ -285,19 +286,16 @@ class Port(Generic[F]):
     def request(self, data: Any, options: dict[str, Any]) -> tuple[int | None, tuple[Any, dict[str, Any]]]:
         """What a put that may wait asks for: its timeout, and what is to be put; checked and encoded."""
         options = self.home.driver.check_put(options)
-        codec = self._store.codec
-        return options.get("timeout"), (data if codec is None else codec.encode(data), options)
+        return options.get("timeout"), (data if self.codec is None else encode(self.codec, data), options)
 
     def enlist(self, waiter: Waiter) -> None:
         """Answer the waiter at once, if that is possible, else put it at the end of the line."""
         waiter.owner = self
-        line = self.home.takers if waiter.request is None else self.home.putters
 
         def act(engine: Engine, now: int) -> None:
             if waiter.timeout is not None:
                 waiter.deadline = now + waiter.timeout
-            line[waiter] = None
-            self.home.watched = True
+            self.home.enlist(waiter)
 
         self._do(act)
 
@@ -305,14 +303,27 @@ class Port(Generic[F]):
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
         home = self.home
         with self._store.lock:
-            home.takers.pop(waiter, None)
-            home.putters.pop(waiter, None)
+            home.strike(waiter)
             answer = waiter.answer
-            if answer is not PENDING and undo and isinstance(answer, Facts) and waiter.request is None:
-                entry = self.hold.get(answer.id)
-                if entry is not None and entry.turn == answer._turn:
-                    self._engine.untake(self._micros(), entry)
+            if undo and isinstance(answer, Facts):
+                home.undo(waiter, answer.id, answer._turn)
             if home.watched:
                 home.settle(self._micros())
         home.tell()
         return None if answer is PENDING else answer
+
+    def abandon(self, waiter: Waiter) -> None:
+        """Withdraw and undo, a moment later: for finalizers, which may come in the middle of a verb."""
+        self.home.later(lambda: self.withdraw(waiter, undo=True))
+
+    def let_go(self, task: Any) -> None:
+        """Release a task that nobody works on any more; a moment later where the store is busy, as for a finalizer."""
+        if self._store.lock.acquire(timeout=_MOMENT):
+            self._store.lock.release()
+            self._release_quietly(task)
+        else:
+            self.home.later(lambda: self._release_quietly(task))
+
+    def _release_quietly(self, task: Any) -> None:
+        with suppress(TubesError):
+            self.release(task, None)

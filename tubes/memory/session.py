@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
-from tubes.clock import Alarm, soon
+from tubes.alarms import Alarm
+from tubes.clock import soon
 from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound
 from tubes.memory.port import Port
 
@@ -182,7 +183,7 @@ class Member:
             self.closed = _closed
             for home, port in self._ports.items():
                 port.gone = _closed
-                home.dismiss(port, _closed)
+                home.dismiss(set(port.waiters), _closed)
                 home.listen(port, None)
                 home.ports.discard(port)
             homes = self.session.leave(self.store.clock.micros(), lost=lost)

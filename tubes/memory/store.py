@@ -9,8 +9,10 @@ from weakref import WeakSet
 
 from tubes.clock import system_clock
 from tubes.codecs import find as find_codec
-from tubes.drivers.driver import Driver, Registry, check_name
+from tubes.codecs import same
+from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import flag
+from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.home import Home
 
@@ -86,6 +88,8 @@ _naming = threading.Lock()
 def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> MemoryStore:
     """The store of this name, which lives as long as the process; without a name, a new one."""
     found = None if codec is None else find_codec(codec)
+    if clock is not None and not all(hasattr(clock, name) for name in ("micros", "schedule", "patience")):
+        raise InvalidOption(option="clock", value=clock, rule="must be a Clock, as tubes.testing.ManualClock() is")
     if not name:
         return MemoryStore("memory://", clock or system_clock, found)
     check_name("url", name)
@@ -95,7 +99,7 @@ def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> Mem
             store = _named[name] = MemoryStore(f"memory://{name}", clock or system_clock, found)
     if clock is not None and clock is not store.clock:
         raise InvalidOption(option="clock", value=clock, rule=f"{store.url} goes by another clock already")
-    if found is not None and type(found) is not type(store.codec):
+    if found is not None and not same(found, store.codec):
         raise InvalidOption(option="codec", value=codec, rule=f"{store.url} was made with another codec")
     return store
 

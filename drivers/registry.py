@@ -1,0 +1,55 @@
+"""Where drivers are found by name."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from tubes.drivers.driver import Driver, check_name
+from tubes.errors import DriverExists, DriverNotFound, InvalidOption
+
+
+class Registry:
+    """The drivers that one store knows: those of the entry points `tubes.drivers`, and those registered by value."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, Driver] = {}
+
+    def register(self, driver: Driver) -> None:
+        """Add a driver. Adding an equal one again does nothing; another one under its name is refused."""
+        self.admit(driver)
+        self._drivers[driver.name] = driver
+
+    def admit(self, driver: Driver) -> None:
+        """Raise what `register` would raise, and add nothing."""
+        if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(option="driver", value=driver, rule="must be a Driver")
+        try:
+            present = self.find(driver.name)
+        except DriverNotFound:
+            return
+        if present != driver:
+            raise DriverExists(name=driver.name)
+
+    def find(self, name: str) -> Driver:
+        """The driver of this name."""
+        check_name("driver", name)
+        found = self._drivers.get(name)
+        if found is None:
+            for point in entry_points(group="tubes.drivers", name=name):
+                found = self._drivers.setdefault(name, _load(point))
+        if found is None:
+            names = {point.name for point in entry_points(group="tubes.drivers")} | self._drivers.keys()
+            raise DriverNotFound(name=name, known=", ".join(sorted(names)))
+        return found
+
+
+def _load(point: EntryPoint) -> Driver:
+    """What an entry point leads to, which must be a driver of its name."""
+    rule = f"its entry point {point.value!r} must lead to a Driver of this name"
+    try:
+        found = point.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidOption(option="driver", value=point.name, rule=f"{rule}: {error}") from error
+    if not isinstance(found, Driver) or found.name != point.name:
+        raise InvalidOption(option="driver", value=point.name, rule=f"{rule}, not {found!r}")
+    return found

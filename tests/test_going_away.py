@@ -1,0 +1,324 @@
+"""Callers, loops and queues that go away at bad moments: nothing is lost, nothing hangs, nothing stays."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import weakref
+from typing import Any
+
+import pytest
+
+import tubes
+import tubes.aio
+
+Aio = tubes.aio.AsyncQueue
+
+
+async def pause() -> None:
+    await asyncio.sleep(0)
+
+
+def run_alone(program: str) -> str:
+    """What a program prints that must not hang."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_worker_may_be_cancelled_right_before_its_queue_is_closed() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as other:
+            tube = await other.create_tube("t")
+            queue = await other.session()
+            await tube.put("job")
+            mine = await queue.tube("t")
+            assert await mine.take(0) is not None
+            worker, neighbour = asyncio.create_task(mine.take()), asyncio.create_task(mine.take())
+            await pause()
+            worker.cancel()
+            await queue.close()
+            with pytest.raises(tubes.QueueClosed):
+                await neighbour
+            assert await tube.take(0) is not None
+
+    asyncio.run(main())
+
+
+def test_a_worker_may_be_cancelled_right_before_its_tube_is_dropped() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("t")
+            worker, neighbour = asyncio.create_task(tube.take()), asyncio.create_task(tube.take())
+            await pause()
+            worker.cancel()
+            await tube.drop(force=True)
+            with pytest.raises(tubes.TubeNotFound):
+                await neighbour
+
+    asyncio.run(main())
+
+
+def test_a_worker_may_be_cancelled_right_before_its_time_is_over(clock: tubes.testing.ManualClock) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(clock=clock) as queue:
+            tube = await queue.create_tube("t")
+            takes = [asyncio.create_task(tube.take(5)) for _ in range(3)]
+            await pause()
+            takes[1].cancel()
+            clock.advance(6)
+            assert [await takes[0], await takes[2]] == [None, None]
+
+    asyncio.run(main())
+
+
+def test_a_take_that_is_cancelled_while_its_session_changes_strands_nothing() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as first:
+            tube = await first.create_tube("t")
+            second, third = await first.session(), await first.session()
+            await second.identify(await first.identify())
+            taker = asyncio.create_task(tube.take())
+            await pause()
+            await (await third.tube("t")).put(1)
+            taker.cancel()
+            await first.identify(await third.identify())
+            with pytest.raises(asyncio.CancelledError):
+                await taker
+            assert await (await third.tube("t")).take(0) is not None
+            await second.close()
+
+    asyncio.run(main())
+
+
+def test_a_put_that_is_cancelled_is_not_in_the_tube() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("t", "limfifottl", capacity=1)
+            await tube.put("a")
+            putter = asyncio.create_task(tube.put("b", timeout=5))
+            await pause()
+            await (await tube.take(0)).ack()  # type: ignore[union-attr]
+            putter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await putter
+            statistics = await tube.statistics()
+            assert (statistics.tasks["total"], statistics.calls["put"]) == (0, 1)
+
+    asyncio.run(main())
+
+
+def test_a_put_that_is_cancelled_after_its_task_was_taken_stays() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("t", "limfifottl", capacity=1)
+            await tube.put("a")
+            putter = asyncio.create_task(tube.put("b", timeout=5))
+            await pause()
+            await (await tube.take(0)).ack()  # type: ignore[union-attr]
+            task = await tube.take(0)
+            putter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await putter
+            assert task is not None
+            await task.ack()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_loop_over_a_tube_in_a_forked_child_says_so() -> None:
+    said = run_alone("""
+        import os, tubes
+        tube = tubes.connect().create_tube("t")
+        tube.put(1)
+        if os.fork() == 0:
+            try:
+                for task in tube: pass
+            except tubes.QueueForked:
+                print("forked", flush=True)
+            os._exit(0)
+        os.wait()
+    """)
+    assert said == "forked"
+
+
+def test_loops_that_are_closed_under_their_takers_leave_no_waiter_behind() -> None:
+    """The garbage collector runs at every allocation: it ends what waited in the middle of other verbs."""
+    said = run_alone("""
+        import asyncio, gc, time, tubes
+        queue = tubes.connect("memory://n")
+        tube = queue.create_tube("t")
+
+        def job():
+            loop = asyncio.new_event_loop()
+            async def go():
+                mine = await (await tubes.aio.connect("memory://n").tube("t")).take(0)
+                other = await tubes.aio.connect("memory://n").tube("t")
+                loop.create_task(other.take())
+                await asyncio.sleep(0)
+            loop.run_until_complete(go())
+            loop.close()
+
+        import logging; logging.disable()
+        gc.set_threshold(2)
+        for number in range(100):
+            job()
+            tube.put(number)
+            tube.take(0).ack()
+        gc.collect()
+        while tube.statistics().waiting:
+            time.sleep(0.001)
+        print(tube.statistics().tasks["total"])
+    """)
+    assert said == "0"
+
+
+def test_a_loop_over_a_tube_that_is_garbage_gives_its_task_back() -> None:
+    said = run_alone("""
+        import gc, time, tubes
+        queue = tubes.connect()
+        tube = queue.create_tube("t")
+
+        class Worker:
+            def __init__(self):
+                self.me = self
+                self.tasks = iter(tube)
+                self.task = next(self.tasks)
+
+        gc.set_threshold(5)
+        for number in range(300):
+            tube.put(number)
+            Worker()
+        gc.collect()
+        while tube.statistics().tasks["taken"]:
+            time.sleep(0.001)
+        print(tube.statistics().tasks["ready"])
+    """)
+    assert said == "300"
+
+
+def test_an_interrupt_leaves_the_store_unlocked() -> None:
+    said = run_alone("""
+        import _thread, signal, threading, time, tubes
+        queue = tubes.connect()
+        tube = queue.create_tube("t")
+
+        def poke():
+            for _ in range(2000):
+                time.sleep(0.0005)
+                _thread.interrupt_main()
+
+        def work():
+            while poker.is_alive():
+                tube.put(1)
+                if task := tube.take(0):
+                    task.ack()
+
+        poker = threading.Thread(target=poke)
+        hits = 0
+        try:
+            poker.start()
+            while poker.is_alive():
+                try:
+                    work()
+                except KeyboardInterrupt:
+                    hits += 1
+                    if queue._member.store.lock.locked():
+                        break
+        except KeyboardInterrupt:
+            pass
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        poker.join()
+        print("locked" if queue._member.store.lock.locked() else "interrupted" if hits else "in peace")
+    """)
+    assert said == "interrupted"
+
+
+def test_a_queue_that_listens_is_forgotten_like_any_other() -> None:
+    clock = tubes.testing.ManualClock()
+    with tubes.connect("memory://", clock=clock, session_ttl=0) as queue:
+        tube = queue.create_tube("t")
+        tube.put("x")
+        other = queue.session()
+        mine = other.tube("t")
+        mine.on_task_change(lambda task, event: None)
+        assert mine.take(0) is not None
+        gone = weakref.ref(other)
+        del other, mine
+        gc.collect()
+        assert gone() is None
+        with tube.taking(timeout=30) as task:
+            assert task.data == "x"
+
+
+def test_an_asyncio_listener_whose_loop_has_ended_hears_and_keeps_nothing(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"memory://ended-{os.getpid()}"
+    tube = tubes.connect(name).create_tube("t")
+    kept: list[Any] = []
+
+    async def main() -> None:
+        kept.append(mine := await tubes.aio.connect(name).tube("t"))
+        await mine.on_task_change(lambda task, event: None)
+
+    asyncio.run(main())
+    data = Data()
+    tube.put(data)
+    tube.take(0).ack()  # type: ignore[union-attr]
+    gone = weakref.ref(data)
+    del data
+    gc.collect()
+    assert gone() is None
+    assert not caplog.records
+
+
+class Data:
+    """Something that can be watched going away."""
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
+@pytest.mark.parametrize("options", [{}, {"ttl": 1000, "ttr": 100}], ids=["plain", "timed"])
+def test_a_task_that_is_gone_does_not_keep_its_data(queue: tubes.Queue, driver: str, options: dict[str, Any]) -> None:
+    if options and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has no ttl")
+    tube = queue.create_tube("t", driver, **options)
+    seen = []
+    for verb in (tube.delete, lambda id: tube.bury(id) and tube.delete(id)):
+        for _ in range(50):
+            data = Data()
+            seen.append(weakref.ref(data))
+            verb(tube.put(data).id)
+            del data
+    gc.collect()
+    assert not [one for one in seen if one() is not None]
+
+
+def test_deadlines_of_tasks_that_are_gone_are_forgotten(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("t", "fifottl")
+    for number in range(5000):
+        tube.put(None, ttl=10 + number * 100)
+    while task := tube.take(0):
+        task.ack()
+    timers = tube._port.home.engine.timers
+    assert len(timers._slots) < 200
+    assert len(timers._starts) < 200
+
+
+def test_alarms_that_were_set_anew_are_forgotten(clock: tubes.testing.ManualClock) -> None:
+    with tubes.connect(clock=clock) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put("far", delay=86400)
+        tube.on_task_change(lambda task, event: None)
+        for number in range(2000):
+            tube.put(number, delay=1)
+            clock.advance(1)
+            tube.take(0).ack()  # type: ignore[union-attr]
+        assert len(clock._schedule._moments) < 400
