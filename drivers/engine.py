@@ -6,13 +6,14 @@ calls it runs `expire` first, so that what is due by `now` has happened before t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
 
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import Entry, Hold
+from tubes.drivers.invariants import check, mend
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import NO_LANE
@@ -70,13 +71,17 @@ class Engine:
         self._lane_option: Final = driver.lane or ""
         #: Whether any task ever had a ttl, ttr or delay; until then time plays no part.
         self.ticking = self._ttl is not None or self._ttr is not None
-        self._next_id = 0
-        self._turns = 0
+        #: What the next put and the next take will be numbered.
+        self.next_id = 0
+        self.next_turn = 1
         self._clear()
 
     def _clear(self) -> None:
-        newest_first = self._signs[1] < 0
         self.tasks: dict[int, Entry] = {}
+        self._clear_indexes()
+
+    def _clear_indexes(self) -> None:
+        newest_first = self._signs[1] < 0
         self.timers = Timers()
         self._delayed = 0
         self._offers = Ready(newest_first=newest_first)
@@ -94,7 +99,6 @@ class Engine:
         was = entry.state
         if was is not step.was:
             raise KeyError(step.event, was)
-        step.uses += 1
         to = step.to
         lane = entry.lane
         # Leave.
@@ -112,8 +116,9 @@ class Engine:
             del self._buried[entry.rank]
         elif was is _DELAYED:
             self._delayed -= 1
-        # Enter.
+        # Enter. What tells that the task has moved comes at once and before all else: `mend` goes by it.
         entry.state = to
+        step.uses += 1
         if to is _READY:
             if lane is None:
                 self._offers.push(entry)
@@ -184,7 +189,7 @@ class Engine:
         """The end of a session: what it holds is released, in the order of the ids."""
         for _, entry in sorted(hold.items()):
             self._go(entry, "release")
-        del self._holds[id(hold)]
+        self._holds.pop(id(hold), None)
 
     @property
     def taken(self) -> int:
@@ -198,7 +203,7 @@ class Engine:
 
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""
-        id = self._next_id
+        id = self.next_id
         entry = Entry()
         entry.id = entry.rank = id
         entry.data = data
@@ -217,13 +222,14 @@ class Engine:
                 entry.set_times(ttl, ttr, delay)
         if self._ranks:
             self._rank(entry, options)
+        # Up to here nothing has changed, whatever a hook has raised.
+        self.next_id = id + 1
         if self._lanes is not None:
             entry.utube = name = options.get(self._lane_option)
             if name is None:
                 name = NO_LANE
             entry.lane = lane = self._lanes.by_name.get(name) or self._lanes.make(name)
             lane.living += 1
-        self._next_id = id + 1
         self.tasks[id] = entry
         self._move(entry, self._put_delayed if delay else self._put)
         return entry
@@ -245,7 +251,8 @@ class Engine:
         """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
         entry = self._offers.pop()
         if entry is not None:
-            self._turns = entry.turn = self._turns + 1
+            entry.turn = turn = self.next_turn
+            self.next_turn = turn + 1
             entry.attempts += 1
             if self.ticking:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
@@ -360,32 +367,12 @@ class Engine:
             "total": total,
         }
 
+    # -- keeping order ---------------------------------------------------------------------------------------------
+
+    def mend(self) -> None:
+        """After a verb was broken off in the middle: every task has moved or has not, and counts as such. O(n)."""
+        mend(self)
+
     def _check(self) -> None:
         """Assert what must hold between any two verbs. For tests; cost: O(n)."""
-        by_state: dict[State | None, list[Entry]] = {state: [] for state in State}
-        for id, entry in self.tasks.items():
-            assert entry.id == id
-            by_state[entry.state].append(entry)
-        assert not by_state[_DONE]
-        assert len(by_state[_TAKEN]) == self.taken
-        assert len(by_state[_DELAYED]) == self._delayed
-        assert by_state[_BURIED] == sorted(self._buried.values(), key=lambda entry: entry.id)
-        for entry in self.tasks.values():
-            assert (entry.hold is not None) == (entry.state is _TAKEN)
-            assert entry.hold is None or entry.hold[entry.id] is entry
-            assert (entry.index is not None) == (entry.state is _READY)
-            assert not self.timed or entry.due == NEVER or self.timers.soonest <= entry.queued <= entry.due
-        self._check_offers(by_state[_READY], by_state[_TAKEN])
-
-    def _check_offers(self, ready: Iterable[Entry], taken: Iterable[Entry]) -> None:
-        offered = {entry.id for entry in ready if entry.index is self._offers}
-        if self._lanes is None:
-            assert offered == {entry.id for entry in ready}
-            return
-        busy = [entry.lane for entry in taken]
-        assert len(busy) == len(set(busy)), "two taken tasks in one lane"
-        best: dict[Any, Entry] = {}
-        for entry in ready:
-            if entry.lane not in busy and (entry.lane not in best or entry.rank < best[entry.lane].rank):
-                best[entry.lane] = entry
-        assert offered == {entry.id for entry in best.values()}
+        check(self)

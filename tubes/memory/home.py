@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -13,12 +14,13 @@ from tubes.alarms import Alarm
 from tubes.clock import soon
 from tubes.drivers.engine import Engine
 from tubes.drivers.moves import State
-from tubes.task import snapshot
+from tubes.errors import TubesError
+from tubes.task import Facts, snapshot
+from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Entry
-    from tubes.errors import TubesError
     from tubes.memory.port import Port
     from tubes.memory.store import MemoryStore
     from tubes.waiters import Waiter
@@ -55,25 +57,32 @@ class Home:
         """Serve whoever waits, in order of arrival, and see to it that the next deadline is kept. Under the lock."""
         engine = self.engine
         takers = self.takers
-        while True:
-            if engine.timers.soonest <= now:
-                engine.expire(now)
-            if self.putters:
-                self._let_in(now)
-            while takers:
-                waiter = next(iter(takers))
-                if not waiter.lost():
-                    entry = engine.take(now, waiter.owner.hold)
-                    if entry is None:
-                        break
-                    owner = waiter.owner
-                    waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.ticking)
-                    if not waiter.wake():
-                        engine.untake(now, entry)
-                del takers[waiter]
-                waiter.owner.waiters.discard(waiter)
-            if engine.timers.soonest > now and (not self.putters or engine.full):
-                break
+        turn = 0
+        try:
+            while True:
+                if engine.timers.soonest <= now:
+                    engine.expire(now)
+                if self.putters:
+                    self._let_in(now)
+                while takers:
+                    waiter = next(iter(takers))
+                    if not waiter.lost():
+                        turn = engine.next_turn
+                        entry = engine.take(now, waiter.owner.hold)
+                        if entry is None:
+                            break
+                        owner = waiter.owner
+                        waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.ticking)
+                        turn = 0
+                        if not waiter.wake():
+                            engine.untake(now, entry)
+                    del takers[waiter]
+                    waiter.owner.waiters.discard(waiter)
+                if engine.timers.soonest > now and (not self.putters or engine.full):
+                    break
+        except BaseException as error:
+            self._mend(error, turn=turn)
+            raise
         self.watched = bool(takers or self.putters or engine.listener)
         if self.watched:
             self._set_alarm()
@@ -81,17 +90,53 @@ class Home:
     def _let_in(self, now: int) -> None:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
         while self.putters and not self.engine.full:
-            waiter, _ = self.putters.popitem(last=False)
-            waiter.owner.waiters.discard(waiter)
-            if waiter.lost():
-                continue
-            try:
-                waiter.answer = waiter.owner.show(self.engine.put(now, *waiter.request))
-            except Exception as error:
-                waiter.answer = error
-            waiter.wake()
+            waiter = next(iter(self.putters))
+            if not waiter.lost():
+                id = self.engine.next_id
+                try:
+                    waiter.answer = waiter.owner.show(self.engine.put(now, *waiter.request))
+                except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
+                    self._mend(error, id=id)
+                    raise
+                except Exception as error:
+                    self._mend(error, id=id)
+                    waiter.answer = error
+                waiter.wake()
+            self.strike(waiter)
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
+
+    def recover(self, error: BaseException, *, turn: int = 0, id: int = -1) -> None:
+        """A verb was broken off by an error, perhaps in the middle of a move. Under the lock.
+
+        A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine is mended;
+        `turn` and `id` name the take and the put of which the caller will not hear: they are undone.
+        """
+        if self._mend(error, turn=turn, id=id):
+            self.settle(self.store.clock.micros())
+
+    def _mend(self, error: BaseException, *, turn: int = 0, id: int = -1) -> bool:
+        engine = self.engine
+        if isinstance(error, TubesError) or id == engine.next_id:
+            return False
+        engine.mend()
+        now = self.store.clock.micros()
+        for entry in [entry for entry in engine.tasks.values() if turn and entry.turn == turn]:
+            if entry.state is State.TAKEN:
+                engine.untake(now, entry)
+            else:  # It was numbered, and had not moved yet.
+                entry.attempts -= 1
+        new = engine.tasks.get(id)
+        if new is not None and new.turn == 0 and new.state in (State.READY, State.DELAYED):
+            engine.unput(now, new)
+        # Who was answered, but perhaps not woken.
+        for line in (self.takers, self.putters):
+            for waiter in [waiter for waiter in line if waiter.answer is not PENDING]:
+                self.strike(waiter)
+                with suppress(RuntimeError):  # It was woken.
+                    if not waiter.wake() and isinstance(waiter.answer, Facts):
+                        self.undo(waiter.answer, is_put=waiter.request is not None)
+        return True
 
     def _set_alarm(self) -> None:
         """Somebody would notice: be called when the next deadline comes."""
@@ -162,11 +207,11 @@ class Home:
         line.pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
 
-    def undo(self, waiter: Waiter, id: int, turn: int) -> None:
-        """Undo what a waiter was given and did not get: its take, or its put if nobody took it yet. Under the lock."""
-        entry = self.engine.tasks.get(id)
-        if entry is not None and entry.turn == turn:
-            if waiter.request is None:
+    def undo(self, task: Facts, *, is_put: bool) -> None:
+        """Undo what a caller did not get: its take, or its put if nobody took it yet. Under the lock."""
+        entry = self.engine.tasks.get(task.id)
+        if entry is not None and entry.turn == task._turn:
+            if not is_put:
                 if entry.hold is not None:
                     self.engine.untake(self.store.clock.micros(), entry)
             elif entry.state in (State.READY, State.DELAYED):

@@ -57,6 +57,8 @@ class Port(Generic[F]):
         return snapshot(self.kind, self.tube, entry, self._engine.ticking)
 
     # -- the three verbs of every program's inner loop: written out, since a call costs what they cost ---------------
+    # An interrupt may come at any moment. Under the lock `recover` puts in order what it has left half done; what was
+    # done when it came, after the lock was released or by a listener, `_retract` undoes.
 
     def put(self, data: Any, options: dict[str, Any]) -> F | None:
         """Add a task; None if there is no room."""
@@ -66,46 +68,62 @@ class Port(Generic[F]):
             options = engine.driver.check_put(options)
         if self.codec is not None:
             data = encode(self.codec, data)
+        task: F | None = None
+        id = -1
         try:
             with self._store.lock:
-                if self.gone is not None:
-                    raise self.gone()
-                now = self._micros()
-                if engine.ticking and engine.timers.soonest <= now:
-                    home.settle(now)
-                if engine.capacity and engine.full:
-                    return None
-                task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.ticking)
-                if home.watched:
-                    home.settle(now)
-                return task
-        finally:
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = self._micros()
+                    if engine.ticking and engine.timers.soonest <= now:
+                        home.settle(now)
+                    if not engine.capacity or not engine.full:
+                        id = engine.next_id
+                        task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.ticking)
+                        if home.watched:
+                            home.settle(now)
+                except BaseException as error:
+                    home.recover(error, id=id)
+                    raise
             if home.events:
                 home.tell()
+            return task
+        except BaseException:
+            self._retract(task, is_put=True)
+            raise
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
         home = self.home
         engine = self._engine
+        task: F | None = None
+        turn = 0
         try:
             with self._store.lock:
-                if self.gone is not None:
-                    raise self.gone()
-                now = 0
-                if engine.ticking:
-                    now = self._micros()
-                    if engine.timers.soonest <= now:
-                        home.settle(now)
-                entry = engine.take(now, self.hold)
-                if entry is None:
-                    return None
-                task = snapshot(self.kind, self.tube, entry, engine.ticking)
-                if home.watched:
-                    home.settle(now or self._micros())
-                return task
-        finally:
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = 0
+                    if engine.ticking:
+                        now = self._micros()
+                        if engine.timers.soonest <= now:
+                            home.settle(now)
+                    turn = engine.next_turn
+                    entry = engine.take(now, self.hold)
+                    if entry is not None:
+                        task = snapshot(self.kind, self.tube, entry, engine.ticking)
+                        if home.watched:
+                            home.settle(now or self._micros())
+                except BaseException as error:
+                    home.recover(error, turn=turn)
+                    raise
             if home.events:
                 home.tell()
+            return task
+        except BaseException:
+            self._retract(task, is_put=False)
+            raise
 
     def ack(self, task: Any) -> F:
         """A held task is done."""
@@ -113,26 +131,39 @@ class Port(Generic[F]):
         engine = self._engine
         try:
             with self._store.lock:
-                if self.gone is not None:
-                    raise self.gone()
-                now = 0
-                if engine.ticking:
-                    now = self._micros()
-                    if engine.timers.soonest <= now:
-                        home.settle(now)
-                entry: Any = task._record if task.__class__ is self.kind else None
-                if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
-                    entry = engine.held(self.hold, *self._refer(task))
-                engine.ack(now, entry)
-                done = snapshot(self.kind, self.tube, entry, engine.ticking)
-                if isinstance(task, Facts):
-                    task._turn = SETTLED
-                if home.watched:
-                    home.settle(now or self._micros())
-                return done
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = 0
+                    if engine.ticking:
+                        now = self._micros()
+                        if engine.timers.soonest <= now:
+                            home.settle(now)
+                    entry: Any = task._record if task.__class__ is self.kind else None
+                    if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
+                        entry = engine.held(self.hold, *self._refer(task))
+                    engine.ack(now, entry)
+                    done = snapshot(self.kind, self.tube, entry, engine.ticking)
+                    if isinstance(task, Facts):
+                        task._turn = SETTLED
+                    if home.watched:
+                        home.settle(now or self._micros())
+                    return done
+                except BaseException as error:
+                    home.recover(error)
+                    raise
         finally:
             if home.events:
                 home.tell()
+
+    def _retract(self, task: F | None, *, is_put: bool) -> None:
+        """Undo a put or a take whose caller gets an error for an answer."""
+        home = self.home
+        if task is not None:
+            with self._store.lock:
+                home.undo(task, is_put=is_put)
+                home.settle(self._micros())
+        home.tell()
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 
@@ -141,17 +172,21 @@ class Port(Generic[F]):
         home = self.home
         try:
             with self._store.lock:
-                if self.gone is not None:
-                    raise self.gone()
-                now = self._micros()
-                if self._engine.timers.soonest <= now:
-                    home.settle(now)
-                answer = act(self._engine, now)
-                if isinstance(answer, Entry):
-                    answer = self.show(answer)
-                if home.watched:
-                    home.settle(now)
-                return answer
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = self._micros()
+                    if self._engine.timers.soonest <= now:
+                        home.settle(now)
+                    answer = act(self._engine, now)
+                    if isinstance(answer, Entry):
+                        answer = self.show(answer)
+                    if home.watched:
+                        home.settle(now)
+                    return answer
+                except BaseException as error:
+                    home.recover(error)
+                    raise
         finally:
             if home.events:
                 home.tell()
@@ -303,12 +338,16 @@ class Port(Generic[F]):
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
         home = self.home
         with self._store.lock:
-            home.strike(waiter)
-            answer = waiter.answer
-            if undo and isinstance(answer, Facts):
-                home.undo(waiter, answer.id, answer._turn)
-            if home.watched:
-                home.settle(self._micros())
+            try:
+                home.strike(waiter)
+                answer = waiter.answer
+                if undo and isinstance(answer, Facts):
+                    home.undo(answer, is_put=waiter.request is not None)
+                if home.watched:
+                    home.settle(self._micros())
+            except BaseException as error:
+                home.recover(error)
+                raise
         home.tell()
         return None if answer is PENDING else answer
 

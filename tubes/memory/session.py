@@ -53,14 +53,16 @@ class Session:
 
     def leave(self, now: int, *, lost: bool = False) -> list[Home]:
         """One connection less; without any the session ends, at once or after its lease. Answers the tubes to tell."""
+        homes: list[Home] = []
+        if self.members == 1:
+            if lost and self.lease:
+                self._ends_at = now + self.lease
+                self._alarm.set(self._ends_at)
+            else:
+                homes = self._end(now)
+        # Last, so that it can be done again if it was interrupted.
         self.members -= 1
-        if self.members:
-            return []
-        if lost and self.lease:
-            self._ends_at = now + self.lease
-            self._alarm.set(self._ends_at)
-            return []
-        return self._end(now)
+        return homes
 
     def call_soon(self) -> None:
         """Have the alarm thread look after lost connections. Safe in the middle of anything."""
@@ -180,14 +182,21 @@ class Member:
         with self.store.lock:
             if self.closed is not None:
                 return
-            self.closed = _closed
-            for home, port in self._ports.items():
-                port.gone = _closed
-                home.dismiss(set(port.waiters), _closed)
-                home.listen(port, None)
-                home.ports.discard(port)
-            homes = self.session.leave(self.store.clock.micros(), lost=lost)
-            self._ports.clear()
+            try:
+                self.closed = _closed
+                for home, port in self._ports.items():
+                    port.gone = _closed
+                    home.dismiss(set(port.waiters), _closed)
+                    home.listen(port, None)
+                    home.ports.discard(port)
+                homes = self.session.leave(self.store.clock.micros(), lost=lost)
+                self._ports.clear()
+            except BaseException as error:
+                # It was interrupted, and can be closed again.
+                self.closed = None
+                for home in self.session.holds:
+                    home.recover(error)
+                raise
         for home in homes:
             home.tell()
 

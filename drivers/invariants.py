@@ -1,0 +1,94 @@
+"""What must hold between any two verbs of an engine: how to check it, and how to bring it about again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tubes.drivers.moves import State
+from tubes.drivers.options import NO_LANE
+from tubes.drivers.timers import NEVER
+
+if TYPE_CHECKING:
+    from tubes.drivers.engine import Engine
+    from tubes.drivers.entry import Entry
+
+_READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
+
+
+def mend(engine: Engine) -> None:
+    """Make all indexes anew from what the tasks themselves say: their state, holder, lane and deadlines."""
+    for hold in engine._holds.values():
+        hold.clear()
+    engine._clear_indexes()
+    for entry in list(engine.tasks.values()):
+        if entry.state is _TAKEN and entry.hold is None:
+            entry.state = _READY
+        if entry.state is None or entry.state is _DONE:  # It was just coming in, or going out.
+            del engine.tasks[entry.id]
+        else:
+            _enter(engine, entry)
+    # Only now it is known which lanes are busy.
+    for entry in engine.tasks.values():
+        if entry.state is _READY:
+            if entry.lane is None:
+                engine._offers.push(entry)
+            else:
+                entry.lane.push(entry)
+
+
+def _enter(engine: Engine, entry: Entry) -> None:
+    """Note an entry everywhere but among the ready ones."""
+    entry.index = None
+    if engine._lanes is not None:
+        name = NO_LANE if entry.utube is None else entry.utube
+        entry.lane = engine._lanes.by_name.get(name) or engine._lanes.make(name)
+        entry.lane.living += 1
+        entry.lane.taken = entry.lane.taken or entry.state is _TAKEN
+    if entry.state is _TAKEN:
+        entry.hold[entry.id] = entry  # type: ignore[index]
+    else:
+        entry.hold = None
+    if entry.state is _BURIED:
+        engine._buried[entry.rank] = entry
+    elif entry.state is _DELAYED:
+        engine._delayed += 1
+    if engine.timed:
+        due = entry.until if entry.state is _TAKEN or entry.state is _DELAYED else entry.dead
+        if entry.state is _TAKEN and engine._ends_taken:
+            due = min(due, entry.dead)
+        entry.due, entry.queued = due, NEVER
+        if due != NEVER:
+            engine.timers.add(entry, due, len(engine.tasks))
+
+
+def check(engine: Engine) -> None:
+    """Assert it."""
+    by_state: dict[State | None, list[Entry]] = {state: [] for state in State}
+    for id, entry in engine.tasks.items():
+        assert entry.id == id
+        by_state[entry.state].append(entry)
+    assert not by_state[_DONE]
+    assert len(by_state[_TAKEN]) == engine.taken
+    assert len(by_state[_DELAYED]) == engine._delayed
+    assert by_state[_BURIED] == sorted(engine._buried.values(), key=lambda entry: entry.id)
+    for entry in engine.tasks.values():
+        assert (entry.hold is not None) == (entry.state is _TAKEN)
+        assert entry.hold is None or entry.hold[entry.id] is entry
+        assert (entry.index is not None) == (entry.state is _READY)
+        assert not engine.timed or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
+    _check_offers(engine, by_state[_READY], by_state[_TAKEN])
+
+
+def _check_offers(engine: Engine, ready: Iterable[Entry], taken: Iterable[Entry]) -> None:
+    offered = {entry.id for entry in ready if entry.index is engine._offers}
+    if engine._lanes is None:
+        assert offered == {entry.id for entry in ready}
+        return
+    busy = [entry.lane for entry in taken]
+    assert len(busy) == len(set(busy)), "two taken tasks in one lane"
+    best: dict[Any, Entry] = {}
+    for entry in ready:
+        if entry.lane not in busy and (entry.lane not in best or entry.rank < best[entry.lane].rank):
+            best[entry.lane] = entry
+    assert offered == {entry.id for entry in best.values()}

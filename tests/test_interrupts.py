@@ -1,0 +1,194 @@
+"""A verb that is interrupted, at whatever moment, has happened or has not: no task is lost or stranded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+import tubes.aio
+
+DRIVERS = ["fifo", "fifottl", "limfifottl", "utube", "utubettl"]
+TASKS = 6
+# More moments than any verb has.
+MANY = 2000
+
+
+def interrupted(verb: Callable[[], object], moment: int) -> bool:
+    """Run a verb, with a KeyboardInterrupt at its n-th moment at which one can come; False if it has no more of them.
+
+    An interrupt comes where a Python function begins or a built-in one has returned.
+    """
+    left = moment
+
+    def watch(frame: Any, event: str, argument: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left < 0:  # Whatever a profiler raises ends its work.
+                raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(watch)
+        verb()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def check(tube: tubes.Tube) -> dict[str, int]:
+    """The tube's counts, once its indexes were found to be in order."""
+    tube._port.home.engine._check()
+    return tube.statistics().tasks
+
+
+def moments(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
+    """For every moment a tube with some tasks, in which one lane has two."""
+    options: dict[str, Any] = {"ttl": 1000, "ttr": 100} if "ttl" in driver else {}
+    for moment in range(MANY):
+        with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+            tube = queue.create_tube("t", driver, **options)
+            for number in range(TASKS):
+                tube.put(number, **({"utube": str(number // 2)} if "utube" in driver else {}))
+            yield moment, queue, tube
+    raise AssertionError("this verb has no end")
+
+
+def drained(tube: tubes.Tube) -> list[int]:
+    """What can be taken, one after the other."""
+    return [task.ack().data for task in iter(lambda: tube.take(0), None)]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_take_was_none(driver: str) -> None:
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
+            assert moment > 5
+            return
+        assert check(tube)["taken"] == 0
+        assert tube.statistics().calls["take"] == 0
+        task = tube.take(0)
+        assert task is not None
+        assert task.attempts == 1
+        task.release()
+        assert drained(tube) == list(range(TASKS))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("options", [{}, {"delay": 5}], ids=["ready", "delayed"])
+def test_an_interrupted_put_was_none(driver: str, options: dict[str, Any]) -> None:
+    if options and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has no delay")
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.put("x", **options), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["total"] == TASKS
+        assert tube.statistics().calls["put"] == TASKS
+        assert tube.put("y").id >= TASKS
+        assert drained(tube) == [*range(TASKS), "y"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "touch", "release_all"])
+def test_an_interrupted_verb_of_a_taker_was_done_or_not(driver: str, verb: str) -> None:
+    if verb in ("bury", "touch") and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has no {verb}")
+    for moment, _, tube in moments(driver):
+        task = tube.take(0)
+        assert task is not None
+        act: dict[str, Callable[[], object]] = {
+            "touch": lambda task=task: task.touch(5),  # type: ignore[misc]
+            "release_all": tube.release_all,
+        }
+        if not interrupted(act.get(verb) or getattr(task, verb), moment):
+            return
+        counts, calls = check(tube), tube.statistics().calls
+        ended = calls["ack"] + calls["delete"]
+        assert counts["total"] == TASKS - ended
+        assert counts["taken"] == 1 - ended - calls["release"] - calls["bury"]
+        tube.release_all()
+        tube.kick(1)
+        assert drained(tube) == list(range(ended, TASKS))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["kick", "truncate"])
+def test_an_interrupted_verb_on_many_tasks_leaves_each_in_one_state(driver: str, verb: str) -> None:
+    for moment, _, tube in moments(driver):
+        for id in range(3):
+            tube.bury(id)
+        act = (lambda tube=tube: tube.kick(3)) if verb == "kick" else tube.truncate
+        if not interrupted(act, moment):
+            return
+        counts = check(tube)
+        assert counts["ready"] + counts["buried"] == counts["total"]
+        tube.kick(3)
+        assert drained(tube) == ([] if verb == "truncate" and not counts["total"] else list(range(TASKS)))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_close_that_was_interrupted_can_be_repeated(driver: str) -> None:
+    for moment, queue, tube in moments(driver):
+        other = queue.session()
+        mine = other.tube("t")
+        held = mine.take(0), mine.take(0)
+        assert None not in held
+        ended = not interrupted(other.close, moment)
+        check(tube)
+        other.close()
+        assert drained(tube) == list(range(TASKS))
+        if ended:
+            return
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupt_while_a_waiter_is_served_loses_neither_task_nor_waiter(driver: str) -> None:
+    url = f"memory://interrupted-{driver}-{os.getpid()}"
+    loop = asyncio.new_event_loop()
+
+    async def begin(tube: tubes.AsyncTube) -> asyncio.Task[tubes.AsyncTask | None]:
+        taking = asyncio.create_task(tube.take())
+        await asyncio.sleep(0)
+        return taking
+
+    async def hurry(taking: asyncio.Task[tubes.AsyncTask | None]) -> bool:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return taking.done()
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        theirs = loop.run_until_complete(tubes.aio.connect(url).tube("t"))
+        for moment in range(MANY):
+            taking = loop.run_until_complete(begin(theirs))
+            over = not interrupted(lambda: tube.put("x"), moment)
+            served = loop.run_until_complete(hurry(taking))
+            counts = check(tube)
+            assert counts["total"] == counts["taken"] == served
+            assert tube.statistics().waiting == 1 - served
+            if not served:
+                tube.put("y")
+            task = loop.run_until_complete(taking)
+            assert task is not None
+            loop.run_until_complete(task.ack())
+            if over:
+                break
+    loop.close()
+
+
+def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(task: object) -> float:
+        raise ArithmeticError
+
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", tubes.Driver("picky", rank=refuse))
+        monkeypatch.setattr(type(tube._port.home.engine), "mend", lambda engine: pytest.fail("mended"))
+        with pytest.raises(ArithmeticError):
+            tube.put("x")
