@@ -210,12 +210,16 @@ def test_an_interrupt_leaves_the_store_unlocked() -> None:
         queue = tubes.connect()
         tube = queue.create_tube("t")
 
+        working = threading.Event()
+
         def poke():
+            working.wait()
             for _ in range(2000):
                 time.sleep(0.0005)
                 _thread.interrupt_main()
 
         def work():
+            working.set()
             while poker.is_alive():
                 tube.put(1)
                 if task := tube.take(0):
