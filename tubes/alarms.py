@@ -43,7 +43,11 @@ class Alarm:
         """Ring at this moment, if that is sooner than the alarm is set to. Cheap when it is not."""
         if when < self.when:
             self.when = when
-            self._clock.schedule(when, self)
+            try:
+                self._clock.schedule(when, self)
+            except BaseException:
+                self.when = NEVER  # Not set: the next time it is tried again.
+                raise
 
     def silence(self) -> None:
         """Do not ring."""
@@ -105,8 +109,13 @@ class Ringer:
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
+                    # Noted first: a finalizer in the middle of the start must not start another one.
                     self._thread = threading.Thread(target=self._run, name="tubes-alarms", daemon=True)
-                    self._thread.start()
+                    try:
+                        self._thread.start()
+                    except Exception:  # No more threads, for now.
+                        self._thread = None
+                        raise
 
     def _run(self) -> None:
         schedule = Schedule()

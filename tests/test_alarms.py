@@ -1,0 +1,28 @@
+"""Alarms: that they ring, whatever has gone wrong before."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import tubes
+from tubes import clock
+from tubes.alarms import Ringer
+
+
+def test_alarms_ring_again_once_a_thread_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(clock, "_ringer", Ringer(clock.system_clock.micros))
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put("first", delay=0.01)
+        with monkeypatch.context() as shortage:
+            shortage.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                tube.take(30)
+        assert tube.statistics().waiting == 0
+        tube.put("second", delay=0.05)
+        assert [task.data for task in (tube.take(30), tube.take(30)) if task] == ["first", "second"]
