@@ -21,7 +21,6 @@ from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
 from tubes.errors import InvalidOption, NothingReady, QueueClosed, QueueForked, TaskNotTaken
-from tubes.memory.home import Home
 from tubes.memory.port import Port
 from tubes.memory.session import Member
 from tubes.statistics import Statistics
@@ -70,13 +69,15 @@ class AsyncQueue:
         **options: Any,
     ) -> AsyncTube:
         """See `Queue.create_tube`."""
-        self._member.check()
-        return self._tube(self._member.store.create(name, driver, if_not_exists, temporary, options))
+        request = (name, driver, if_not_exists, temporary, options)
+        tube: AsyncTube = self._member.create(AsyncTask, AsyncTube, *request).tube
+        return tube
 
     async def tube(self, name: str) -> AsyncTube:
         """See `Queue.tube`."""
         self._member.check()
-        return self._tube(self._member.store.find(name))
+        tube: AsyncTube = self._member.port(self._member.store.find(name), AsyncTask, AsyncTube).tube
+        return tube
 
     async def tubes(self) -> list[str]:
         """See `Queue.tubes`."""
@@ -112,10 +113,6 @@ class AsyncQueue:
     async def close(self) -> None:
         """See `Queue.close`."""
         self._member.close()
-
-    def _tube(self, home: Home) -> AsyncTube:
-        tube: AsyncTube = self._member.port(home, AsyncTask, AsyncTube).tube
-        return tube
 
     @property
     def closed(self) -> bool:

@@ -14,7 +14,6 @@ from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken
-from tubes.memory.home import Home
 from tubes.memory.port import Port
 from tubes.memory.session import Member
 from tubes.statistics import Statistics
@@ -82,13 +81,15 @@ class Queue:
         ...     queue.create_tube("crawl", "utubettl", ttr=60)
         <Tube 'crawl' (utubettl) of memory://>
         """
-        self._member.check()
-        return self._tube(self._member.store.create(name, driver, if_not_exists, temporary, options))
+        request = (name, driver, if_not_exists, temporary, options)
+        tube: Tube = self._member.create(Task, Tube, *request).tube
+        return tube
 
     def tube(self, name: str) -> Tube:
         """The tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
         self._member.check()
-        return self._tube(self._member.store.find(name))
+        tube: Tube = self._member.port(self._member.store.find(name), Task, Tube).tube
+        return tube
 
     def tubes(self) -> list[str]:
         """The names of all tubes, sorted."""
@@ -130,10 +131,6 @@ class Queue:
     def close(self) -> None:
         """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. Twice is fine."""
         self._member.close()
-
-    def _tube(self, home: Home) -> Tube:
-        tube: Tube = self._member.port(home, Task, Tube).tube
-        return tube
 
     @property
     def closed(self) -> bool:

@@ -6,12 +6,13 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
 from tubes.alarms import Alarm
 from tubes.clock import soon
-from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound
+from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound, TubeNotFound
 from tubes.memory.port import Port
 
 if TYPE_CHECKING:
@@ -124,10 +125,12 @@ class Member:
             raise QueueForked(parent=self._pid, child=os.getpid())
 
     def port(self, home: Home, kind: type[F], make_tube: Callable[[Port[F]], Any]) -> Port[F]:
-        """The port of this connection for a tube, made when it is first asked for."""
+        """The port of this connection for a tube, made when it is first asked for; the tube may be dropped by now."""
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
+            if self.store.homes.get(home.name) is not home:
+                raise TubeNotFound(name=home.name)
             port: Port[F] | None = self._ports.get(home)
             if port is None:
                 port = Port(self, home, self.session.hold(home))
@@ -135,6 +138,14 @@ class Member:
                 self._ports[home] = port
                 home.ports.add(port)
             return port
+
+    def create(self, kind: type[F], make_tube: Callable[[Port[F]], Any], *request: Any) -> Port[F]:
+        """The port for a tube that is created if need be; `request`: as for `MemoryStore.create`."""
+        self.check()
+        while True:
+            home = self.store.create(*request)
+            with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
+                return self.port(home, kind, make_tube)
 
     def forget(self, home: Home) -> None:
         """The tube was dropped. Under the lock."""

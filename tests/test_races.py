@@ -1,0 +1,45 @@
+"""Calls that meet at a bad moment: the other one comes between two steps of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tubes
+
+
+def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
+    """Have the next call of a method followed by something else, before its caller goes on."""
+    method = getattr(owner, name)
+
+    def call(*arguments: Any) -> Any:
+        answer = method(*arguments)
+        monkeypatch.setattr(owner, name, method)
+        other()
+        return answer
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def test_a_tube_that_is_dropped_while_it_is_looked_up_is_not_found(
+    queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = queue.create_tube("t")
+    with queue.session() as other:
+        meet(monkeypatch, queue._member.store, "find", tube.drop)
+        with pytest.raises(tubes.TubeNotFound):
+            other.tube("t")
+
+
+@pytest.mark.parametrize("if_not_exists", [False, True])
+def test_a_tube_that_is_dropped_while_it_is_created_is_created_again(
+    queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, if_not_exists: bool
+) -> None:
+    with queue.session() as other:
+        meet(monkeypatch, queue._member.store, "create", lambda: other.tube("t").drop())
+        tube = queue.create_tube("t", if_not_exists=if_not_exists)
+    tube.put("x")
+    assert queue.tubes() == ["t"]
+    assert queue.tube("t").take(0) is not None
