@@ -17,7 +17,9 @@ class Registry:
     def register(self, driver: Driver) -> None:
         """Add a driver. Adding an equal one again does nothing; another one under its name is refused."""
         self.admit(driver)
-        self._drivers[driver.name] = driver
+        # In one step: another thread may register its own after the look at what is there.
+        if self._drivers.setdefault(driver.name, driver) != driver:
+            raise DriverExists(name=driver.name)
 
     def admit(self, driver: Driver) -> None:
         """Raise what `register` would raise, and add nothing."""

@@ -43,3 +43,13 @@ def test_a_tube_that_is_dropped_while_it_is_created_is_created_again(
     tube.put("x")
     assert queue.tubes() == ["t"]
     assert queue.tube("t").take(0) is not None
+
+
+def test_of_two_drivers_that_are_registered_at_a_time_under_one_name_one_is_refused(
+    queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oldest, newest = tubes.Driver("mine", order="id"), tubes.Driver("mine", order="-id")
+    meet(monkeypatch, queue._member.store.registry, "admit", lambda: queue.register_driver(oldest))
+    with pytest.raises(tubes.DriverExists):
+        queue.register_driver(newest)
+    assert queue.create_tube("t", "mine").driver == oldest
