@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import tubes
+from tubes.conformance.faces import Face
 
 
 def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
@@ -53,3 +55,14 @@ def test_of_two_drivers_that_are_registered_at_a_time_under_one_name_one_is_refu
     with pytest.raises(tubes.DriverExists):
         queue.register_driver(newest)
     assert queue.create_tube("t", "mine").driver == oldest
+
+
+def test_statistics_of_all_tubes_leave_out_one_that_is_dropped_meanwhile(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"memory://vanishing-{face.name}-{os.getpid()}"
+    with tubes.connect(url) as other, face.connect(url) as queue:
+        for name in ("a", "b", "c"):
+            other.create_tube(name)
+        meet(monkeypatch, getattr(queue, "inner", queue)._member, "names", other.tube("b").drop)
+        assert list(queue.statistics()) == ["a", "c"]

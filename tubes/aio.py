@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, overload
 from uuid import UUID
@@ -20,7 +20,7 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
-from tubes.errors import InvalidOption, NothingReady, QueueClosed, QueueForked, TaskNotTaken
+from tubes.errors import InvalidOption, NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
 from tubes.memory.port import Port
 from tubes.memory.session import Member
 from tubes.statistics import Statistics
@@ -91,7 +91,11 @@ class AsyncQueue:
         """See `Queue.statistics`."""
         if name is not None:
             return await (await self.tube(name)).statistics()
-        return {name: await self.statistics(name) for name in await self.tubes()}
+        found: dict[str, Statistics] = {}
+        for name in await self.tubes():
+            with suppress(TubeNotFound):  # It was dropped meanwhile.
+                found[name] = await self.statistics(name)
+        return found
 
     async def session(self) -> AsyncQueue:
         """See `Queue.session`."""

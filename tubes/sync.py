@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, overload
 from uuid import UUID
@@ -13,7 +13,7 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
 from tubes.memory.port import Port
 from tubes.memory.session import Member
 from tubes.statistics import Statistics
@@ -103,7 +103,11 @@ class Queue:
         """The `Statistics` of one tube, or without a name those of all by name. Raises `TubeNotFound`."""
         if name is not None:
             return self.tube(name).statistics()
-        return {name: self.tube(name).statistics() for name in self.tubes()}
+        found: dict[str, Statistics] = {}
+        for name in self.tubes():
+            with suppress(TubeNotFound):  # It was dropped meanwhile.
+                found[name] = self.tube(name).statistics()
+        return found
 
     def session(self) -> Queue:
         """Another session on the same queue; it is closed by itself."""
