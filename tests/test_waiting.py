@@ -201,6 +201,29 @@ def test_a_loop_that_is_closed_under_its_takers_takes_nothing() -> None:
     del kept, waiting
 
 
+def test_a_loop_that_is_closed_under_its_putters_puts_nothing() -> None:
+    url = f"memory://closed-loop-of-a-putter-{os.getpid()}"
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[Any, asyncio.Task[Any]]:
+        queue = tubes.aio.connect(url)
+        putting = asyncio.create_task((await queue.tube("t")).put("ghost", timeout=60))
+        await asyncio.sleep(0)
+        return queue, putting
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "limfifottl", capacity=1)
+        tube.put("x")
+        kept, putting = loop.run_until_complete(begin())
+        loop.close()
+        with tube.taking(0) as task:
+            assert task.data == "x"
+        statistics = tube.statistics()
+        assert (statistics.tasks["total"], statistics.calls["put"], statistics.waiting) == (0, 1, 0)
+    putting._log_destroy_pending = False  # type: ignore[attr-defined]
+    del kept, putting
+
+
 def test_an_interrupted_take_leaves_its_task_in_the_tube() -> None:
     program = """
 import os, signal, threading, time, tubes

@@ -93,15 +93,18 @@ class Home:
             waiter = next(iter(self.putters))
             if not waiter.lost():
                 id = self.engine.next_id
+                entry = None
                 try:
-                    waiter.answer = waiter.owner.show(self.engine.put(now, *waiter.request))
+                    entry = self.engine.put(now, *waiter.request)
+                    waiter.answer = waiter.owner.show(entry)
                 except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
                     self._mend(error, id=id)
                     raise
                 except Exception as error:
                     self._mend(error, id=id)
                     waiter.answer = error
-                waiter.wake()
+                if not waiter.wake() and entry is not None:
+                    self.engine.unput(now, entry)
             self.strike(waiter)
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
