@@ -17,7 +17,8 @@ import pytest
 
 import tubes
 import tubes.aio
-from tubes.conformance.faces import Face
+from tubes.conformance.faces import Face, SyncFace
+from tubes.drivers import Ranked
 
 
 def left_over(tube: tubes.Tube) -> int:
@@ -222,6 +223,24 @@ def test_a_loop_that_is_closed_under_its_putters_puts_nothing() -> None:
         assert (statistics.tasks["total"], statistics.calls["put"], statistics.waiting) == (0, 1, 0)
     putting._log_destroy_pending = False  # type: ignore[attr-defined]
     del kept, putting
+
+
+def test_a_hook_that_wants_to_leave_the_program_reaches_the_waiting_put_only(queue: tubes.Queue) -> None:
+    def leave(task: Ranked) -> float:
+        if task.pri:
+            raise SystemExit("no")
+        return 0
+
+    driver = tubes.Driver("leaving", options={"capacity", "timeout", "pri"}, rank=leave)
+    tube = queue.create_tube("t", driver, capacity=1)
+    tube.put("x")
+    task = tube.take(0)
+    refused = SyncFace().begin(tube, "put", "refused", pri=1, timeout=60)
+    assert task is not None
+    assert task.ack().state == "-"
+    with pytest.raises(SystemExit):
+        refused.result(10)
+    assert tube.put("y") is not None
 
 
 def test_an_interrupted_take_leaves_its_task_in_the_tube() -> None:

@@ -146,7 +146,7 @@ def _outcome(waiter: Waiter, desk: Desk) -> Any:
     answer = waiter.answer
     if answer is PENDING:
         answer = desk.withdraw(waiter, undo=False)
-    if isinstance(answer, Exception):
+    if isinstance(answer, BaseException):
         raise answer
     return answer
 

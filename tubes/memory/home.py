@@ -100,7 +100,7 @@ class Home:
                 except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
                     self._mend(error, id=id)
                     raise
-                except Exception as error:
+                except BaseException as error:
                     self._mend(error, id=id)
                     waiter.answer = error
                 if not waiter.wake() and entry is not None:
