@@ -17,6 +17,7 @@ import pytest
 
 import tubes
 import tubes.aio
+from tubes.clock import SystemClock
 from tubes.conformance.faces import Face, SyncFace
 from tubes.drivers import Ranked
 
@@ -200,6 +201,33 @@ def test_a_loop_that_is_closed_under_its_takers_takes_nothing() -> None:
             assert task.data == "x"
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]
     del kept, waiting
+
+
+def test_a_take_whose_time_is_over_gets_nothing_although_its_loop_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = f"memory://late-{os.getpid()}"
+    clock = SystemClock()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[Any, asyncio.Task[Any]]:
+        queue = tubes.aio.connect(url)
+        taking = asyncio.create_task((await queue.tube("t")).take(timeout=30))
+        await asyncio.sleep(0)
+        return queue, taking
+
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        kept, taking = loop.run_until_complete(begin())
+        late = clock.micros() + 31_000_000
+        monkeypatch.setattr(tube._port, "_micros", lambda: late)
+        tube.put("x")
+        with tube.taking(0) as task:
+            assert task.data == "x"
+    taking.cancel()
+    loop.run_until_complete(asyncio.gather(taking, return_exceptions=True))
+    loop.close()
+    del kept
 
 
 def test_a_loop_that_is_closed_under_its_putters_puts_nothing() -> None:

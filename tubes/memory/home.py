@@ -66,7 +66,7 @@ class Home:
                     self._let_in(now)
                 while takers:
                     waiter = next(iter(takers))
-                    if not waiter.lost():
+                    if not self._is_late(waiter, now):
                         turn = engine.next_turn
                         entry = engine.take(now, waiter.owner.hold)
                         if entry is None:
@@ -91,7 +91,7 @@ class Home:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
         while self.putters and not self.engine.full:
             waiter = next(iter(self.putters))
-            if not waiter.lost():
+            if not self._is_late(waiter, now):
                 id = self.engine.next_id
                 entry = None
                 try:
@@ -108,6 +108,13 @@ class Home:
             self.strike(waiter)
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
+
+    def _is_late(self, waiter: Waiter, now: int) -> bool:
+        """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
+        if waiter.lost():
+            return True
+        # Where sleepers go by the store's clock, `_ring` ends the wait, after what is due at the same moment.
+        return waiter.deadline is not None and waiter.deadline < now and not self.store.rings_sleepers
 
     def recover(self, error: BaseException, *, turn: int = 0, id: int = -1) -> None:
         """A verb was broken off by an error, perhaps in the middle of a move. Under the lock.
