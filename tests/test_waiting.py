@@ -17,6 +17,7 @@ import pytest
 
 import tubes
 import tubes.aio
+from tubes.alarms import Alarm
 from tubes.clock import SystemClock
 from tubes.conformance.faces import Face, SyncFace
 from tubes.drivers import Ranked
@@ -178,6 +179,32 @@ def test_a_put_wakes_exactly_one_waiter(face: Face, clock: tubes.testing.ManualC
         assert tube.statistics().waiting == 4
         clock.advance(10)
         assert [wait.result(10) for wait in waits[1:]] == [None] * 4
+
+
+def test_a_put_costs_the_same_however_many_wait_by_a_manual_clock(
+    clock: tubes.testing.ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(clock=clock) as queue:
+            tube = await queue.create_tube("t")
+            takes = [asyncio.create_task(tube.take(timeout=number + 1)) for number in range(50)]
+            await asyncio.sleep(0)
+            sets: list[int] = []
+            monkeypatch.setattr(Alarm, "set", lambda alarm, when: sets.append(when))
+            await tube.put("x")
+            monkeypatch.undo()
+            assert len(sets) <= 1
+            assert await takes[0] is not None
+            for number in range(1, 50):
+                clock.advance(1)
+                await asyncio.sleep(0)
+                assert [take.done() for take in takes].index(False) == number
+                if number == 48:
+                    break
+            clock.advance(2)
+            assert await asyncio.gather(*takes[1:]) == [None] * 49
+
+    asyncio.run(main())
 
 
 def test_a_loop_that_is_closed_under_its_takers_takes_nothing() -> None:

@@ -84,8 +84,8 @@ class Home:
             self._mend(error, turn=turn)
             raise
         self.watched = bool(takers or self.putters or engine.listener)
-        if self.watched:
-            self._set_alarm()
+        if self.watched:  # Somebody would notice.
+            self._alarm.set(engine.timers.soonest)
 
     def _let_in(self, now: int) -> None:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
@@ -148,15 +148,6 @@ class Home:
                         self.undo(waiter.answer, is_put=waiter.request is not None)
         return True
 
-    def _set_alarm(self) -> None:
-        """Somebody would notice: be called when the next deadline comes."""
-        self._alarm.set(self.engine.timers.soonest)
-        if self.store.rings_sleepers:
-            for line in (self.takers, self.putters):
-                for waiter in line:
-                    if waiter.deadline is not None:
-                        self._alarm.set(waiter.deadline)
-
     def _ring(self, now: int) -> None:
         """The clock says that a deadline has come."""
         with self.store.lock:
@@ -165,10 +156,14 @@ class Home:
                 return
             self.settle(now)
             if self.store.rings_sleepers:
-                for line in (self.takers, self.putters):
-                    for waiter in [w for w in line if w.deadline is not None and w.deadline <= now]:
+                for waiter in [*self.takers, *self.putters]:
+                    if waiter.deadline is None:
+                        continue
+                    if waiter.deadline <= now:
                         self.strike(waiter)
                         waiter.wake()
+                    else:
+                        self._alarm.set(waiter.deadline)
                 self.settle(now)
         self.tell()
 
@@ -210,6 +205,8 @@ class Home:
         line[waiter] = None
         waiter.owner.waiters.add(waiter)
         self.watched = True
+        if waiter.deadline is not None and self.store.rings_sleepers:
+            self._alarm.set(waiter.deadline)
 
     def strike(self, waiter: Waiter) -> None:
         """Take a waiter out of its line. Under the lock."""
