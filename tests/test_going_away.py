@@ -149,6 +149,44 @@ def test_a_loop_over_a_tube_in_a_forked_child_says_so() -> None:
     assert said == "forked"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_child_may_leave_its_parents_loop_over_a_tube() -> None:
+    said = run_alone("""
+        import os, tubes
+        tube = tubes.connect().create_tube("t")
+        tube.put(1)
+        tasks = iter(tube)
+        next(tasks)
+        if os.fork() == 0:
+            tasks.close()
+            print("left", flush=True)
+            os._exit(0)
+        os.wait()
+        print(tube.statistics().tasks["taken"])
+    """)
+    assert said.split() == ["left", "1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_child_may_close_its_parents_waiting_takes() -> None:
+    said = run_alone("""
+        import asyncio, os, threading, tubes
+        async def main():
+            tube = await tubes.aio.connect().create_tube("t")
+            taking = asyncio.create_task(tube.take())
+            await asyncio.sleep(0)
+            if os.fork() == 0:
+                taking.get_coro().close()
+                print([thread.name for thread in threading.enumerate()], flush=True)
+                os._exit(0)
+            os.wait()
+            await tube.put("x")
+            print((await taking).data)
+        asyncio.run(main())
+    """)
+    assert said.split() == ["['MainThread']", "x"]
+
+
 def test_loops_that_are_closed_under_their_takers_leave_no_waiter_behind() -> None:
     """The garbage collector runs at every allocation: it ends what waited in the middle of other verbs."""
     said = run_alone("""

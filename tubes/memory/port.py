@@ -353,10 +353,13 @@ class Port(Generic[F]):
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of a verb."""
-        self.home.later(lambda: self.withdraw(waiter, undo=True))
+        if not self._store.forked:  # The parent's waiter waits on.
+            self.home.later(lambda: self.withdraw(waiter, undo=True))
 
     def let_go(self, task: Any) -> None:
         """Release a task that nobody works on any more; a moment later where the store is busy, as for a finalizer."""
+        if self._store.forked:
+            return  # The parent has it still.
         if self._store.lock.acquire(timeout=_MOMENT):
             self._store.lock.release()
             self._release_quietly(task)

@@ -33,6 +33,8 @@ class MemoryStore:
         self.rings_sleepers: Final = clock.patience(clock.micros()) is None
         self.registry: Final = Registry()
         self.lock: Any = threading.Lock()
+        #: Whether this is a fork's copy of a store that belongs to the parent.
+        self.forked = False
         self.homes: Final[dict[str, Home]] = {}
         self.sessions: Final[dict[str, Session]] = {}
         _stores.add(self)
@@ -110,7 +112,7 @@ class _ForkedLock:
     def __init__(self, parent: int) -> None:
         self._parent: Final = parent
 
-    def acquire(self) -> None:
+    def acquire(self, *_: object, **__: object) -> None:
         raise QueueForked(parent=self._parent, child=os.getpid())
 
     __enter__ = acquire
@@ -124,6 +126,7 @@ def _after_fork() -> None:
     global _naming
     for store in _stores:
         store.lock = _ForkedLock(os.getppid())
+        store.forked = True
     _stores.clear()
     _named.clear()
     _naming = threading.Lock()
