@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 
 import pytest
@@ -88,6 +89,32 @@ def test_an_asyncio_listener_is_called_in_its_loop_in_order() -> None:
             await asyncio.gather(asyncio.to_thread(from_a_thread), *(tube.put("y") for _ in range(100)))
             await asyncio.sleep(0)
             assert heard == list(range(200))
+
+    asyncio.run(main())
+
+
+def test_an_asyncio_listener_is_called_once_at_a_time_whoever_makes_the_changes() -> None:
+    url = f"memory://one-at-a-time-{os.getpid()}"
+
+    async def main() -> None:
+        said: list[str] = []
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t")
+            with tubes.connect(url) as other:
+                theirs = other.tube("t")
+
+                def listen(task: tubes.AsyncTask, event: str) -> None:
+                    said.append(f"begin {task.id}")
+                    if task.id == 0:
+                        theirs.put("nested")
+                    said.append(f"end {task.id}")
+
+                await tube.on_task_change(listen)
+                thread = threading.Thread(target=lambda: [theirs.put("x") for _ in range(2)])
+                thread.start()
+                thread.join()
+                await asyncio.sleep(0)
+        assert said == [f"{what} {id}" for id in range(3) for what in ("begin", "end")]
 
     asyncio.run(main())
 

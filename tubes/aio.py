@@ -21,6 +21,7 @@ from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
 from tubes.errors import InvalidOption, NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
+from tubes.memory.home import tell
 from tubes.memory.port import Port
 from tubes.memory.session import Member
 from tubes.statistics import Statistics
@@ -261,6 +262,8 @@ class _LoopListener:
         self.callback = callback
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[AsyncTask, str]] = deque()
+        # Only the loop's thread looks at it.
+        self._hearing = False
 
     def __call__(self, task: AsyncTask, event: str) -> None:
         self._pending.append((task, event))
@@ -273,6 +276,11 @@ class _LoopListener:
             self._pending.clear()
 
     def _hear(self) -> None:
-        while self._pending:
-            task, event = self._pending.popleft()
-            self.callback(task, event)
+        if self._hearing:  # The callback has made a change: it hears of it when it is done with this one.
+            return
+        self._hearing = True
+        try:
+            while self._pending:
+                tell(self.callback, *self._pending.popleft())
+        finally:
+            self._hearing = False

@@ -31,6 +31,16 @@ _log = logging.getLogger("tubes")
 Listener = Callable[[Any, str], object]
 
 
+def tell(listener: Listener, task: Any, event: str) -> None:
+    """Tell a listener of one change; what it raises is logged."""
+    try:
+        listener(task, event)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        _log.exception("a listener of tube %r failed on event %r of %r", task.tube, event, task)
+
+
 class Home:
     """One tube of a store: its tasks, who waits on it, who listens to it."""
 
@@ -189,13 +199,7 @@ class Home:
         while self.events and self._telling.acquire(blocking=False):
             try:
                 while self.events:
-                    callback, task, event = self.events.popleft()
-                    try:
-                        callback(task, event)
-                    except KeyboardInterrupt:
-                        raise
-                    except BaseException:
-                        _log.exception("a listener of tube %r failed on event %r of %r", self.name, event, task)
+                    tell(*self.events.popleft())
             finally:
                 self._telling.release()
 
