@@ -7,7 +7,6 @@ loses nothing. Threads and event loops may share one store: each wakes the other
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +19,7 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
-from tubes.errors import InvalidOption, NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
 from tubes.memory.home import tell
 from tubes.memory.port import Port
 from tubes.memory.session import Member
@@ -246,9 +245,7 @@ class AsyncTube:
         self, callback: Callable[[AsyncTask, str], object] | None
     ) -> Callable[[AsyncTask, str], object] | None:
         """See `Tube.on_task_change`."""
-        if inspect.iscoroutinefunction(callback):
-            raise InvalidOption(option="callback", value=callback, rule="must be a plain function: it is not awaited")
-        before = self._port.listen(_LoopListener(callback) if callable(callback) else callback)
+        before = self._port.listen(callback, _LoopListener)
         return before.callback if isinstance(before, _LoopListener) else before
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from tubes.codecs import encode
@@ -309,10 +310,14 @@ class Port(Generic[F]):
 
         self._do(act)
 
-    def listen(self, callback: Listener | None) -> Listener | None:
-        """Set or remove this connection's listener."""
+    def listen(self, callback: Listener | None, wrap: Callable[[Any], Listener] | None = None) -> Listener | None:
+        """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
         if callback is not None and not callable(callback):
             raise InvalidOption(option="callback", value=callback, rule="must be callable, or None")
+        if iscoroutinefunction(callback):
+            raise InvalidOption(option="callback", value=callback, rule="must be a plain function: it is not awaited")
+        if callback is not None and wrap is not None:
+            callback = wrap(callback)
         before: Listener | None = self._do(lambda engine, now: self.home.listen(self, callback))
         return before
 
