@@ -146,6 +146,15 @@ def test_a_skip_says_what_the_driver_lacks(tmp_path: Path) -> None:
     assert "driver 'fifo' has no lane" in output
 
 
+def test_a_contract_without_a_driver_is_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "test_mine.py"
+    mine.write_text("from tubes.conformance import Contract\nclass TestMine(Contract):\n    drivers = 'fifo'\n")
+    ended = run(tmp_path, "-m", "pytest", "-k", "put", "-p", "no:cacheprovider", str(mine))
+    assert ended.returncode == 1
+    assert "TestMine names no driver: set `driver = ...` in the class" in ended.stdout
+    assert "passed" not in ended.stdout
+
+
 def test_without_pytest_the_contract_says_how_to_get_it(tmp_path: Path) -> None:
     errors = run(tmp_path, "-c", "import sys; sys.modules['pytest'] = None; import tubes.conformance").stderr
     assert errors.rstrip().endswith("tubes.conformance needs pytest: pip install 'tubes-queue[conformance]'")

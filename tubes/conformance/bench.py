@@ -68,12 +68,12 @@ class Worker(NamedTuple):
 class Bench:
     """A tube of `driver`, new in every test, once per face.
 
-    `driver`: a registered name, or a `Driver`.
+    `driver`: a registered name, or a `Driver`. It must be named.
     `options`: options for `create_tube` without which the driver makes no sense; most have none.
     `session_ttl`: the lease in seconds that `connect` asks for.
     """
 
-    driver: str | Driver = "fifo"
+    driver: str | Driver
     options: ClassVar[Mapping[str, Any]] = {}
     session_ttl: float = 30.0
 
@@ -96,6 +96,8 @@ class Bench:
 
     @pytest.fixture(autouse=True, params=[SyncFace, AioFace], ids=lambda face: face.name)
     def _bench(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        if not hasattr(self, "driver"):
+            pytest.fail(f"{type(self).__name__} names no driver: set `driver = ...` in the class", pytrace=False)
         self.face = request.param()
         self.clock = ManualClock()
         self._queues: list[Any] = []
