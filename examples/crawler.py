@@ -65,8 +65,11 @@ class Crawler:
         self.queue, self.tube, self.limit = queue, tube, limit
         self.first_delay, self.max_attempts = first_delay, max_attempts
         self.hosts: set[str] = set()
+        self.starts: set[URL] = set()
         self.seen: set[URL] = set()
         self.pages = 0
+        #: Where the crawl was to begin, and the other host that it was sent to from there.
+        self.moved: list[tuple[str, URL]] = []
         #: Why a task was buried, by its id.
         self.buried: dict[int, str] = {}
 
@@ -86,6 +89,7 @@ class Crawler:
     async def run(self, starts: Iterable[URL], workers: int = 10) -> None:
         """Crawl until nothing is left to do. If it is cancelled, the tube gets back what was taken."""
         pages = [url.with_fragment(None) for url in starts]
+        self.starts |= set(pages)
         self.hosts |= {host_of(url) for url in pages}
         # The workers have a session of their own: closing it ends their loops, and leaves the tube in sight.
         async with (
@@ -118,12 +122,17 @@ class Crawler:
         except (aiohttp.ClientError, TimeoutError) as error:
             await self.fail(task, f"{type(error).__name__} {error}")
             return
+        except Exception as error:  # The web is full of surprises: one odd page must not end the crawl.
+            await self.fail(task, f"{type(error).__name__} {error}", final=True)
+            return
         outcome = f"{response.status} {response.reason}"
         if response.status >= 400:
             await self.fail(task, outcome, final=response.status not in PASSING)
         else:
             log.info("%s  %s  %d links", outcome, task.data, len(found))
             self.pages += response.status == 200
+            if URL(task.data) in self.starts:
+                self.moved += [(task.data, url) for url in found if response.status != 200 and not self.knows(url)]
             await self.offer(found)  # Before the ack: should this worker die, no link is lost.
             await task.ack()
 
@@ -140,9 +149,13 @@ class Crawler:
     async def offer(self, urls: Iterable[URL]) -> None:
         """Put URLs into the tube, but those that are known or lead elsewhere, and no more than enough."""
         for url in urls:
-            if url not in self.seen and len(self.seen) < self.limit and host_of(url) in self.hosts:
+            if url not in self.seen and len(self.seen) < self.limit and self.knows(url):
                 self.seen.add(url)
                 await self.tube.put(str(url), **self.options(url))
+
+    def knows(self, url: URL) -> bool:
+        """Whether a URL is of a host that the crawl was given."""
+        return host_of(url) in self.hosts
 
     async def fail(self, task: tubes.AsyncTask, why: str, *, final: bool = False) -> None:
         """Put a page off, during which other pages of its host have their turn; or put it aside."""
@@ -158,6 +171,7 @@ class Crawler:
         tasks = (await self.tube.statistics()).tasks
         left, buried = tasks["ready"] + tasks["delayed"], tasks["buried"]
         lines = [f"{self.pages} pages, {left} URLs left, {buried} buried"]
+        lines += [f"  {start}  leads to another host: to crawl that one begin at {url}" for start, url in self.moved]
         for task in [await self.tube.peek(id) for id in self.buried]:
             lines.append(f"  {task.data}  {self.buried[task.id]}, attempt {task.attempts}")
         return lines

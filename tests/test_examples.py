@@ -5,7 +5,9 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,6 +148,51 @@ def test_a_host_that_is_down_is_hopeless_too() -> None:
     assert summary == "0 pages, 0 URLs left, 1 buried"
     assert buried.startswith(f"  {urls[0]}  ClientConnectorError")
     assert buried.endswith(", attempt 2")
+
+
+class OddPages(BaseHTTPRequestHandler):
+    """A site with a page in a charset that is none, and one that has moved to another host."""
+
+    def do_GET(self) -> None:
+        odd = self.path == "/odd"
+        body = b'<a href="/odd"></a><a href="/plain"></a>'
+        self.send_response(301 if self.path == "/moved" else 200)
+        self.send_header("Location", "http://elsewhere.example/")
+        self.send_header("Content-Type", f"text/html; charset={'hex' if odd else 'utf-8'}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def odd_pages() -> Iterator[URL]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), OddPages) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield URL(f"http://127.0.0.1:{server.server_port}/")
+        server.shutdown()
+
+
+async def report_of(start: URL) -> list[str]:
+    """What a crawl says at its end."""
+    async with tubes.aio.connect() as queue:
+        one = Crawler(queue, await Crawler.create_tube(queue))
+        await one.run([start])
+        return await one.report()
+
+
+def test_a_page_that_cannot_be_read_is_buried_and_the_crawl_goes_on(odd_pages: URL) -> None:
+    summary, buried = asyncio.run(report_of(odd_pages))
+    assert summary == "2 pages, 0 URLs left, 1 buried"
+    assert buried.startswith(f"  {odd_pages}odd  LookupError 'hex' is not a text encoding")
+
+
+def test_a_start_that_has_moved_to_another_host_says_where_to_begin(odd_pages: URL) -> None:
+    moved = odd_pages / "moved"
+    summary, hint = asyncio.run(report_of(moved))
+    assert summary == "0 pages, 0 URLs left, 0 buried"
+    assert hint == f"  {moved}  leads to another host: to crawl that one begin at http://elsewhere.example/"
 
 
 @pytest.mark.parametrize(
