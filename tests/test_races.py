@@ -10,6 +10,7 @@ import pytest
 
 import tubes
 from tubes.conformance.faces import Face
+from tubes.memory.store import MemoryStore
 
 
 def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
@@ -25,12 +26,19 @@ def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Calla
     monkeypatch.setattr(owner, name, call)
 
 
+def store_of(queue: tubes.Queue) -> MemoryStore:
+    """What is behind a queue in memory."""
+    member: Any = queue._member
+    store: MemoryStore = member.store
+    return store
+
+
 def test_a_tube_that_is_dropped_while_it_is_looked_up_is_not_found(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = queue.create_tube("t")
     with queue.session() as other:
-        meet(monkeypatch, queue._member.store, "find", tube.drop)
+        meet(monkeypatch, store_of(queue), "find", tube.drop)
         with pytest.raises(tubes.TubeNotFound):
             other.tube("t")
 
@@ -40,7 +48,7 @@ def test_a_tube_that_is_dropped_while_it_is_created_is_created_again(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, if_not_exists: bool
 ) -> None:
     with queue.session() as other:
-        meet(monkeypatch, queue._member.store, "create", lambda: other.tube("t").drop())
+        meet(monkeypatch, store_of(queue), "create", lambda: other.tube("t").drop())
         tube = queue.create_tube("t", if_not_exists=if_not_exists)
     tube.put("x")
     assert queue.tubes() == ["t"]
@@ -51,7 +59,7 @@ def test_of_two_drivers_that_are_registered_at_a_time_under_one_name_one_is_refu
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oldest, newest = tubes.Driver("mine", order="id"), tubes.Driver("mine", order="-id")
-    meet(monkeypatch, queue._member.store.registry, "admit", lambda: queue.register_driver(oldest))
+    meet(monkeypatch, store_of(queue).registry, "admit", lambda: queue.register_driver(oldest))
     with pytest.raises(tubes.DriverExists):
         queue.register_driver(newest)
     assert queue.create_tube("t", "mine").driver == oldest

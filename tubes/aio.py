@@ -7,6 +7,7 @@ loses nothing. Threads and event loops may share one store: each wakes the other
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -20,9 +21,8 @@ from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
-from tubes.memory.home import tell
-from tubes.memory.port import Port
-from tubes.memory.session import Member
+from tubes.face import Face, Member, Port
+from tubes.listeners import tell
 from tubes.statistics import Statistics
 from tubes.task import AsyncTask, log_lost
 from tubes.waiters import LoopWaiter
@@ -47,7 +47,7 @@ def connect(
     >>> asyncio.run(main())
     hello
     """
-    return AsyncQueue(urls.connect(url, codec, clock, session_ttl))
+    return AsyncQueue(urls.connect(url, codec, clock, session_ttl, Face(AsyncTask, AsyncTube, awaited=True)))
 
 
 class AsyncQueue:
@@ -69,19 +69,20 @@ class AsyncQueue:
         **options: Any,
     ) -> AsyncTube:
         """See `Queue.create_tube`."""
-        request = (name, driver, if_not_exists, temporary, options)
-        tube: AsyncTube = self._member.create(AsyncTask, AsyncTube, *request).tube
+        port = await _answer(self._member.create(name, driver, if_not_exists, temporary, options))
+        tube: AsyncTube = port.tube
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
         """See `Queue.tube`."""
-        self._member.check()
-        tube: AsyncTube = self._member.port(self._member.store.find(name), AsyncTask, AsyncTube).tube
+        port = await _answer(self._member.find(name))
+        tube: AsyncTube = port.tube
         return tube
 
     async def tubes(self) -> list[str]:
         """See `Queue.tubes`."""
-        return self._member.names()
+        names: list[str] = await _answer(self._member.names())
+        return names
 
     @overload
     async def statistics(self, name: str) -> Statistics: ...
@@ -103,20 +104,20 @@ class AsyncQueue:
 
     async def identify(self, uuid: str | UUID | None = None) -> str:
         """See `Queue.identify`."""
-        return self._member.identify(uuid)
+        known: str = await _answer(self._member.identify(uuid))
+        return known
 
     async def register_driver(self, driver: Driver) -> None:
         """See `Queue.register_driver`."""
-        self._member.check()
-        self._member.store.registry.register(driver)
+        self._member.register(driver)
 
     async def detach(self) -> None:
         """See `Queue.detach`."""
-        self._member.close(lost=True)
+        await _answer(self._member.close(lost=True))
 
     async def close(self) -> None:
         """See `Queue.close`."""
-        self._member.close()
+        await _answer(self._member.close())
 
     @property
     def closed(self) -> bool:
@@ -132,16 +133,17 @@ class AsyncQueue:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<AsyncQueue {self._member.store.url}{' closed' if self.closed else ''}>"
+        return f"<AsyncQueue {self._member.url}{' closed' if self.closed else ''}>"
 
 
 class AsyncTube:
     """One tube, as one session sees it: a `Tube` whose methods are awaited."""
 
-    def __init__(self, port: Port[AsyncTask]) -> None:
+    def __init__(self, port: Port) -> None:
         self._port = port
         self.name = port.home.name
         self.driver = port.home.driver
+        self._awaited = port.awaited
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -154,16 +156,17 @@ class AsyncTube:
         if options and options.get("timeout"):
             waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
             return await waiter.wait(self._port)  # type: ignore[no-any-return]
-        return self._port.put(data, options)
+        answer = self._port.put(data, options)
+        task: AsyncTask | None = await answer if self._awaited else answer
+        return task
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
         """See `Tube.take`."""
-        if timeout.__class__ is int and timeout == 0:
-            return self._port.take()
         patience = None if timeout is None else micros("timeout", timeout)
-        task = self._port.take()
+        answer = self._port.take()
+        task: AsyncTask | None = await answer if self._awaited else answer
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
@@ -195,61 +198,80 @@ class AsyncTube:
 
     async def ack(self, task: AsyncTask | int) -> AsyncTask:
         """See `Tube.ack`."""
-        return self._port.ack(task)
+        answer = self._port.ack(task)
+        after: AsyncTask = await answer if self._awaited else answer
+        return after
 
     async def release(self, task: AsyncTask | int, delay: float | None = None) -> AsyncTask:
         """See `Tube.release`."""
-        return self._port.release(task, delay)
+        answer = self._port.release(task, delay)
+        after: AsyncTask = await answer if self._awaited else answer
+        return after
 
     async def touch(self, task: AsyncTask | int, seconds: float) -> AsyncTask:
         """See `Tube.touch`."""
-        return self._port.touch(task, seconds)
+        answer = self._port.touch(task, seconds)
+        after: AsyncTask = await answer if self._awaited else answer
+        return after
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
     async def bury(self, task: AsyncTask | int) -> AsyncTask:
         """See `Tube.bury`."""
-        return self._port.bury(task)
+        answer = self._port.bury(task)
+        after: AsyncTask = await answer if self._awaited else answer
+        return after
 
     async def kick(self, count: int = 1) -> int:
         """See `Tube.kick`."""
-        return self._port.kick(count)
+        kicked: int = await _answer(self._port.kick(count))
+        return kicked
 
     async def peek(self, task: AsyncTask | int) -> AsyncTask:
         """See `Tube.peek`."""
-        return self._port.peek(task)
+        answer = self._port.peek(task)
+        after: AsyncTask = await answer if self._awaited else answer
+        return after
 
     async def delete(self, task: AsyncTask | int) -> AsyncTask:
         """See `Tube.delete`."""
-        return self._port.delete(task)
+        answer = self._port.delete(task)
+        after: AsyncTask = await answer if self._awaited else answer
+        return after
 
     async def release_all(self) -> None:
         """See `Tube.release_all`."""
-        self._port.release_all()
+        await _answer(self._port.release_all())
 
     async def truncate(self) -> None:
         """See `Tube.truncate`."""
-        self._port.truncate()
+        await _answer(self._port.truncate())
 
     async def drop(self, *, force: bool = False) -> None:
         """See `Tube.drop`."""
-        self._port.drop(force)
+        await _answer(self._port.drop(force))
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def statistics(self) -> Statistics:
         """See `Tube.statistics`."""
-        return self._port.statistics()
+        counted: Statistics = await _answer(self._port.statistics())
+        return counted
 
     async def on_task_change(
         self, callback: Callable[[AsyncTask, str], object] | None
     ) -> Callable[[AsyncTask, str], object] | None:
         """See `Tube.on_task_change`."""
-        before = self._port.listen(callback, _LoopListener)
+        before: Any = await _answer(self._port.listen(callback, _LoopListener))
         return before.callback if isinstance(before, _LoopListener) else before
 
     def __repr__(self) -> str:
         return f"<AsyncTube {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+async def _answer(answer: Any) -> Any:
+    """The answer of a backend, which is there at once or to be awaited."""
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 class _LoopListener:

@@ -14,8 +14,7 @@ from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
-from tubes.memory.port import Port
-from tubes.memory.session import Member
+from tubes.face import Face, Member, Port
 from tubes.statistics import Statistics
 from tubes.task import Task, log_lost
 from tubes.waiters import ThreadWaiter
@@ -43,7 +42,7 @@ def connect(
     ...     queue.tubes()
     []
     """
-    return Queue(urls.connect(url, codec, clock, session_ttl))
+    return Queue(urls.connect(url, codec, clock, session_ttl, Face(Task, Tube)))
 
 
 class Queue:
@@ -81,19 +80,18 @@ class Queue:
         ...     queue.create_tube("crawl", "utubettl", ttr=60)
         <Tube 'crawl' (utubettl) of memory://>
         """
-        request = (name, driver, if_not_exists, temporary, options)
-        tube: Tube = self._member.create(Task, Tube, *request).tube
+        tube: Tube = self._member.create(name, driver, if_not_exists, temporary, options).tube
         return tube
 
     def tube(self, name: str) -> Tube:
         """The tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
-        self._member.check()
-        tube: Tube = self._member.port(self._member.store.find(name), Task, Tube).tube
+        tube: Tube = self._member.find(name).tube
         return tube
 
     def tubes(self) -> list[str]:
         """The names of all tubes, sorted."""
-        return self._member.names()
+        names: list[str] = self._member.names()
+        return names
 
     @overload
     def statistics(self, name: str) -> Statistics: ...
@@ -121,12 +119,12 @@ class Queue:
 
         Raises `SessionNotFound` if there is no such session, `InvalidOption` if it is no uuid.
         """
-        return self._member.identify(uuid)
+        known: str = self._member.identify(uuid)
+        return known
 
     def register_driver(self, driver: Driver) -> None:
         """Let tubes be created with a driver of your own. Raises `DriverExists` if another one has its name."""
-        self._member.check()
-        self._member.store.registry.register(driver)
+        self._member.register(driver)
 
     def detach(self) -> None:
         """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it."""
@@ -150,7 +148,7 @@ class Queue:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Queue {self._member.store.url}{' closed' if self.closed else ''}>"
+        return f"<Queue {self._member.url}{' closed' if self.closed else ''}>"
 
 
 class Tube:
@@ -163,7 +161,7 @@ class Tube:
     `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
     """
 
-    def __init__(self, port: Port[Task]) -> None:
+    def __init__(self, port: Port) -> None:
         self._port = port
         self.name = port.home.name
         self.driver = port.home.driver
@@ -199,7 +197,8 @@ class Tube:
         if options and options.get("timeout"):
             waiter = ThreadWaiter(self._port.clock, *self._port.request(data, options))
             return waiter.wait(self._port)  # type: ignore[no-any-return]
-        return self._port.put(data, options)
+        task: Task | None = self._port.put(data, options)
+        return task
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -216,9 +215,10 @@ class Tube:
         True
         """
         if timeout.__class__ is int and timeout == 0:
-            return self._port.take()
+            ready: Task | None = self._port.take()
+            return ready
         patience = None if timeout is None else micros("timeout", timeout)
-        task = self._port.take()
+        task: Task | None = self._port.take()
         if task is None and patience != 0:
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
@@ -267,7 +267,8 @@ class Tube:
 
     def ack(self, task: Task | int) -> Task:
         """The work is done: the task is gone. Raises `TaskNotTaken` unless this session has it. O(1)."""
-        return self._port.ack(task)
+        after: Task = self._port.ack(task)
+        return after
 
     def release(self, task: Task | int, delay: float | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
@@ -276,14 +277,16 @@ class Tube:
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
         """
-        return self._port.release(task, delay)
+        after: Task = self._port.release(task, delay)
+        return after
 
     def touch(self, task: Task | int, seconds: float) -> Task:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` where the driver has no ttr.
         """
-        return self._port.touch(task, seconds)
+        after: Task = self._port.touch(task, seconds)
+        return after
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
@@ -292,19 +295,23 @@ class Tube:
 
         Its ttl runs on. Burying a buried one changes nothing. Raises `TaskNotFound` if there is none.
         """
-        return self._port.bury(task)
+        after: Task = self._port.bury(task)
+        return after
 
     def kick(self, count: int = 1) -> int:
         """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
-        return self._port.kick(count)
+        kicked: int = self._port.kick(count)
+        return kicked
 
     def peek(self, task: Task | int) -> Task:
         """The task as it is now; changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
-        return self._port.peek(task)
+        after: Task = self._port.peek(task)
+        return after
 
     def delete(self, task: Task | int) -> Task:
         """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
-        return self._port.delete(task)
+        after: Task = self._port.delete(task)
+        return after
 
     def release_all(self) -> None:
         """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""
@@ -326,7 +333,8 @@ class Tube:
 
     def statistics(self) -> Statistics:
         """How many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
-        return self._port.statistics()
+        counted: Statistics = self._port.statistics()
+        return counted
 
     def on_task_change(self, callback: Callable[[Task, str], object] | None) -> Callable[[Task, str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
@@ -343,7 +351,8 @@ class Tube:
         ...     _ = tube.put("hello")
         put 0
         """
-        return self._port.listen(callback)
+        before: Callable[[Task, str], object] | None = self._port.listen(callback)
+        return before
 
     def __repr__(self) -> str:
         return f"<Tube {self.name!r} ({self.driver.name}) of {self._port.url}>"

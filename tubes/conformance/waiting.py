@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tubes import InvalidOption, QueueClosed, State, TaskNotTaken, TubeBusy, TubeNotFound
-from tubes.conformance.bench import Bench, needs
+from tubes.conformance.bench import Bench, eventually, needs
 from tubes.conformance.faces import AioFace
 
 
@@ -183,9 +183,12 @@ class Waiting(Bench):
             await asyncio.wait([call])
             return bool(call.cancelled())
 
-        assert face.run(put_and_cancel())
-        assert (self.count("ready"), self.count("taken"), self.count("take")) == (1, 0, 0)
-        assert self.take().attempts == 1
+        # A backend that answers on its way may be in time; then the task is taken, and stays so.
+        cancelled = face.run(put_and_cancel())
+        counts = [1, 0, 0] if cancelled else [0, 1, 1]
+        assert eventually(lambda: [self.count(name) for name in ("ready", "taken", "take")] == counts)
+        if cancelled:
+            assert self.take().attempts == 1
 
     def cancelling(self) -> AioFace:
         """The face whose calls can be cancelled; on the other one the test is skipped."""

@@ -15,6 +15,7 @@ from tubes.clock import soon
 from tubes.drivers.engine import Engine
 from tubes.drivers.moves import State
 from tubes.errors import TubesError
+from tubes.listeners import Listener, tell
 from tubes.task import Facts, snapshot
 from tubes.waiters import PENDING
 
@@ -26,19 +27,6 @@ if TYPE_CHECKING:
     from tubes.waiters import Waiter
 
 _log = logging.getLogger("tubes")
-
-#: Called with a task and the name of an event.
-Listener = Callable[[Any, str], object]
-
-
-def tell(listener: Listener, task: Any, event: str) -> None:
-    """Tell a listener of one change; what it raises is logged."""
-    try:
-        listener(task, event)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        _log.exception("a listener of tube %r failed on event %r of %r", task.tube, event, task)
 
 
 class Home:

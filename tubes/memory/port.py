@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from tubes.codecs import encode
@@ -13,13 +12,14 @@ from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.drivers.options import flag, micros, whole
 from tubes.errors import InvalidOption, TubeBusy, TubeNotFound, TubesError
+from tubes.listeners import Listener, checked
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, F, Facts, snapshot
 from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Hold
-    from tubes.memory.home import Home, Listener
+    from tubes.memory.home import Home
     from tubes.memory.session import Member
     from tubes.waiters import Waiter
 
@@ -34,6 +34,8 @@ class Port(Generic[F]):
     #: The face's tasks and tube.
     kind: type[F]
     tube: Any
+    #: Verbs answer at once, in an event loop too.
+    awaited = False
 
     def __init__(self, member: Member, home: Home, hold: Hold) -> None:
         self.member: Final = member
@@ -312,13 +314,8 @@ class Port(Generic[F]):
 
     def listen(self, callback: Listener | None, wrap: Callable[[Any], Listener] | None = None) -> Listener | None:
         """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
-        if callback is not None and not callable(callback):
-            raise InvalidOption(option="callback", value=callback, rule="must be callable, or None")
-        if iscoroutinefunction(callback):
-            raise InvalidOption(option="callback", value=callback, rule="must be a plain function: it is not awaited")
-        if callback is not None and wrap is not None:
-            callback = wrap(callback)
-        before: Listener | None = self._do(lambda engine, now: self.home.listen(self, callback))
+        listener = checked(callback, wrap)
+        before: Listener | None = self._do(lambda engine, now: self.home.listen(self, listener))
         return before
 
     # -- waiting -------------------------------------------------------------------------------------------------------

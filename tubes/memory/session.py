@@ -16,11 +16,12 @@ from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFoun
 from tubes.memory.port import Port
 
 if TYPE_CHECKING:
+    from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Hold
     from tubes.errors import TubesError
+    from tubes.face import Face
     from tubes.memory.home import Home
     from tubes.memory.store import MemoryStore
-    from tubes.task import F
 
 
 class Session:
@@ -101,10 +102,12 @@ class Session:
 class Member:
     """One connection to a store: what a `Queue` works through."""
 
-    def __init__(self, store: MemoryStore, lease: int) -> None:
+    def __init__(self, store: MemoryStore, lease: int, face: Face) -> None:
         self.closed: Callable[[], TubesError] | None = None
         self.store: Final = store
+        self.url: Final = store.url
         self._lease: Final = lease
+        self._face: Final = face
         self._ports: Final[dict[Home, Port[Any]]] = {}
         self._pid: Final = os.getpid()
         with store.lock:
@@ -115,7 +118,12 @@ class Member:
     def sibling(self) -> Member:
         """Another connection to the same store, with a session of its own."""
         self.check()
-        return Member(self.store, self._lease)
+        return Member(self.store, self._lease, self._face)
+
+    def register(self, driver: Driver) -> None:
+        """Let tubes be created with this driver."""
+        self.check()
+        self.store.registry.register(driver)
 
     def check(self) -> None:
         """Raise `QueueClosed` if this connection is closed, `QueueForked` if it is another process's."""
@@ -124,28 +132,35 @@ class Member:
         if self._pid != os.getpid():
             raise QueueForked(parent=self._pid, child=os.getpid())
 
-    def port(self, home: Home, kind: type[F], make_tube: Callable[[Port[F]], Any]) -> Port[F]:
+    def find(self, name: str) -> Port[Any]:
+        """The port of a living tube."""
+        self.check()
+        return self._port(self.store.find(name))
+
+    def _port(self, home: Home) -> Port[Any]:
         """The port of this connection for a tube, made when it is first asked for; the tube may be dropped by now."""
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
             if self.store.homes.get(home.name) is not home:
                 raise TubeNotFound(name=home.name)
-            port: Port[F] | None = self._ports.get(home)
+            port: Port[Any] | None = self._ports.get(home)
             if port is None:
                 port = Port(self, home, self.session.hold(home))
-                port.kind, port.tube = kind, make_tube(port)
+                port.kind, port.tube = self._face.task, self._face.tube(port)
                 self._ports[home] = port
                 home.ports.add(port)
             return port
 
-    def create(self, kind: type[F], make_tube: Callable[[Port[F]], Any], *request: Any) -> Port[F]:
-        """The port for a tube that is created if need be; `request`: as for `MemoryStore.create`."""
+    def create(
+        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
+    ) -> Port[Any]:
+        """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
         while True:
-            home = self.store.create(*request)
+            home = self.store.create(name, driver, if_not_exists, temporary, options)
             with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
-                return self.port(home, kind, make_tube)
+                return self._port(home)
 
     def forget(self, home: Home) -> None:
         """The tube was dropped. Under the lock."""
