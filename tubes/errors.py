@@ -108,3 +108,11 @@ class CodecError(TubesError, ValueError):
 
 class ConnectionLost(TubesError, ConnectionError):
     """the connection to {url} was lost: {why}."""
+
+
+class ServerFull(TubesError):
+    """{url} has no memory left for another task: its maxmemory is reached, and nothing was put."""
+
+
+class ServerRefused(TubesError):
+    """{url} refused: {why}."""

@@ -9,15 +9,21 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.options import micros
 from tubes.errors import InvalidOption
-from tubes.memory.session import Member
+from tubes.face import Face, Member
+from tubes.memory.session import Member as MemoryMember
 from tubes.memory.store import open_store
 
+#: Schemes of the backend on Redis, which is imported when it is first asked for.
+_REDIS = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
-def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float) -> Member:
-    """A connection to what the URL names: `memory://` a new store of its own, `memory://name` a shared one."""
+
+def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, face: Face) -> Member:
+    """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
     lease = micros("session_ttl", session_ttl)
     if not isinstance(url, str):
-        raise InvalidOption(option="url", value=url, rule="must be a string")
+        if type(url).__module__.partition(".")[0] != "redis":
+            raise InvalidOption(option="url", value=url, rule="must be a string, or a client of redis-py")
+        return _connect_redis(url, codec, clock, session_ttl, face)
     # What urlsplit drops without a word would make two URLs one.
     if not url.isprintable() or " " in url:
         raise InvalidOption(option="url", value=url, rule="must be printable and without blanks")
@@ -25,8 +31,17 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidOption(option="url", value=url, rule=f"is no URL: {error}") from error
+    if parts.scheme in _REDIS:
+        return _connect_redis(url, codec, clock, session_ttl, face)
     if parts.scheme != "memory":
-        raise InvalidOption(option="url", value=url, rule="must be memory:// or memory://name")
+        rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
+        raise InvalidOption(option="url", value=url, rule=rule)
     if parts.path or parts.query or parts.fragment:
         raise InvalidOption(option="url", value=url, rule="memory:// takes a name and nothing else")
-    return Member(open_store(parts.netloc, clock, codec), lease)
+    return MemoryMember(open_store(parts.netloc, clock, codec), lease, face)
+
+
+def _connect_redis(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, face: Face) -> Member:
+    from tubes.redis.session import connect
+
+    return connect(url, codec, clock, session_ttl, face)

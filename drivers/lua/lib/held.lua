@@ -1,0 +1,24 @@
+-- What a session has.
+
+-- The task that ARGV[6] names, with id, state, attempts and owner, if the session of ARGV[1] has it, by the take of
+-- ARGV[7] if one is named; else nil.
+local function holding()
+  local score = tonumber(call('ZSCORE', M .. ':taken', ARGV[6]) or nil)
+  if not score then return nil end
+  local attempts = score % TURNS
+  local owner = (score - attempts) / TURNS
+  if owner ~= tonumber(ARGV[1]) or (ARGV[7] ~= '' and attempts ~= tonumber(ARGV[7])) then return nil end
+  return { id = ARGV[6], state = 't', attempts = attempts, owner = owner }
+end
+
+-- The same with all that is stored of it.
+local function held()
+  local mine = holding()
+  if not mine then return nil end
+  local task = read(mine.id, call('HGET', M .. ':tasks', mine.id))
+  task.state, task.attempts, task.owner = 't', mine.attempts, mine.owner
+--#if TIMED
+  task.due = tonumber(call('ZSCORE', M .. ':due', id_key(task.id)) or nil)
+--#end
+  return task
+end

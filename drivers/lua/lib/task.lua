@@ -1,0 +1,105 @@
+-- A task as it is stored: a byte of flags, the moment of its put, what the flags announce, and the data.
+--
+--   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (length and name)
+--
+-- Numbers are unsigned, the most significant byte first. That a task is taken stands in ':taken' only: taking and
+-- acking, which nearly all tasks see once, do not write the task again.
+local pack = struct.pack
+local unpack_struct = struct.unpack
+local byte = string.byte
+local sub = string.sub
+
+local function id_key(id)
+  return pack('>I6', id)
+end
+
+-- The score of a taken task is the number of the session times TURNS, plus its attempts.
+
+-- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data begins).
+local function read(id, value)
+  local flags = byte(value, 1)
+  local task = { id = id, value = value, flags = flags, state = 'r', attempts = 0 }
+  task.created = unpack_struct('>I7', value, 2)
+  local at = 9
+  if flags ~= 0 then
+    if flags % 2 >= 1 then task.state = '~' end
+    if flags % 4 >= 2 then task.state = '!' end
+    if flags % 8 >= 4 then task.attempts, at = unpack_struct('>I3', value, at) end
+--#if PRI
+    if flags % 16 >= 8 then task.pri, at = unpack_struct('>I4', value, at) end
+--#end
+--#if TIMED
+    if flags % 32 >= 16 then task.ttl, at = unpack_struct('>I7', value, at) end
+    if flags % 64 >= 32 then task.ttr, at = unpack_struct('>I7', value, at) end
+--#end
+--#if LANE
+    if flags % 128 >= 64 then
+      local length
+      length, at = unpack_struct('>I1', value, at)
+      if length == 255 then length, at = unpack_struct('>I4', value, at) end
+      task.lane, at = sub(value, at, at + length - 1), at + length
+    end
+--#end
+  end
+  task.body = at
+  return task
+end
+
+-- Store a task again, after its facts have changed.
+local function write(task)
+  local flags, parts = 0, ''
+  if task.state == '~' then flags = 1 elseif task.state == '!' then flags = 2 end
+  if task.attempts > 0 then flags, parts = flags + 4, pack('>I3', task.attempts) end
+--#if PRI
+  if task.pri then flags, parts = flags + 8, parts .. pack('>I4', task.pri) end
+--#end
+--#if TIMED
+  if task.ttl then flags, parts = flags + 16, parts .. pack('>I7', task.ttl) end
+  if task.ttr then flags, parts = flags + 32, parts .. pack('>I7', task.ttr) end
+--#end
+--#if LANE
+  if task.lane then
+    local length = #task.lane
+    flags = flags + 64
+    parts = parts .. (length < 255 and pack('>I1', length) or pack('>I1I4', 255, length)) .. task.lane
+  end
+--#end
+  task.value = pack('>I1I7', flags, task.created) .. parts .. sub(task.value, task.body)
+  task.flags, task.body = flags, 9 + #parts
+  call('HSET', M .. ':tasks', task.id, task.value)
+end
+
+-- The task of this id in whatever state, or nil.
+local function find(id)
+  local value = call('HGET', M .. ':tasks', id)
+  if not value then return nil end
+  local task = read(id, value)
+  local score = call('ZSCORE', M .. ':taken', id)
+  if score then
+    task.state = 't'
+    task.attempts = score % TURNS
+    task.owner = (score - task.attempts) / TURNS
+  end
+--#if TIMED
+  task.due = tonumber(call('ZSCORE', M .. ':due', id_key(id)) or nil)
+--#end
+  return task
+end
+
+-- When the ttl of a task runs out.
+local function dead_of(task)
+  return task.ttl and task.created + task.ttl
+end
+
+-- What a caller is told of a task; `bare`: it has the data.
+local function shown(task, bare)
+  return {
+    tonumber(task.id), task.state, task.attempts, task.due or -1,
+    bare and sub(task.value, 1, task.body - 1) or task.value,
+  }
+end
+
+local function tell(task, event)
+  local head = string.format('%s %d %s %d %.0f ', event, task.id, task.state, task.attempts, task.due or -1)
+  call('PUBLISH', M .. ':events', head .. task.value)
+end

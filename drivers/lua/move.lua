@@ -1,0 +1,106 @@
+-- The one place where a state changes: what a row of the table in moves.py means, for the local `task`.
+--
+-- A script says `--#move why`, or `--#move why state` where it knows the state, and gets this text, with WAS_… and TO_…
+-- as knobs; a state that the table does not have fails. `due`, a local too, is when a delay or a take is over; of a new
+-- task, when it is due by itself. A move first removes, then adds: so it is done whole on a server without memory.
+--#if LANE
+enter_lane(task)
+--#end
+-- Leave.
+--#if WAS_TAKEN
+call('ZREM', M .. ':taken', task.id)
+--#if LANE
+lane.taken = false
+--#end
+--#elif WAS_BURIED
+call('ZREM', M .. ':buried', place(task))
+--#elif WAS_DELAYED
+call('HINCRBY', M, 'delayed', -1)
+--#elif WAS_READY
+--#if TO_TAKEN
+--#if LANE
+lane.head = false
+--#end
+--#else
+pull(task)
+--#end
+--#end
+task.state = TO
+-- Enter.
+--#if TO_DONE
+call('HDEL', M .. ':tasks', task.id)
+--#if LANE
+lane.living = lane.living - 1
+--#end
+--#elif TO_TAKEN
+--#if WAS_READY
+task.attempts = math.min(task.attempts + 1, TURNS - 1)
+--#end
+call('ZADD', M .. ':taken', task.owner * TURNS + task.attempts, task.id)
+--#if LANE
+lane.taken = true
+--#end
+--#else
+--#if WAS_NEW
+call('HSET', M .. ':tasks', task.id, task.value)
+--#if LANE
+lane.living = lane.living + 1
+--#end
+--#if TO_READY
+append(task)
+--#end
+--#else
+write(task)
+--#if TO_READY
+push(task)
+--#end
+--#end
+--#if TO_BURIED
+call('ZADD', M .. ':buried', 0, place(task))
+--#elif TO_DELAYED
+call('HINCRBY', M, 'delayed', 1)
+--#end
+--#end
+-- Watch the time.
+--#if TIMED
+--#if TO_DONE
+if task.ttl or task.ttr or WAS == '~' then call('ZREM', M .. ':due', id_key(task.id)) end
+task.due = nil
+--#else
+--#if TO_TAKEN
+--#if ENDS_TAKEN
+if task.ttl and (not due or dead_of(task) < due) then due = dead_of(task) end
+--#end
+--#elif TO_READY|TO_BURIED
+--#if WAS_NEW
+--#else
+due = dead_of(task)
+--#end
+--#end
+if due then
+  call('ZADD', M .. ':due', due, id_key(task.id))
+  if not soonest or due < soonest then
+    soonest = due
+    note('soonest', due)
+  end
+--#if WAS_NEW
+--#else
+elseif task.ttl or task.ttr or WAS == '~' then
+  call('ZREM', M .. ':due', id_key(task.id))
+--#end
+end
+task.due = due
+--#end
+--#end
+-- Offer a neighbour.
+--#if LANE
+offer()
+leave_lane()
+--#end
+-- Tell, and count.
+if listening then
+--#slow
+  tell(task, EVENT)
+--#fast
+end
+COUNT

@@ -1,0 +1,37 @@
+-- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call.
+local left = 1000
+--#if TIMED
+while left > 0 do
+  local first = call('ZRANGEBYSCORE', M .. ':due', '-inf', now, 'LIMIT', 0, 1)[1]
+  if not first then break end
+  left = left - 1
+  call('ZREM', M .. ':due', first)
+  local task, due = find(unpack_struct('>I6', first))
+  if task.state == '~' then
+--#move delay
+  elseif task.state == 't' then
+--#move ttr
+  else
+--#move ttl
+  end
+end
+--#end
+while left > 0 do
+  local token = call('ZRANGEBYSCORE', M .. ':leases', '-inf', now, 'LIMIT', 0, 1)[1]
+  if not token then break end
+  left = left - release_of(tonumber(string.match(token, '%d+')), left) - 1
+  if left >= 0 then forget(token) end
+end
+local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
+local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
+call('HDEL', M, 'soonest')
+soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge)
+if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
+if left <= 0 then
+  flush()
+  return redis.error_reply('AGAIN there is more to do first')
+end
+if call('HEXISTS', M, ARGV[2]) == 0 then
+  flush()
+  return redis.error_reply('SESSIONGONE its lease was over')
+end

@@ -1,0 +1,21 @@
+-- Sessions go on: their leases are renewed, unless they are over.
+-- KEYS[1]  the tube's meta hash
+-- ARGV  1 the lease in microseconds, 2 '1': somebody listens to the tube, 3… the fields that say that the sessions live
+-- answers  those that do not live any more
+local call = redis.call
+local M = KEYS[1]
+local t = call('TIME')
+local now = t[1] * 1000000 + t[2]
+if call('HEXISTS', M, 'born') == 0 then return redis.error_reply('TUBEGONE there is no such tube') end
+call('HDEL', M, '')
+local gone = {}
+for n = 3, #ARGV do
+  local ends = call('ZSCORE', M .. ':leases', ARGV[n])
+  if ends and tonumber(ends) > now then
+    call('ZADD', M .. ':leases', now + ARGV[1], ARGV[n])
+  else
+    gone[#gone + 1] = ARGV[n]
+  end
+end
+if ARGV[2] ~= '' then call('HSET', M, 'listening', now + ARGV[1]) end
+return gone

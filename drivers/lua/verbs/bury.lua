@@ -1,0 +1,14 @@
+-- Put a task aside, in whatever state.
+-- ARGV  6 its id, 8 '1': the caller knows its data
+-- answers  as for ack
+--#include begin
+if replayed then return cmsgpack.unpack(replayed) end
+local task = find(ARGV[6])
+if not task then return redis.error_reply('NOTFOUND there is no such task') end
+call('HDEL', M, '')
+if task.state ~= '!' then
+  local due
+--#move bury
+end
+local reply = shown(task, ARGV[8] ~= '')
+return finish(reply, cmsgpack.pack(reply))

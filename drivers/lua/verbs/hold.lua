@@ -1,0 +1,8 @@
+-- Look at a held task.
+-- ARGV  6, 7, 8 as for ack
+-- answers  as for ack
+--#include begin
+flush()
+local task = held()
+if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
+return shown(task, ARGV[8] ~= '')

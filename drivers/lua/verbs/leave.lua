@@ -1,0 +1,16 @@
+-- The session ends: what it holds is released.
+-- ARGV  6 '': now, else: microseconds for which it goes on without a caller
+-- answers  nothing; AGAIN while it holds tasks
+--#include begin
+call('HDEL', M, '')
+if ARGV[6] ~= '' then
+  local ends = now + ARGV[6]
+  call('ZADD', M .. ':leases', ends, ARGV[2])
+  if not soonest or ends < soonest then note('soonest', ends) end
+elseif release_of(tonumber(ARGV[1]), 1000) <= 1000 then
+  forget(ARGV[2])
+else
+  flush()
+  return redis.error_reply('AGAIN there is more to do first')
+end
+flush()

@@ -1,0 +1,8 @@
+-- Begin to tell every change.
+-- ARGV  6 microseconds for which to do so ('': for ever)
+-- answers  the next moment at which something is due (0: never)
+--#include begin
+call('HDEL', M, '')
+note('listening', ARGV[6] ~= '' and now + ARGV[6] or 1e18)
+flush()
+return soonest or 0

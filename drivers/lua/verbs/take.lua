@@ -1,0 +1,31 @@
+-- Take the first task that may be taken.
+-- ARGV  6 how many callers in the process are going to wait if there is none ('': none), 7 the process
+-- answers  {id, state, attempts, due, the task}; the next moment at which something is due (0: never) if there is none
+--#include begin
+if replayed then
+--#slow
+  local task = find(replayed)
+  if task and task.state == 't' and task.owner == tonumber(ARGV[1]) then return shown(task) end
+--#fast
+end
+local id = pop()
+if id == nil then
+  flush()
+  return redis.error_reply('AGAIN there is more to do first')
+end
+if not id then
+  if ARGV[6] ~= '' then
+--#slow
+    local watched = WATCHED
+    note('waiting', watched)
+    call('HSET', M .. ':waiting', ARGV[7], string.format('%s %.0f', ARGV[6], watched))
+--#fast
+  end
+  flush()
+  return soonest or 0
+end
+local task = read(id, call('HGET', M .. ':tasks', id))
+local due = task.ttr and now + task.ttr
+task.owner = ARGV[1]
+--#move take r
+return finish(shown(task), id)

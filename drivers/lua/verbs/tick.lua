@@ -1,0 +1,5 @@
+-- Let happen what is due; nothing else.
+-- answers  the next moment at which something is due (0: never)
+--#include begin
+flush()
+return soonest or 0

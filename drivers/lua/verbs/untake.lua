@@ -1,0 +1,11 @@
+-- Undo a take whose taker has gone before it got the task.
+-- ARGV  6, 7 as for ack
+-- answers  nothing
+--#include begin
+local task = held()
+if task then
+  task.attempts = task.attempts - 1
+  local due
+--#move untake t
+end
+flush()

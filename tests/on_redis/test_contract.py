@@ -1,0 +1,80 @@
+"""The contract, on real servers: everything that holds in memory holds there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
+
+import pytest
+
+from tubes import Driver
+from tubes.conformance import Contract, Face
+
+if TYPE_CHECKING:
+    from tubes.drivers import Ranked
+    from tubes.testing import LocalServer, ManualClock
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _server(valkey: LocalServer) -> None:
+    OnValkey.server = valkey
+
+
+class OnValkey(Contract):
+    """A key space of its own for every test."""
+
+    server: ClassVar[LocalServer]
+
+    def connect(self, face: Face, clock: ManualClock) -> Any:
+        url = f"{self.server.url}?prefix={uuid4().hex}"
+        return face.connect(url, clock=clock, session_ttl=self.session_ttl)
+
+
+class TestFifo(OnValkey):
+    driver = "fifo"
+
+
+class TestFifoTtl(OnValkey):
+    driver = "fifottl"
+
+
+class TestLimFifoTtl(OnValkey):
+    driver = "limfifottl"
+
+
+class TestUtube(OnValkey):
+    driver = "utube"
+
+
+class TestUtubeTtl(OnValkey):
+    driver = "utubettl"
+
+
+class TestLifo(OnValkey):
+    driver = Driver("lifo", order="-id")
+
+
+def odd_first(task: Ranked) -> float:
+    return task.pri if task.pri % 2 else task.pri + 2**32
+
+
+class TestRankHook(OnValkey):
+    """An order that no knob names: odd priorities first."""
+
+    driver = Driver(
+        "odd-first",
+        options={"pri", "ttl", "delay"},
+        rank=odd_first,
+        rank_lua="pri % 2 == 1 and pri or pri + 4294967296",
+    )
+
+
+class TestLaneOfOnesOwnName(OnValkey):
+    """All knobs at once."""
+
+    driver = Driver(
+        "tenants",
+        options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
+        order="-pri,-id",
+        lane="tenant",
+    )

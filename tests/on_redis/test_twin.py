@@ -1,0 +1,213 @@
+"""Twins: the same random verbs, at the same moments, in memory and on a real server; every step must answer alike."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tubes import Driver, Task, TubesError
+from tubes.conformance.bench import eventually
+from tubes.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.drivers import Ranked
+    from tubes.testing import LocalServer
+
+STEPS = 250
+LEASE = 1.05
+
+
+def by_age_and_pri(task: Ranked) -> float:
+    return task.pri * 1.5 - task.id / 7
+
+
+DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
+    "fifo": ("fifo", {}),
+    "fifottl": ("fifottl", {"ttl": 3, "ttr": 1.5}),
+    "limfifottl": ("limfifottl", {"capacity": 5}),
+    "utube": ("utube", {}),
+    "utubettl": ("utubettl", {"ttr": 2, "pri": 1}),
+    "lifo": (Driver("lifo", order="-id"), {}),
+    "timed fifo": (Driver("timed", options={"ttl", "ttr", "delay"}), {}),
+    "lifo lanes": (Driver("stacks", options={"lane"}, lane="lane", order="-id"), {}),
+    "everything": (
+        Driver(
+            "everything",
+            options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
+            order="-pri,-id",
+            lane="tenant",
+            ttl_spares_taken=True,
+        ),
+        {"capacity": 9},
+    ),
+    "rank": (
+        Driver("ranked", options={"pri", "ttl"}, rank=by_age_and_pri, rank_lua="pri * 1.5 - id / 7"),
+        {"ttl": 4},
+    ),
+}
+
+
+class Answer(NamedTuple):
+    """What a call answered: the same facts of a task on both sides."""
+
+    kind: str
+    facts: Any
+
+
+def facts(answer: Any) -> Answer:
+    if isinstance(answer, Task):
+        times = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
+        shown = (answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, *times)
+        return Answer("task", shown)
+    return Answer(type(answer).__name__, answer)
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, Answer]:
+    try:
+        answer = call()
+    except TubesError as error:
+        return None, Answer("error", type(error))
+    return answer, facts(answer)
+
+
+class Side:
+    """One of the twins: a tube, three sessions on it, a listener, and the tasks that it has answered."""
+
+    def __init__(self, url: str, driver: str | Driver, options: dict[str, Any], clock: ManualClock) -> None:
+        self.root = tubes.connect(url, clock=clock, session_ttl=LEASE, codec="json")
+        self.tube = self.root.create_tube("twin", driver, **options)
+        self.workers = [self.root.session() for _ in range(3)]
+        self.tasks: deque[Task] = deque(maxlen=8)
+        self.heard: list[tuple[str, Answer]] = []
+        self.tube.on_task_change(lambda task, event: self.heard.append((event, facts(task))))
+
+    def of(self, worker: int) -> tubes.Tube:
+        return self.workers[worker].tube("twin")
+
+    def leave(self, worker: int, lost: bool) -> None:
+        gone = self.workers.pop(worker)
+        if lost:
+            gone.detach()
+        else:
+            gone.close()
+        self.workers.insert(worker, self.root.session())
+
+    def join(self, worker: int, other: int) -> bool:
+        uuid = self.workers[other].identify()
+        return self.workers[worker].identify(uuid) == uuid
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self.root.close()
+
+
+class Twins:
+    """Both sides, and the random steps that they take together."""
+
+    def __init__(self, url: str, driver: str | Driver, options: dict[str, Any], seed: int) -> None:
+        self.clock = ManualClock()
+        self.sides = [Side(each, driver, options, self.clock) for each in ("memory://", url)]
+        self.random = random.Random(seed)
+        self.driver = self.sides[0].tube.driver
+        self.puts = 0
+
+    def same(self, call: Callable[[Side], Any]) -> None:
+        """Both sides answer alike."""
+        answers = [outcome(lambda side=side: call(side)) for side in self.sides]  # type: ignore[misc]
+        assert answers[0][1] == answers[1][1]
+        for side, (answer, _) in zip(self.sides, answers, strict=True):
+            if isinstance(answer, Task):
+                side.tasks.append(answer)
+
+    def some(self, *values: Any) -> Any:
+        return self.random.choice(values)
+
+    def options(self) -> dict[str, Any]:
+        known = {"pri": (0, 1, 2, 13), "ttl": (0, 0.5, 2, 9), "ttr": (0, 0.5, 2), "delay": (0, 0.5, 2)}
+        options = {name: self.some(*values) for name, values in known.items() if self.random.random() < 0.4}
+        options = {name: value for name, value in options.items() if name in self.driver.options}
+        if self.driver.lane and self.random.random() < 0.8:
+            options[self.driver.lane] = self.some("a", "b", "ü" * 300)
+        return options
+
+    def which(self) -> Callable[[Side], Any]:
+        """A way to name a task: an id, or an answer that a side has had."""
+        if self.random.random() < 0.5 or not self.sides[0].tasks:
+            id = self.random.randrange(max(self.puts, 1) + 1)
+            return lambda side: id
+        place = self.random.randrange(len(self.sides[0].tasks))
+        return lambda side: side.tasks[place]
+
+    def step(self) -> None:
+        worker, named = self.random.randrange(3), self.which()
+        verb = self.random.choices(
+            ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
+             "release_all", "truncate"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1],
+        )[0]  # fmt: skip
+        if verb == "put":
+            options = self.options()
+            self.puts += 1
+            self.same(lambda side: side.of(worker).put({"n": self.puts}, **options))
+        elif verb == "take":
+            self.same(lambda side: side.of(worker).take(0))
+        elif verb == "release":
+            delay = self.some(None, 0, 0.5, 2)
+            self.same(lambda side: side.of(worker).release(named(side), delay=delay))
+        elif verb == "touch":
+            seconds = self.some(0, 0.5, 3)
+            self.same(lambda side: side.of(worker).touch(named(side), seconds))
+        elif verb in ("ack", "bury", "delete", "peek"):
+            self.same(lambda side: getattr(side.of(worker), verb)(named(side)))
+        elif verb == "kick":
+            count = self.some(0, 1, 3)
+            self.same(lambda side: side.of(worker).kick(count))
+        elif verb == "advance":
+            self.clock.advance(self.some(0.1, 0.5, 1, 2.5))
+        elif verb == "leave":
+            lost = self.some(True, False)
+            for side in self.sides:
+                side.leave(worker, lost)
+            # Of two sessions that end at one moment nobody says which is first.
+            self.clock.advance(0.01)
+        elif verb == "join":
+            other = self.random.randrange(3)
+            self.same(lambda side: side.join(worker, other))
+        else:
+            self.same(lambda side: getattr(side.of(worker), verb)())
+
+    def compare(self) -> None:
+        """All that can be seen of both is the same."""
+        memory, server = self.sides
+        assert memory.tube.statistics() == server.tube.statistics()
+        for id in range(self.puts):
+            assert outcome(lambda: memory.tube.peek(id))[1] == outcome(lambda: server.tube.peek(id))[1]  # noqa: B023
+        eventually(lambda: len(server.heard) >= len(memory.heard))
+        assert server.heard == memory.heard
+        for side in self.sides:
+            side.heard.clear()
+
+    def close(self) -> None:
+        for side in self.sides:
+            side.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", DRIVERS)
+def test_memory_and_server_answer_alike(valkey: LocalServer, name: str, seed: int) -> None:
+    driver, options = DRIVERS[name]
+    twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed)
+    try:
+        for _ in range(STEPS):
+            twins.step()
+            twins.compare()
+    finally:
+        twins.close()

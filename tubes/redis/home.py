@@ -1,0 +1,366 @@
+"""One tube of a server, as one process sees it: who waits on it here, who listens to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
+
+from tubes.alarms import Alarm
+from tubes.drivers.options import SECOND
+from tubes.errors import ConnectionLost, TubeNotFound, TubesError
+from tubes.redis.calls import Call, Flow, Rest, ThreadLine
+from tubes.redis.ears import Ears
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tubes.drivers.driver import Driver
+    from tubes.redis.port import Port
+    from tubes.redis.store import RedisStore
+    from tubes.waiters import Waiter
+
+T = TypeVar("T")
+_log = logging.getLogger("tubes")
+
+#: Seconds for which a waiter sleeps at most before it looks again: what bounds the harm of a marker that was lost
+#: together with the process that had it.
+LONGEST_SLEEP: Final = 5.0
+#: Seconds to rest where no server answers.
+_REST: Final = 0.2
+
+
+class Home:
+    """One tube of a server, as one process sees it.
+
+    Those who wait stand in line here, and one thread looks after all of them, while there are any: it takes for the
+    first, and when there is nothing it waits for a marker, which a script leaves when something has become takeable.
+    Whoever gets the marker takes, and leaves another one if there is more: no herd, and no polling.
+    """
+
+    def __init__(
+        self, store: RedisStore, name: str, key: str, driver: Driver, options: Mapping[str, Any], born: str
+    ) -> None:
+        self.store: Final = store
+        self.name: Final = name
+        self.key: Final = key
+        self.driver: Final = driver
+        self.options: Final = options
+        #: Which of the tubes that have had this name.
+        self.born: Final = born
+        self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
+        self.ears: Final = Ears(self)
+        self.lock: Final = threading.RLock()
+        self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.gone = False
+        self._serving: Final = threading.Lock()
+        self._arriving: Final[set[Waiter]] = set()
+        self._server: threading.Thread | None = None
+        self._line: ThreadLine | None = None
+        self._alarm: Final = Alarm(store.clock, self._ring)
+
+    # -- the line ------------------------------------------------------------------------------------------------------
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Put a waiter at the end of its line."""
+        if self.store.manual:
+            # It is not counted before it has been looked after: then the test goes on.
+            self._arriving.add(waiter)
+        with self.lock:
+            if self.gone:
+                raise TubeNotFound(name=self.name)
+            line = self.takers if waiter.request is None else self.putters
+            first = not line
+            line[waiter] = None
+            if self.store.manual and waiter.deadline is not None:
+                self._alarm.set(waiter.deadline)
+            if self._server is None:
+                self._line = ThreadLine(self.store.server, "w")
+                self._server = threading.Thread(
+                    target=self._serve, args=(self._line,), name="tubes-waiting", daemon=True
+                )
+                self._server.start()
+                first = False
+        if self.store.manual:
+            self.store.run_now(self._tick())
+            self._arriving.discard(waiter)
+        elif first:
+            self.nudge()
+
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+        """Take a waiter out; answers None, or what it was given meanwhile; `undo`: give that back."""
+        with self.lock:
+            self._strike(waiter)
+            answer = waiter.answer
+        if not hasattr(answer, "_turn"):
+            return answer if isinstance(answer, Exception) else None
+        if undo:
+            port, id, attempts = waiter.owner, answer.id, answer._turn
+            if waiter.request is None:
+                self.store.later(lambda: port._untake(id, attempts))
+            else:
+                self.store.later(lambda: port.ask("unput", id, ""))
+        return answer
+
+    def _strike(self, waiter: Waiter) -> None:
+        line = self.takers if waiter.request is None else self.putters
+        line.pop(waiter, None)
+
+    def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
+        """Answer an error to these."""
+        with self.lock:
+            for waiter in waiters:
+                self._strike(waiter)
+                waiter.answer = error()
+                waiter.wake()
+
+    def waiters_of(self, port: Port[Any]) -> list[Waiter]:
+        """Those who wait through a port."""
+        with self.lock:
+            return [waiter for line in (self.takers, self.putters) for waiter in line if waiter.owner is port]
+
+    def count_local(self) -> int:
+        """How many wait in this process."""
+        with self.lock:
+            waiters = [*self.takers, *self.putters]
+            return sum(not waiter.is_gone() and waiter not in self._arriving for waiter in waiters)
+
+    def count_waiting(self, processes: list[bytes]) -> int:
+        """How many wait in all, by what other processes have left on the server."""
+        now = self.store.clock.micros()
+        others = 0
+        for process, about in zip(processes[::2], processes[1::2], strict=True):
+            callers, until = about.split()
+            if process != self.store.process.encode() and self.store.local_micros(int(until)) > now:
+                others += int(callers)
+        return others + self.count_local()
+
+    # -- serving -------------------------------------------------------------------------------------------------------
+
+    def serve_one(self) -> Flow[bool]:
+        """Serve the first of those who wait for a task; whether there was one for it, or it was gone."""
+        yield from self._begin()
+        try:
+            soonest = yield from self._serve_taker()
+        finally:
+            self._serving.release()
+        return soonest is None
+
+    def after(self, verb: Flow[T]) -> Flow[T]:
+        """A verb, and then those who wait in this process are served: they need no marker."""
+        answer = yield from verb
+        try:
+            yield from self._serve_all()
+        except TubesError:
+            _log.debug("those who wait could not be served", exc_info=True)
+        return answer
+
+    def _begin(self) -> Flow[None]:
+        """One serves at a time: so those who wait are served in the order in which they came."""
+        while not self._serving.acquire(blocking=False):
+            yield Rest()
+
+    def _first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
+        with self.lock:
+            for waiter in list(line):
+                if not waiter.lost() and not waiter.is_gone():
+                    return waiter
+                del line[waiter]
+            return None
+
+    def _give(self, waiter: Waiter, answer: Any) -> bool:
+        """Hand an answer over; False if the waiter is gone."""
+        with self.lock:
+            line = self.takers if waiter.request is None else self.putters
+            if waiter not in line:
+                return False
+            del line[waiter]
+            if waiter.lost():
+                return False
+            waiter.answer = answer
+            return waiter.wake()
+
+    def _serve_taker(self) -> Flow[int | None]:
+        """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""
+        waiter = self._first(self.takers)
+        if waiter is None:
+            return 0
+        port: Port[Any] = waiter.owner
+        try:
+            reply = yield from port.take_waiting(self.count_local())
+        except ConnectionLost:
+            raise
+        except TubesError as error:
+            self._give(waiter, error)
+            return None
+        if reply.__class__ is int:
+            soonest: int = reply
+            return soonest
+        if not self._give(waiter, port.show(reply)):
+            yield from port._untake(reply[0], reply[2])
+        return None
+
+    def _serve_putter(self) -> Flow[bool]:
+        """Let one in; whether there was one and room for it."""
+        waiter = self._first(self.putters)
+        if waiter is None:
+            return False
+        port: Port[Any] = waiter.owner
+        answer: Any
+        try:
+            answer = yield from port.put_encoded(*waiter.request, waits=True)
+        except ConnectionLost:
+            raise
+        except Exception as error:
+            answer = error
+        if answer is None:
+            return False
+        if not self._give(waiter, answer) and not isinstance(answer, Exception):
+            yield from port.ask("unput", answer.id, "")
+        return True
+
+    def _serve_all(self) -> Flow[int]:
+        """Serve whom one can; answers the next moment at which something is due."""
+        yield from self._begin()
+        try:
+            while (yield from self._serve_putter()):
+                pass
+            while True:
+                soonest = yield from self._serve_taker()
+                if soonest is not None:
+                    return soonest
+        finally:
+            self._serving.release()
+
+    def _serve(self, line: ThreadLine) -> None:
+        """The thread that looks after those who wait."""
+        # Where time is in a test's hands, `enlist` has looked already, and what happens at which moment is certain.
+        marked = False
+        try:
+            while True:
+                with self.lock:
+                    if not self.takers and not self.putters:
+                        self._server = None
+                        return
+                try:
+                    soonest = 0
+                    if not self.store.manual or marked:
+                        soonest = line.run(self._serve_all())
+                    if soonest and self.store.manual:
+                        self.watch(soonest)
+                    marked = self._sleep(line, soonest)
+                except ConnectionLost:
+                    if self._closing():
+                        return
+                    time.sleep(_REST)
+        finally:
+            with self.lock:
+                if self._line is line:
+                    self._line = None
+            self._pass_on(line)
+            line.close()
+
+    def _closing(self) -> bool:
+        with self.lock:
+            if self.gone or self.store.closed:
+                self._server = None
+                return True
+            return False
+
+    def _sleep(self, line: ThreadLine, soonest: int) -> bool:
+        """Until there is a marker, or something is due; whether there was one."""
+        with self.lock:
+            keys = [f"{self.key}:{marker}" for marker, who in (("marker", self.takers), ("room", self.putters)) if who]
+        if not keys:
+            return False
+        seconds = LONGEST_SLEEP
+        if soonest and not self.store.manual:
+            seconds = min(seconds, max((self.store.local_micros(soonest) - self.store.clock.micros()) / SECOND, 0.001))
+        return line.request(self.key, "BZPOPMIN", *keys, f"{seconds:.4f}") is not None
+
+    def _pass_on(self, line: ThreadLine) -> None:
+        """Nobody waits here any more: a marker that came too late goes on to others."""
+        port = next(iter(self.ports), None)
+        if self.gone or self.store.closed or port is None:
+            return
+        try:
+            line.request(self.key, "HDEL", f"{self.key}:waiting", self.store.process)
+            line.run(port.ask("tick"))
+        except TubesError:
+            return
+
+    def nudge(self) -> None:
+        """Have the thread look again."""
+        self.store.later(self._nudge)
+
+    def _nudge(self) -> Flow[None]:
+        with self.lock:
+            if self._server is None:
+                return
+        for marker, who in (("marker", self.takers), ("room", self.putters)):
+            if who:
+                yield Call(self.store.marking, f"{self.key}:{marker}", ())
+
+    def watch(self, due: int) -> None:
+        """Something is due then, and somebody may notice."""
+        if self.takers or self.putters or self.ears.listening:
+            self._alarm.set(self.store.local_micros(due))
+
+    def _ring(self, now: int) -> None:
+        """A deadline has come."""
+        self._alarm.silence()
+        if not self.store.manual:
+            self.store.later(self._tick)
+            return
+        self.store.run_now(self._tick())
+        with self.lock:
+            waiters = [w for line in (self.takers, self.putters) for w in line if w.deadline is not None]
+            for waiter in waiters:
+                if waiter.deadline is not None and waiter.deadline <= now:
+                    self._strike(waiter)
+                    waiter.wake()
+                elif waiter.deadline is not None:
+                    self._alarm.set(waiter.deadline)
+
+    def _tick(self) -> Flow[None]:
+        """What is due happens, and serves those who wait."""
+        if self.gone:
+            return
+        soonest = yield from self._serve_all()
+        port = next(iter(self.ports), None)
+        if port is not None and not soonest:
+            soonest = yield from port.ask("tick")
+        if soonest:
+            self.watch(soonest)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def vanish(self) -> None:
+        """The tube is not there any more."""
+
+        def gone() -> TubesError:
+            return TubeNotFound(name=self.name)
+
+        with self.lock:
+            if self.gone:
+                return
+            self.gone = True
+            ports = list(self.ports)
+        self.store.forget(self)
+        for port in ports:
+            port.gone = gone
+            port.member.forget(self)
+        self.dismiss([*self.takers, *self.putters], gone)
+        self.ears.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Wake the thread that waits, for good."""
+        with self.lock:
+            line = self._line
+        if line is not None:
+            line.hang_up()

@@ -1,0 +1,373 @@
+"""The verbs of one connection on one tube: each written once, as a flow that asks for calls.
+
+`ThreadPort` runs them in the calling thread, `LoopPort` answers coroutines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+from tubes.codecs import encode
+from tubes.drivers.moves import State
+from tubes.drivers.options import flag, micros, whole
+from tubes.drivers.timers import NEVER
+from tubes.errors import (
+    ConnectionLost,
+    InvalidOption,
+    TaskNotFound,
+    TaskNotTaken,
+    TubeBusy,
+    TubeNotFound,
+    TubesError,
+)
+from tubes.listeners import Listener, checked
+from tubes.redis import record
+from tubes.redis.calls import Call, Flow, Session
+from tubes.redis.scripts import script
+from tubes.redis.wire import ErrorReply, error_of
+from tubes.statistics import Statistics
+from tubes.task import F, Facts
+
+if TYPE_CHECKING:
+    from tubes.redis.home import Home
+    from tubes.redis.session import Member
+    from tubes.waiters import Waiter
+
+#: How many buried tasks one call kicks.
+_KICKS: Final = 500
+_CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
+
+
+class Port(Generic[F]):
+    """What one connection can do with one tube."""
+
+    kind: type[F]
+    tube: Any
+    #: Whether its verbs are to be awaited.
+    awaited = False
+
+    def __init__(self, member: Member, home: Home) -> None:
+        self.member: Final = member
+        self.home: Final = home
+        #: The session in this tube; None: not open yet.
+        self.session: Session | None = None
+        #: Makes the error for a tube that is dropped or a queue that is closed.
+        self.gone: Callable[[], TubesError] | None = None
+        self.listener: Listener | None = None
+        self.url: Final = member.store.url
+        self.clock: Final = member.store.clock
+        self.codec: Final = member.store.codec
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def ask(self, verb: str, *args: Any, orphaned: Callable[[Any], None] | None = None) -> Flow[Any]:
+        """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task."""
+        known = script(verb, self.home.driver)
+        while True:
+            if self.gone is not None:
+                raise self.gone()
+            session = self.session
+            if session is None:
+                yield from self.member.enter(self)
+                continue
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned)
+            reply = yield call
+            if reply.__class__ is not ErrorReply:
+                return reply
+            code = reply.code
+            if code == "NOTTAKEN" or code == "NOTFOUND":
+                return reply
+            if code == "AGAIN":
+                continue
+            if code == "SESSIONGONE":
+                self.lose(session)
+                if verb in ("ack", "release", "touch", "untake", "leave"):
+                    return reply
+                if call.resent and verb in ("put", "take", "kick", "bury", "delete"):
+                    why = "the session has ended meanwhile, and whether the call was done is not known"
+                    raise ConnectionLost(url=self.url, why=why)
+                continue
+            if code == "TUBEGONE":
+                self.home.vanish()
+                raise TubeNotFound(name=self.home.name)
+            raise error_of(reply, self.url)
+
+    def lose(self, session: Session) -> None:
+        """The session has ended on the server: the next call opens a new one."""
+        if self.session == session:
+            self.session = None
+
+    def show(self, reply: Any, known: Any = None) -> F:
+        """A task as the user sees it."""
+        if reply[3] >= 0:
+            self.home.watch(reply[3])
+        return record.show(self.kind, self.tube, reply, known)
+
+    # -- putting and taking --------------------------------------------------------------------------------------------
+
+    def _put(self, data: Any, options: Mapping[str, Any]) -> Flow[F | None]:
+        """Add a task; None if there is no room."""
+        checked = self.home.driver.check_put(options) if options else {}
+        raw = encode(self.codec, data)
+        task: F | None = yield from self.put_encoded(raw, checked, waits=False)
+        return task
+
+    def put_encoded(self, raw: bytes, options: Mapping[str, Any], *, waits: bool) -> Flow[F | None]:
+        """The same with data that is encoded and options that are checked; `waits`: for room, if there is none."""
+        home = self.home
+        new = record.write(home.driver, home.options, options)
+        room = home.options.get("capacity", 0)
+        args = (new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, "1" if waits else "")
+        reply = yield from self.ask("put", *args)
+        if reply is None:
+            return None
+        created = int.from_bytes(reply[:7], "big")
+        stored = record.Stored()
+        stored.id, stored.created, stored.data = int(reply[7:]), created, raw
+        stored.pri, stored.ttl, stored.ttr = new.pri or 0, new.ttl, new.ttr  # type: ignore[assignment]
+        stored.utube = options.get(home.driver.lane) if home.driver.lane is not None else None
+        due = NEVER
+        if new.due != "":
+            due = created + int(new.due)
+            home.watch(due)
+        return record.shown(self.kind, self.tube, stored, State.DELAYED if new.delayed else State.READY, 0, due)
+
+    def _take(self) -> Flow[F | None]:
+        """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
+        home = self.home
+        while home.takers:
+            if not (yield from home.serve_one()):
+                return None
+        reply = yield from self.ask("take", "", "", orphaned=self.untake)
+        return None if reply.__class__ is int else self.show(reply)
+
+    def take_waiting(self, count: int) -> Flow[Any]:
+        """For a caller that waits, one of so many: the script's reply."""
+        reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake)
+        return reply
+
+    def untake(self, reply: Any) -> None:
+        """Give back what was taken for somebody who is gone."""
+        if reply.__class__ is list:
+            id, _, attempts, _, _ = reply
+            self.home.store.later(lambda: self._untake(id, attempts))
+
+    def _untake(self, id: int, attempts: int) -> Flow[None]:
+        yield from self.ask("untake", id, attempts)
+
+    # -- what the taker does -------------------------------------------------------------------------------------------
+
+    def _refer(self, task: Any) -> tuple[int, int | str, Any]:
+        """The id that a caller means, by which take it has the task if that is known, and the data if that is."""
+        if not isinstance(task, Facts):
+            return whole("task", task), "", None
+        origin: Any = task._tube
+        if origin is not self.tube and origin.name != self.tube.name:
+            raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
+        if origin is not self.tube and origin._port.home is not self.home:
+            return -1, "", None  # Of another tube that had the same name: no task here.
+        return task._record.id, task._turn if task._state is State.TAKEN else "", task._record.data
+
+    def _about(self, verb: str, task: Any, *args: Any) -> Flow[F]:
+        """Do something with a task."""
+        id, attempts, known = self._refer(task)
+        reply = yield from self.ask(verb, id, attempts, "" if known is None else "1", *args)
+        if reply.__class__ is ErrorReply:
+            missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
+            raise missing(id=id, tube=self.home.name)
+        if not reply[4]:  # Nothing that the caller does not know.
+            return record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)
+        return self.show(reply, known)
+
+    def _ack(self, task: Any) -> Flow[F]:
+        """A held task is done."""
+        done: F = yield from self._about("ack", task)
+        record.settled(task)
+        return done
+
+    def _release(self, task: Any, delay: float | None) -> Flow[F]:
+        """Give a held task back."""
+        span: int | str = "" if delay is None else micros("delay", delay) or ""
+        if delay is not None and "delay" not in self.home.driver.options:
+            yield from self._check_held(task)
+            raise self.home.driver.lacks("delay")
+        released: F = yield from self._about("release", task, span)
+        record.settled(task)
+        return released
+
+    def _touch(self, task: Any, seconds: float) -> Flow[F]:
+        """Prolong the time to run of a held task."""
+        span = micros("seconds", seconds)
+        if "ttr" not in self.home.driver.options:
+            yield from self._check_held(task)
+            raise self.home.driver.lacks("ttr")
+        touched: F = yield from self._about("touch", task, span)
+        return touched
+
+    def _check_held(self, task: Any) -> Flow[None]:
+        """Raise `TaskNotTaken` unless this session has the task: that is said before what the driver lacks."""
+        yield from self._about("hold", task)
+
+    # -- what anybody may do -------------------------------------------------------------------------------------------
+
+    def _bury(self, task: Any) -> Flow[F]:
+        """Put a task aside."""
+        buried: F = yield from self._about("bury", task)
+        record.settled(task)
+        return buried
+
+    def _delete(self, task: Any) -> Flow[F]:
+        """Remove a task."""
+        deleted: F = yield from self._about("delete", task)
+        record.settled(task)
+        return deleted
+
+    def _peek(self, task: Any) -> Flow[F]:
+        """Look at a task."""
+        found: F = yield from self._about("peek", task)
+        return found
+
+    def _kick(self, count: int) -> Flow[int]:
+        """Make buried tasks ready."""
+        left = whole("count", count)
+        kicked = 0
+        while True:
+            some: int = yield from self.ask("kick", min(left - kicked, _KICKS))
+            kicked += some
+            if some < _KICKS or kicked == left:
+                return kicked
+
+    def _release_all(self) -> Flow[None]:
+        """Release whatever is taken."""
+        yield from self.ask("release_all")
+
+    def _truncate(self) -> Flow[None]:
+        """Remove all tasks."""
+        yield from self.ask("truncate")
+
+    def _statistics(self) -> Flow[Statistics]:
+        """Count."""
+        total, taken, buried, counted, waiting = yield from self.ask("statistics")
+        puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
+        calls = dict(zip(_CALLS, others, strict=True))
+        tasks = {
+            "ready": total - taken - buried - delayed,
+            "taken": taken,
+            "buried": buried,
+            "delayed": delayed,
+            "done": acks + calls["delete"],
+            "total": total,
+        }
+        first = {"put": puts + unputs, "take": takes, "ack": acks}
+        return Statistics(tasks, first | calls, self.home.count_waiting(waiting))
+
+    def _drop(self, force: bool) -> Flow[None]:
+        """Remove the tube."""
+        home = self.home
+        flag("force", force)
+        busy = yield from self.ask("drop", "1" if force else "", home.store.process, home.count_local())
+        if busy is not None:
+            raise TubeBusy(name=home.name, taken=busy[0], waiting=busy[1])
+        home.vanish()
+        yield from self.member.forget_name(home.name)
+
+    def _listen(self, callback: Any, wrap: Callable[[Any], Listener] | None = None) -> Flow[Listener | None]:
+        """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
+        listener = checked(callback, wrap)
+        if listener is not None:
+            yield from self.home.ears.open(self)
+        elif self.gone is not None:
+            raise self.gone()
+        before, self.listener = self.listener, listener
+        self.home.ears.note(self)
+        return before
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def request(self, data: Any, options: dict[str, Any]) -> tuple[int | None, tuple[Any, dict[str, Any]]]:
+        """What a put that may wait asks for: its timeout, and what is to be put; checked and encoded."""
+        options = self.home.driver.check_put(options)
+        return options.get("timeout"), (encode(self.codec, data), options)
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Put the waiter at the end of the line."""
+        waiter.owner = self
+        if self.gone is not None:
+            raise self.gone()
+        if waiter.timeout is not None:
+            waiter.deadline = self.clock.micros() + waiter.timeout
+        self.home.enlist(waiter)
+
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+        """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        return self.home.withdraw(waiter, undo=undo)
+
+    def abandon(self, waiter: Waiter) -> None:
+        """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
+        self.home.store.later(lambda: self.home.withdraw(waiter, undo=True))
+
+    def let_go(self, task: Any) -> None:
+        """Release a task that nobody works on any more; a moment later where the line is busy, or must not block."""
+        if self.member.may_run():
+            with suppress(TubesError):
+                self.member.run(self._let_go(task))
+        else:
+            self.home.store.later(lambda: self._let_go(task))
+
+    def _let_go(self, task: Any) -> Flow[None]:
+        id, attempts, _ = self._refer(task)
+        yield from self.ask("release", id, attempts, "1", "")
+
+
+#: The verbs that a face calls.
+VERBS: Final = (
+    "put",
+    "take",
+    "ack",
+    "release",
+    "touch",
+    "bury",
+    "delete",
+    "peek",
+    "kick",
+    "release_all",
+    "truncate",
+    "statistics",
+    "drop",
+    "listen",
+)
+
+
+#: Those that may make something takeable, or make room.
+_SERVING: Final = frozenset({"put", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"})
+
+
+def _running(name: str) -> Any:
+    flow = getattr(Port, f"_{name}")
+
+    def verb(self: Any, *args: Any, **options: Any) -> Any:
+        return self.member.run(flow(self, *args, **options))
+
+    def serving(self: Any, *args: Any, **options: Any) -> Any:
+        home = self.home
+        if home.takers or home.putters:
+            return self.member.run(home.after(flow(self, *args, **options)))
+        return self.member.run(flow(self, *args, **options))
+
+    chosen = serving if name in _SERVING else verb
+    chosen.__doc__ = flow.__doc__
+    return chosen
+
+
+class AnyPort(Port[F]):
+    """A port with its verbs: they answer in a thread, and are awaited in an event loop, as its member runs them."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+for _name in VERBS:
+    setattr(AnyPort, _name, _running(_name))

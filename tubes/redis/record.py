@@ -1,0 +1,135 @@
+"""Tasks as the server stores them: `drivers/lua/task.lua` says how. This is the same in Python."""
+
+from __future__ import annotations
+
+from struct import pack, unpack_from
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tubes.drivers.moves import State
+from tubes.drivers.timers import NEVER
+from tubes.task import SETTLED, F, Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tubes.drivers.driver import Driver
+
+_STATES: Final = {state.value.encode(): state for state in State}
+_ATTEMPTS, _PRI, _TTL, _TTR, _LANE = 4, 8, 16, 32, 64
+_PLAIN: Final = b"\0"
+
+
+class Stored:
+    """A task's facts that do not change by what happens to it, and those that a touch or a delay may change."""
+
+    __slots__ = ("created", "data", "id", "pri", "ttl", "ttr", "utube")
+
+    id: int
+    created: int
+    data: Any
+    pri: int
+    ttl: int | None
+    ttr: int | None
+    utube: str | None
+
+
+class Written(NamedTuple):
+    """A task to be put: its flags, the rest of its header, and what the script asks for besides."""
+
+    flags: bytes
+    header: bytes
+    #: Microseconds until it is due by itself, whether that is the end of a delay, its priority, its lane.
+    due: int | str
+    delayed: str
+    pri: int | str
+    lane: bytes
+    ttl: int | None
+    ttr: int | None
+
+
+def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> Written:
+    """A new task with these options in a tube with those, both as `Driver` checked them."""
+    flags, header = 0, b""
+    pri = options.get("pri", tube.get("pri", 0)) if "pri" in driver.options else 0
+    ttl = options.get("ttl", tube.get("ttl"))
+    ttr = options.get("ttr", tube.get("ttr", tube.get("ttl"))) if "ttr" in driver.options else None
+    delay = options.get("delay", 0)
+    lane = options.get(driver.lane) if driver.lane is not None else None
+    if pri:
+        flags |= _PRI
+        header += pack(">I", pri)
+    if ttl is not None:
+        ttl += delay
+        flags |= _TTL
+        header += ttl.to_bytes(7, "big")
+    if ttr is not None:
+        flags |= _TTR
+        header += ttr.to_bytes(7, "big")
+    name = b""
+    if lane is not None:
+        name = lane.encode("utf-8", "surrogatepass")
+        flags |= _LANE
+        header += (bytes((len(name),)) if len(name) < 255 else pack(">BI", 255, len(name))) + name
+    if delay:
+        flags |= 1
+    due = delay or ("" if ttl is None else ttl)
+    return Written(bytes((flags,)), header, due, "1" if delay else "", pri or "", name, ttl, ttr)
+
+
+def read(id: int, raw: bytes) -> tuple[Stored, int]:
+    """A stored task, and where its data begins."""
+    stored = Stored()
+    stored.id = id
+    stored.created = int.from_bytes(raw[1:8], "big")
+    stored.pri = 0
+    stored.ttl = stored.ttr = stored.utube = None
+    flags, at = raw[0], 8
+    if flags > 3:
+        if flags & _ATTEMPTS:
+            at += 3
+        if flags & _PRI:
+            (stored.pri,) = unpack_from(">I", raw, at)
+            at += 4
+        if flags & _TTL:
+            stored.ttl = int.from_bytes(raw[at : at + 7], "big")
+            at += 7
+        if flags & _TTR:
+            stored.ttr = int.from_bytes(raw[at : at + 7], "big")
+            at += 7
+        if flags & _LANE:
+            length = raw[at]
+            at += 1
+            if length == 255:
+                (length,) = unpack_from(">I", raw, at)
+                at += 4
+            stored.utube = raw[at : at + length].decode("utf-8", "surrogatepass")
+            at += length
+    return stored, at
+
+
+def show(kind: type[F], tube: Any, reply: Any, known: Any = None) -> F:
+    """What a script answers of a task: id, state, attempts, due, the task; without data if the caller knows it."""
+    id, state, attempts, due, raw = reply
+    stored, at = read(id, raw)
+    stored.data = raw[at:] if known is None else known
+    return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due)
+
+
+def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int, due: int) -> F:
+    """A task of these facts."""
+    task = kind()
+    task._tube = tube
+    task._record = stored
+    task._state = state
+    task._attempts = attempts
+    ttl = stored.ttl
+    task._times = (ttl, stored.ttr, due, NEVER if ttl is None else stored.created + ttl)
+    # Which take of a task this is its attempts say.
+    task._turn = attempts
+    return task
+
+
+def settled(task: object) -> None:
+    """The caller has dealt with what it took."""
+    if isinstance(task, Facts):
+        task._turn = SETTLED

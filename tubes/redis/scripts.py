@@ -1,0 +1,244 @@
+"""Lua for a driver: the files of `drivers/lua`, put together for one verb.
+
+A script has no more in it than its verb and its driver need, since what it defines it defines anew at every call. The
+files are Lua with directives:
+
+    --#if KNOB|KNOB   lines for drivers that have one of these knobs; --#elif, --#else, --#end
+    --#include name   the lines of another file
+    --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in
+    --#slow           until --#fast: lines that seldom run; what only they need is defined there
+
+`lib/` has the functions: a script gets those that it names. META.field is a field of the meta hash: the script reads
+all fields that it names at once. Words in capitals are constants of the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tubes.drivers.moves import MOVES, Move, State
+
+if TYPE_CHECKING:
+    from tubes.drivers.driver import Driver
+
+_LUA: Final = files("tubes.drivers") / "lua"
+#: The parts of the library, in the order in which they build on each other.
+_LIBRARY: Final = ("notes", "task", "order", "held", "ends", "holds")
+#: Verbs that need no machine.
+_PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there"})
+#: Fields of the meta hash whose names come with the call.
+_GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
+#: How many in one script; the score of a taken task in task.lua.
+_TURNS: Final = 1 << 20
+
+
+class Script(NamedTuple):
+    """A script, and the name by which a server that has it knows it."""
+
+    text: bytes
+    sha: bytes
+
+
+@cache
+def script(verb: str, driver: Driver | None = None) -> Script:
+    """The script of a verb, for a driver unless it needs none."""
+    text = _read(f"verbs/{verb}") if driver is None or verb in _PLAIN else _Assembly(verb, driver).text
+    raw = "\n".join(_code(text)).encode()
+    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode())
+
+
+@cache
+def _read(name: str) -> str:
+    return (_LUA / f"{name}.lua").read_text()
+
+
+def _code(text: str) -> list[str]:
+    """The lines without comments, blanks and directives."""
+    lines = (re.sub(r"(^|\s)--.*", "", line).strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def knobs_of(driver: Driver) -> frozenset[str]:
+    """What a file may ask for about a driver."""
+    lane = driver.lane is not None
+    timed = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
+    knobs = {
+        "LANE": lane,
+        "PRI": "pri" in driver.options,
+        "TIMED": timed,
+        "PLAIN": not lane and not timed,
+        "RANK": driver.rank is not None,
+        "ORDER_PRI": driver.signs[0] != 0,
+        "LIST": not lane and driver.rank is None and not driver.signs[0],
+        "ENDS_TAKEN": not driver.ttl_spares_taken,
+        "CAPACITY": "capacity" in driver.options,
+    }
+    return frozenset(name for name, has in knobs.items() if has)
+
+
+class _Assembly:
+    """One script in the making."""
+
+    def __init__(self, verb: str, driver: Driver) -> None:
+        self._driver: Final = driver
+        self._knobs: Final = knobs_of(driver)
+        self._library: Final = self._read_library()
+        body = self._expand(_read(f"verbs/{verb}"))
+        head = self._expand(_read("head"))
+        text = "\n".join(_code("\n".join([*head, *self._define(body, frozenset())])))
+        self.text: Final = self._constants(_with_meta(text))
+
+    def _expand(self, text: str, knobs: frozenset[str] = frozenset()) -> list[str]:
+        """The lines that this driver needs, with what they include; slow parts stay marked."""
+        knobs |= self._knobs
+        lines: list[str] = []
+        # For each open `--#if`: whether its lines count, and whether one of its branches did.
+        branches: list[tuple[bool, bool]] = []
+        for line in text.splitlines():
+            if not line.strip().startswith("--#"):
+                if all(counts for counts, _ in branches):
+                    lines.append(line)
+                continue
+            directive, *words = line.strip().removeprefix("--#").split()
+            holds = bool(words) and not knobs.isdisjoint(words[0].split("|"))
+            if directive == "if":
+                branches.append((holds, holds))
+            elif directive == "elif":
+                _, chosen = branches.pop()
+                branches.append((holds and not chosen, holds or chosen))
+            elif directive == "else":
+                _, chosen = branches.pop()
+                branches.append((not chosen, True))
+            elif directive == "end":
+                branches.pop()
+            elif not all(counts for counts, _ in branches):
+                continue
+            elif directive == "include":
+                lines += self._expand(_read(words[0]), knobs)
+            elif directive == "move":
+                lines += self._move(*words)
+            else:
+                lines.append(line.strip())
+        return lines
+
+    def _move(self, why: str, was: str | None = None) -> list[str]:
+        """A move by the table."""
+        rows = {state.value if state else "new": move for state, move in MOVES[why].items()}
+        if was is not None:
+            return self._one_move(was, rows[was])
+        if len(rows) == 1:
+            ((only, move),) = rows.items()
+            return self._one_move(only, move)
+        lines: list[str] = []
+        for state, move in rows.items():
+            lines += [f"{'elseif' if lines else 'if'} task.state == '{state}' then", *self._one_move(state, move)]
+        return [*lines, "else", f"error('no {why} from ' .. task.state)", "end"]
+
+    def _one_move(self, was: str, move: Move) -> list[str]:
+        """The text of move.lua for one row."""
+        name = "NEW" if was == "new" else State(was).name
+        lines = self._expand(_read("move"), frozenset({f"WAS_{name}", f"TO_{move.to.name}"}))
+        words = {"TO": f"'{move.to}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": _count(move)}
+        return [re.sub(r"\b(TO|WAS|EVENT|COUNT)\b", lambda found: words[found[0]], line) for line in lines]
+
+    def _read_library(self) -> dict[str, list[str]]:
+        """The definitions of the library by name, in their order."""
+        library: dict[str, list[str]] = {}
+        name = ""
+        for part in _LIBRARY:
+            for line in self._expand(_read(f"lib/{part}")):
+                if found := re.match(r"local (?:function )?(\w+)", line):
+                    name = found[1]
+                    library[name] = []
+                if line.strip() and not (line.startswith("-- ") or line == "--"):
+                    library[name].append(line)
+        return library
+
+    def _define(self, lines: list[str], known: frozenset[str]) -> list[str]:
+        """The lines after the definitions that they need; slow parts define theirs where they begin."""
+        needed = self._needed(_fast(lines), known)
+        defined = [line for name, chunk in self._library.items() if name in needed for line in chunk]
+        return self._fill([*defined, *lines], known | needed)
+
+    def _fill(self, lines: list[str], known: frozenset[str]) -> list[str]:
+        """Define what slow parts need in them."""
+        filled: list[str] = []
+        slow: list[str] = []
+        depth = 0
+        for line in lines:
+            if line == "--#slow":
+                depth += 1
+                if depth == 1:
+                    continue
+            elif line == "--#fast":
+                depth -= 1
+                if not depth:
+                    filled += self._define(slow, known)
+                    slow = []
+                    continue
+            (slow if depth else filled).append(line)
+        assert not depth, "a --#slow has no --#fast"
+        return filled
+
+    def _needed(self, lines: list[str], known: frozenset[str]) -> frozenset[str]:
+        """The names of the library that these lines use, and what those use, and so on."""
+        found: set[str] = set()
+        unseen = lines
+        while unseen:
+            words = set(re.findall(r"\w+", "\n".join(_code("\n".join(unseen)))))
+            new = (words & self._library.keys()) - found - known
+            found |= new
+            unseen = [line for name in new for line in _fast(self._library[name])]
+        return frozenset(found)
+
+    def _constants(self, text: str) -> str:
+        newest = self._driver.signs[1] < 0
+        words = {
+            "TURNS": str(_TURNS),
+            "WATCHED": "(ARGV[5] == '' and now + 10000000 or 1e18)",
+            "NEWEST_FIRST": "true" if newest else "false",
+            "GREATEST_FIRST": "true" if self._driver.signs[0] < 0 else "false",
+            "POP": "'RPOP'" if newest else "'LPOP'",
+            "HEAD": "-1" if newest else "0",
+            "RANK_LUA": f"({self._driver.rank_lua})",
+        }
+        return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[0]], text)
+
+
+def _fast(lines: list[str]) -> list[str]:
+    """Those that are in no slow part."""
+    fast: list[str] = []
+    depth = 0
+    for line in lines:
+        if line == "--#slow":
+            depth += 1
+        elif line == "--#fast":
+            depth -= 1
+        elif not depth:
+            fast.append(line)
+    return fast
+
+
+def _count(move: Move) -> str:
+    """How a move is counted."""
+    counted: list[str] = []
+    for call in move.counts:
+        if call == "take":
+            counted.append(f"count_takes({move.by})")
+        elif call == "ack":
+            counted.append(f"count_acks({move.by})")
+        elif call != "put" or move.by < 0:
+            counted.append(f"call('HINCRBY', M, 'calls:{call}', {move.by})")
+    return " ".join(counted)
+
+
+def _with_meta(text: str) -> str:
+    """Read the fields of the meta hash that the script names."""
+    fields = list(dict.fromkeys(re.findall(r"META\.(\w+)", text)))
+    names = ", ".join(_GIVEN.get(field, f"'{field}'") for field in fields)
+    text = re.sub(r"META\.(\w+)", lambda found: f"meta[{fields.index(found[1]) + 1}]", text)
+    return re.sub(r"\bMETA\b", f"call('HMGET', M, {names})", text)

@@ -1,0 +1,208 @@
+"""Where the servers are: URLs, and connections that redis-py makes (TLS, passwords, Sentinel, Cluster)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+
+import redis
+import redis.cluster as redis_cluster
+import redis.sentinel as redis_sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tubes.errors import ConnectionLost, InvalidOption
+
+_sentinels: Final[Any] = redis_sentinel
+_clusters: Final[Any] = redis_cluster
+
+#: URLs of these schemes lead here.
+SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+#: Seconds that a server may take to accept a connection, and to answer.
+CONNECT_TIMEOUT: Final = 5.0
+ANSWER_TIMEOUT: Final = 10.0
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "socket_connect_timeout": CONNECT_TIMEOUT,
+    "socket_timeout": ANSWER_TIMEOUT,
+    "protocol": 2,
+    "decode_responses": False,
+    "health_check_interval": 0,
+    # Whoever calls decides what may be tried again, and how often.
+    "retry_on_timeout": False,
+}
+
+
+class Server(Protocol):
+    """One server, or several that share the keys."""
+
+    url: str
+    #: Whether what goes over the wire is encrypted.
+    secure: bool
+
+    def connect(self, key: str) -> Any:
+        """A new connection, connected, to the server that has this key."""
+        ...
+
+    def moved(self) -> None:
+        """A server said that it does not have what it was asked for: look again who does."""
+        ...
+
+    def node(self, key: str) -> str:
+        """Names the server that has this key: keys of one node share a connection."""
+        ...
+
+
+class _Pooled:
+    """What redis-py's connection pool knows how to reach: one server, or the master that Sentinel names."""
+
+    def __init__(self, url: str, pool: Any) -> None:
+        self.url = url
+        self._pool: Final = pool
+        self.secure = _is_secure(pool)
+
+    def connect(self, key: str) -> Any:
+        return _connected(self._pool, self.url)
+
+    def moved(self) -> None: ...
+
+    def node(self, key: str) -> str:
+        return ""
+
+
+class _Cluster:
+    """The nodes of a Redis Cluster."""
+
+    def __init__(self, url: str, make: Callable[[], Any], *, secure: bool) -> None:
+        self.url = url
+        self.secure = secure
+        self._make: Final = make
+        self._client: Any = None
+
+    def _find(self, key: str) -> Any:
+        try:
+            if self._client is None:
+                self._client = self._make()
+            return self._client.get_node_from_key(key)
+        except redis.RedisError as error:
+            raise ConnectionLost(url=self.url, why=error) from error
+
+    def connect(self, key: str) -> Any:
+        return _connected(self._find(key).redis_connection.connection_pool, self.url)
+
+    def moved(self) -> None:
+        try:
+            if self._client is not None:
+                self._client.nodes_manager.initialize()
+        except redis.RedisError:
+            self._client = None
+
+    def node(self, key: str) -> str:
+        name: str = self._find(key).name
+        return name
+
+
+def _connected(pool: Any, url: str) -> Any:
+    try:
+        connection: Any = pool.make_connection()
+        connection.connect()
+    except (redis.RedisError, OSError) as error:
+        raise ConnectionLost(url=url, why=error) from error
+    return connection
+
+
+def _untyped(thing: Any) -> Any:
+    """What redis-py says of its types is not enough for strict checks."""
+    return thing
+
+
+def _is_secure(pool: Any) -> bool:
+    return issubclass(pool.connection_class, redis.SSLConnection) or bool(pool.connection_kwargs.get("ssl"))
+
+
+def _settings() -> dict[str, Any]:
+    return {**_SETTINGS, "retry": Retry(NoBackoff(), 0)}
+
+
+def _shown(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def locate(place: Any) -> tuple[Server, str]:
+    """The server of a URL or of a redis-py client, and the prefix of its keys."""
+    if isinstance(place, redis.RedisCluster):
+        return _Cluster(
+            "redis+cluster://", lambda: place, secure=bool(_untyped(place).get_connection_kwargs().get("ssl"))
+        ), ""
+    if isinstance(place, redis.Redis):
+        pool: Any = _untyped(place).connection_pool
+        return _Pooled(_name_of(pool), _copy_of(pool)), ""
+    url = str(_untyped(place))
+    parts = urlsplit(url)
+    query = parse_qs(parts.query, keep_blank_values=True)
+    prefix = query.pop("prefix", [""])[-1]
+    rest = url.partition("?")[0] + ("?" + urlencode(query, doseq=True) if query else "")
+    try:
+        if parts.scheme == "redis+cluster":
+            return _Cluster(_shown(url), lambda: _cluster(rest), secure=False), prefix
+        if parts.scheme == "redis+sentinel":
+            return _Pooled(_shown(url), _sentinel(rest)), prefix
+        return _Pooled(_shown(url), _untyped(redis.ConnectionPool).from_url(rest, **_settings())), prefix
+    except (ValueError, TypeError) as error:
+        raise InvalidOption(option="url", value=_shown(url), rule=str(error)) from error
+
+
+def _name_of(pool: Any) -> str:
+    known: dict[str, Any] = pool.connection_kwargs
+    if "path" in known:
+        return f"unix://{known['path']}"
+    return f"redis://{known.get('host', 'sentinel')}:{known.get('port', 6379)}/{known.get('db', 0)}"
+
+
+def _copy_of(pool: Any) -> Any:
+    """A pool that connects as the given one does, but with our settings."""
+    kwargs: dict[str, Any] = {**pool.connection_kwargs, **_settings()}
+    if hasattr(pool, "sentinel_manager"):
+        return _sentinels.SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **kwargs)
+    return redis.ConnectionPool(connection_class=pool.connection_class, **kwargs)
+
+
+def _hosts(netloc: str, port: int) -> list[tuple[str, int]]:
+    """Hosts and ports of `host:port,host:port`."""
+    hosts: list[tuple[str, int]] = []
+    for place in netloc.rpartition("@")[2].split(","):
+        parts = urlsplit(f"//{place}")
+        if not parts.hostname:
+            raise ValueError(f"{place!r} names no host")
+        hosts.append((parts.hostname, parts.port or port))
+    return hosts
+
+
+def _login(url: str) -> dict[str, Any]:
+    login = urlsplit(url).netloc.rpartition("@")[0]
+    user, _, password = login.partition(":")
+    return {name: value for name, value in (("username", user), ("password", password)) if value}
+
+
+def _sentinel(url: str) -> Any:
+    """`redis+sentinel://[user:password@]host:port,…/service[/db]`."""
+    parts = urlsplit(url)
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("must name the service: redis+sentinel://host:26379/service")
+    settings = {**_settings(), **_login(url)}
+    timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": CONNECT_TIMEOUT}
+    watchers = _sentinels.Sentinel(_hosts(parts.netloc, 26379), sentinel_kwargs=timeouts)
+    return watchers.master_for(service, db=int(db or 0), **settings).connection_pool
+
+
+def _cluster(url: str) -> Any:
+    """`redis+cluster://[user:password@]host:port,…`."""
+    nodes: Any = [_clusters.ClusterNode(host, port) for host, port in _hosts(urlsplit(url).netloc, 6379)]
+    return _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **_login(url)})

@@ -1,0 +1,285 @@
+"""What one process knows of a server: its tubes, who is connected, and the threads that keep sessions alive."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from uuid import uuid4
+from weakref import WeakSet
+
+from tubes.clock import system_clock
+from tubes.codecs import find as find_codec
+from tubes.drivers.driver import Driver
+from tubes.drivers.options import SECOND, micros
+from tubes.drivers.registry import Registry
+from tubes.errors import ConnectionLost, DriverNotFound, TubesError
+from tubes.redis.calls import Call, Flow, ThreadLine
+from tubes.redis.home import Home
+from tubes.redis.scripts import script
+from tubes.redis.server import locate
+from tubes.redis.wire import ErrorReply
+
+if TYPE_CHECKING:
+    from tubes.clock import Clock
+    from tubes.codecs import Codec
+    from tubes.redis.server import Server
+    from tubes.redis.session import Member
+
+T = TypeVar("T")
+_log = logging.getLogger("tubes")
+
+
+class RedisStore:
+    """One server, as one process sees it; shared by all its connections that were made alike."""
+
+    def __init__(self, key: Any, server: Server, prefix: str, clock: Clock, codec: Codec, lease: float) -> None:
+        self._key: Final = key
+        self.server: Final = server
+        self.url: Final = server.url
+        self.prefix: Final = f"{prefix}:tubes" if prefix else "tubes"
+        self.clock: Final = clock
+        self.codec: Final = codec
+        self.lease: Final = lease
+        #: Whether time is in a test's hands: scripts are told it then, and leases last as long as their connections.
+        self.manual: Final = clock.patience(clock.micros()) is None
+        self.process: Final = uuid4().hex
+        self.registry: Final = Registry()
+        self.marking: Final = script("mark")
+        self.closed = False
+        self.members: Final[WeakSet[Member]] = WeakSet()
+        self._homes: Final[dict[str, Home]] = {}
+        self._lock: Final = threading.RLock()
+        self._users = 0
+        self._ahead = 0
+        self._met = False
+        self._meeting: Final = threading.Lock()
+        self._pid: Final = os.getpid()
+        self._line: Final = ThreadLine(server, "s")
+        self._inbox: Final[SimpleQueue[Callable[[], Any] | None]] = SimpleQueue()
+        self._helper: threading.Thread | None = None
+        self._beating: threading.Thread | None = None
+        self._stop: Final = threading.Event()
+
+    # -- the life of a store -------------------------------------------------------------------------------------------
+
+    def join(self, member: Member) -> None:
+        """One more connection."""
+        with self._lock:
+            self._users += 1
+            self.members.add(member)
+            if self._beating is None and not self.manual:
+                self._beating = threading.Thread(target=self._beat, name="tubes-leases", daemon=True)
+                self._beating.start()
+
+    def leave(self) -> None:
+        """One connection less; the last one takes the threads along."""
+        with _opening, self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            _stores.pop(self._key, None)
+            self.closed = True
+            homes = list(self._homes.values())
+        self._stop.set()
+        self._inbox.put(None)
+        for home in homes:
+            home.ears.close()
+            home.hang_up()
+        if self._helper is None:
+            self._line.close()
+
+    def now(self) -> int | str:
+        """The time that scripts are told: none, since servers know it, unless it is in a test's hands."""
+        return self.clock.micros() if self.manual else ""
+
+    def span(self, seconds: float) -> int | str:
+        """A lease as scripts are told it."""
+        return "" if self.manual else micros("session_ttl", seconds)
+
+    def local_micros(self, moment: int) -> int:
+        """The server's time in this process's."""
+        return moment - self._ahead
+
+    # -- work that nobody waits for ------------------------------------------------------------------------------------
+
+    def later(self, act: Callable[[], Any]) -> None:
+        """Do this, or run the flow that it answers, in a thread of the store. Safe in the middle of anything."""
+        self._inbox.put(act)
+        if self._helper is None and not self.closed:
+            with self._lock:
+                if self._helper is None:
+                    self._helper = threading.Thread(target=self._help, name="tubes-helper", daemon=True)
+                    self._helper.start()
+
+    def run_now(self, flow: Flow[T]) -> T | None:
+        """Run a flow in this thread; what fails is logged."""
+        try:
+            return self._line.run(flow)
+        except TubesError:
+            _log.debug("a late call failed", exc_info=True)
+            return None
+
+    def _help(self) -> None:
+        while (act := self._next()) is not None:
+            try:
+                flow: Any = act()
+                if inspect.isgenerator(flow):
+                    self.run_now(cast("Flow[Any]", flow))
+            except Exception:
+                _log.exception("a late call failed")
+        self._line.close()
+
+    def _next(self) -> Callable[[], Any] | None:
+        act = self._inbox.get()
+        if act is None:
+            try:  # What came before the end is still done.
+                act = self._inbox.get_nowait()
+            except Empty:
+                return None
+            self._inbox.put(None)
+        return act
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked."""
+        line = ThreadLine(self.server, "b")
+        while not self._stop.wait(self.lease / 3):
+            for home in list(self._homes.values()):
+                sessions = [port.session[1] for port in list(home.ports) if port.session is not None]
+                listening = "1" if home.ears.listening else ""
+                if not sessions and not listening:
+                    continue
+                call = Call(script("beat"), home.key, (micros("lease", self.lease), listening, *sessions))
+                try:
+                    reply = line.call(call)
+                except ConnectionLost as error:
+                    _log.warning("sessions could not be renewed: %s", error)
+                    continue
+                if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
+                    home.vanish()
+            for member in list(self.members):
+                self._beat_shared(line, member)
+            self.read_time(line)
+        line.close()
+
+    def _beat_shared(self, line: ThreadLine, member: Member) -> None:
+        try:
+            line.run(member.beat_shared())
+        except TubesError as error:
+            _log.warning("a shared session could not be renewed: %s", error)
+
+    def read_time(self, line: ThreadLine | None = None) -> None:
+        """See how far the server's clock is ahead of this process's."""
+        if self.manual:
+            return
+        before = self.clock.micros()
+        reply: Any = (line or self._line).request(self.prefix, "TIME")
+        after = self.clock.micros()
+        if reply.__class__ is list:
+            self._ahead = int(reply[0]) * SECOND + int(reply[1]) - (before + after) // 2
+
+    def meet(self) -> None:
+        """Try the server out: read its clock, and warn if it is set up so that it would throw tasks away. Once."""
+        with self._meeting:
+            if self._met:
+                return
+            self.read_time()
+            reply: Any = self._line.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+            policy: str = reply[1].decode() if reply.__class__ is list and len(reply) == 2 else "noeviction"
+            self._met = True
+        if policy != "noeviction":
+            what = f"{self.url} has maxmemory-policy {policy}: it may throw away tasks; set it to noeviction"
+            warnings.warn(what, RuntimeWarning, stacklevel=6)
+
+    # -- tubes ---------------------------------------------------------------------------------------------------------
+
+    def key(self, name: str) -> str:
+        """The key of a tube; all its keys begin with it, and share its slot."""
+        return f"{self.prefix}:{{{name}}}"
+
+    def home(self, name: str, driver: bytes, options: bytes, token: str) -> Home:
+        """The home of a tube that a server told about, made when it is first asked for."""
+        born = token.partition(".")[2]
+        with self._lock:
+            home = self._homes.get(name)
+            if home is None or home.born != born:
+                home = Home(self, name, self.key(name), self.driver_of(driver), json.loads(options), born)
+                self._homes[name] = home
+            return home
+
+    def driver_of(self, told: bytes) -> Driver:
+        """The driver that a server told about: the one that is registered here, if it is the same."""
+        about: dict[str, Any] = json.loads(told)
+        try:
+            known = self.registry.find(about["name"])
+            if describe(known) == told:
+                return known
+        except DriverNotFound:
+            if about["rank_lua"] is not None:
+                raise
+        return Driver(
+            about["name"],
+            options=about["options"],
+            order=about["order"],
+            lane=about["lane"],
+            ttl_spares_taken=about["ttl_spares_taken"],
+        )
+
+    def forget(self, home: Home) -> None:
+        """A tube is gone."""
+        with self._lock:
+            if self._homes.get(home.name) is home:
+                del self._homes[home.name]
+
+
+def describe(driver: Driver) -> bytes:
+    """A driver as the server keeps it."""
+    about = {
+        "name": driver.name,
+        "options": sorted(driver.options),
+        "order": driver.order,
+        "lane": driver.lane,
+        "ttl_spares_taken": driver.ttl_spares_taken,
+        "rank_lua": driver.rank_lua,
+    }
+    return json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
+
+
+def describe_options(options: Mapping[str, Any]) -> bytes:
+    """The options of a tube as the server keeps them."""
+    return json.dumps(dict(options), sort_keys=True, separators=(",", ":")).encode()
+
+
+_stores: Final[dict[Any, RedisStore]] = {}
+_opening = threading.RLock()
+
+
+def open_store(url: Any, clock: Clock | None, codec: str | Codec | None, lease: float) -> RedisStore:
+    """The store of this server: one per process, as far as clock, codec and lease agree."""
+    found = find_codec("json" if codec is None else codec)
+    clock = clock or system_clock
+    kind: Any = codec if isinstance(codec, str) or codec is None else id(found)
+    key = (url if isinstance(url, str) else id(url), id(clock), kind or "json", lease, os.getpid())
+    with _opening:
+        store = _stores.get(key)
+        if store is None:
+            server, prefix = locate(url)
+            store = _stores[key] = RedisStore(key, server, prefix, clock, found, lease)
+        return store
+
+
+def _after_fork() -> None:
+    global _opening
+    _opening = threading.RLock()
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

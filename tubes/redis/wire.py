@@ -1,0 +1,126 @@
+"""One connection to a server, for one thread at a time: requests go out packed, replies come in."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from tubes.errors import ConnectionLost, ServerFull, ServerRefused, TubesError
+
+if TYPE_CHECKING:
+    from tubes.redis.server import Server
+
+try:
+    import hiredis as _hiredis
+except ImportError:  # The extra `hiredis`: without it redis-py's own parser works, at half the speed.
+    _hiredis = None  # type: ignore[assignment]
+
+#: The module, or None.
+hiredis: Any = _hiredis
+_connections: Final[Any] = redis.Connection
+_packer: Final = _connections()
+
+_CHUNK: Final = 65536
+
+
+class ErrorReply(Exception):
+    """A server's `-ERR …`, as a value."""
+
+    @property
+    def code(self) -> str:
+        """Its first word."""
+        return str(self).partition(" ")[0]
+
+
+def error_of(reply: ErrorReply, url: str) -> TubesError:
+    """What a server's error means for the caller."""
+    if reply.code == "OOM":
+        return ServerFull(url=url)
+    return ServerRefused(url=url, why=reply)
+
+
+def pack(*words: Any) -> bytes:
+    """A command as it goes over the wire."""
+    if hiredis is not None:
+        packed: bytes = hiredis.pack_command(words)
+        return packed
+    return b"".join(_packer.pack_command(*words))
+
+
+class Wire:
+    """A socket that redis-py connected; hiredis parses, where it is installed."""
+
+    def __init__(self, server: Server, key: str) -> None:
+        self.url: Final = server.url
+        self._connection: Final[Any] = server.connect(key)
+        self._sock: Final[socket.socket] = self._connection._sock
+        self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
+
+    def call(self, packed: bytes) -> Any:
+        """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`."""
+        self.send(packed)
+        return self.receive()
+
+    def send(self, packed: bytes) -> None:
+        """Send requests."""
+        try:
+            self._sock.sendall(packed)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self) -> Any:
+        """The next reply."""
+        reader = self._reader
+        try:
+            if reader is None:
+                try:
+                    return self._connection.read_response(disable_decoding=True)
+                except redis.ResponseError as error:
+                    return ErrorReply(_code_of(error) + str(error))
+            while (reply := reader.gets()) is False:
+                chunk = self._sock.recv(_CHUNK)
+                if not chunk:
+                    raise ConnectionResetError("the server closed the connection")
+                reader.feed(chunk)
+        except (redis.RedisError, OSError) as error:
+            raise self._lost(error) from error
+        return reply
+
+    def wait(self, seconds: float) -> None:
+        """How long to wait for the next reply."""
+        self._sock.settimeout(seconds)
+
+    def hang_up(self) -> None:
+        """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.disconnect()
+
+    def _lost(self, error: Exception) -> ConnectionLost:
+        self.close()
+        why = "it did not answer in time" if isinstance(error, TimeoutError) else error
+        return ConnectionLost(url=self.url, why=why)
+
+
+#: The words that redis-py cuts off where it knows an error by a class of its own.
+_CODES: Final = {
+    "NoScriptError": "NOSCRIPT ",
+    "OutOfMemoryError": "OOM ",
+    "ReadOnlyError": "READONLY ",
+    "BusyLoadingError": "LOADING ",
+    "ClusterDownError": "CLUSTERDOWN ",
+    "MasterDownError": "MASTERDOWN ",
+    "MovedError": "MOVED ",
+    "AskError": "ASK ",
+    "TryAgainError": "TRYAGAIN ",
+}
+
+
+def _code_of(error: redis.ResponseError) -> str:
+    return _CODES.get(type(error).__name__, "")

@@ -1,0 +1,19 @@
+"""What tests of programs that use tubes need: time in their own hands, and a server of their own."""
+
+from typing import TYPE_CHECKING, Any
+
+from tubes.testing.clock import ManualClock
+
+if TYPE_CHECKING:
+    from tubes.testing.server import LocalServer, server_program
+
+__all__ = ["LocalServer", "ManualClock", "server_program"]
+
+
+def __getattr__(name: str) -> Any:
+    # Servers need redis-py, whose import takes longer than that of tubes.
+    if name in ("LocalServer", "server_program"):
+        from tubes.testing import server
+
+        return getattr(server, name)
+    raise AttributeError(name)

