@@ -74,10 +74,15 @@ def example(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
 
 
+def listen_to_ctrl_c() -> None:
+    """As a program in a terminal does; in the background of a shell signals may be ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def interrupted(command: list[str]) -> tuple[int, str, str]:
     """Wait for the first line of a command's output, press Ctrl-C; answers exit code, output, errors."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=listen_to_ctrl_c) as process:
         assert process.stdout
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)

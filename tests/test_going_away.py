@@ -245,6 +245,7 @@ def test_a_loop_over_a_tube_that_is_garbage_gives_its_task_back() -> None:
 def test_an_interrupt_leaves_the_store_unlocked() -> None:
     said = run_alone("""
         import _thread, signal, threading, time, tubes
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         queue = tubes.connect()
         tube = queue.create_tube("t")
 

@@ -301,6 +301,7 @@ def test_a_hook_that_wants_to_leave_the_program_reaches_the_waiting_put_only(que
 def test_an_interrupted_take_leaves_its_task_in_the_tube() -> None:
     program = """
 import os, signal, threading, time, tubes
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with tubes.connect() as queue:
     tube = queue.create_tube("t")
     def interrupt():

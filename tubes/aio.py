@@ -20,11 +20,11 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.listeners import tell
 from tubes.statistics import Statistics
-from tubes.task import AsyncTask, log_lost
+from tubes.task import SETTLED, AsyncTask, log_lost
 from tubes.waiters import LoopWaiter
 
 
@@ -183,16 +183,30 @@ class AsyncTube:
     async def __aiter__(self) -> AsyncGenerator[AsyncTask]:
         """See `Tube.__iter__`."""
         try:
-            while (task := await self.take()) is not None:
+            task = await self.take()
+            while task is not None:
                 try:
-                    async with task:
-                        yield task
-                except (TaskNotTaken, QueueClosed) as lost:
-                    log_lost(lost)
+                    yield task
+                except BaseException as error:
+                    await task.__aexit__(type(error), error, None)
+                    raise
+                task = await self._after(task) or await self.take()
         except QueueForked:
             raise
         except QueueClosed:
             return
+
+    async def _after(self, task: AsyncTask) -> AsyncTask | None:
+        """See `Tube._after`."""
+        if task._turn == SETTLED:
+            return None
+        try:
+            answer = self._port.next(task)
+            following: AsyncTask | None = await answer if self._awaited else answer
+        except QueueClosed as lost:
+            log_lost(lost)
+            raise
+        return following
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 

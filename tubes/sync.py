@@ -13,10 +13,10 @@ from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import micros
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TaskNotTaken, TubeNotFound
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.statistics import Statistics
-from tubes.task import Task, log_lost
+from tubes.task import SETTLED, Task, log_lost
 from tubes.waiters import ThreadWaiter
 
 
@@ -252,16 +252,29 @@ class Tube:
         warning: ack a task yourself before you close the queue.
         """
         try:
-            while (task := self.take()) is not None:
+            task = self.take()
+            while task is not None:
                 try:
-                    with task:
-                        yield task
-                except (TaskNotTaken, QueueClosed) as lost:
-                    log_lost(lost)
+                    yield task
+                except BaseException as error:
+                    task.__exit__(type(error), error, None)
+                    raise
+                task = self._after(task) or self.take()
         except QueueForked:
             raise
         except QueueClosed:
             return
+
+    def _after(self, task: Task) -> Task | None:
+        """Ack a task and take the next one; None if there is none. What was dealt with is left alone: None too."""
+        if task._turn == SETTLED:
+            return None
+        try:
+            following: Task | None = self._port.next(task)
+        except QueueClosed as lost:
+            log_lost(lost)
+            raise
+        return following
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 

@@ -4,8 +4,11 @@ if soonest and now >= soonest then
 --#include time
 --#fast
 end
-local replayed = META.answer
-if replayed then
-  local number = ARGV[4] .. ':'
-  replayed = sub(replayed, 1, #number) == number and sub(replayed, #number + 1)
+local number, replayed = ARGV[4], false
+if string.byte(number) == 82 then
+--#slow
+  number = sub(number, 2)
+  local answer = call('HGET', M, ARGV[3])
+  replayed = answer and sub(answer, 1, #number + 1) == number .. ':' and sub(answer, #number + 2)
+--#fast
 end

@@ -11,10 +11,10 @@ from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.drivers.options import flag, micros, whole
-from tubes.errors import InvalidOption, TubeBusy, TubeNotFound, TubesError
+from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.listeners import Listener, checked
 from tubes.statistics import Statistics
-from tubes.task import SETTLED, F, Facts, snapshot
+from tubes.task import SETTLED, F, Facts, log_lost, snapshot
 from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
@@ -167,6 +167,14 @@ class Port(Generic[F]):
                 home.undo(task, is_put=is_put)
                 home.settle(self._micros())
         home.tell()
+
+    def next(self, task: Any) -> F | None:
+        """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
+        try:
+            self.ack(task)
+        except TaskNotTaken as lost:
+            log_lost(lost)
+        return self.take()
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 

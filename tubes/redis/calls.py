@@ -38,7 +38,7 @@ class Call:
     `session`: its number in the tube, the field that says that it lives, and the caller's number among its callers.
     """
 
-    __slots__ = ("args", "key", "now", "orphaned", "resent", "script", "session")
+    __slots__ = ("args", "key", "now", "number", "orphaned", "resent", "script", "session", "slot")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Call:
         session: Session | None = None,
         now: int | str = "",
         orphaned: Callable[[Any], None] | None = None,
+        sent: tuple[int | str, int] | None = None,
     ) -> None:
         self.script: Final = script
         self.key: Final = key
@@ -56,16 +57,26 @@ class Call:
         self.now: Final = now
         #: What to do with a reply for which nobody waits any more.
         self.orphaned: Final = orphaned
-        #: Whether it was sent more than once.
-        self.resent = False
+        #: Whether it may have been done already. `sent`: it was sent before, from that slot and by that number.
+        self.resent = sent is not None
+        self.slot: int | str = ""
+        self.number = 0
+        if sent is not None:
+            self.slot, self.number = sent
 
-    def pack(self, slot: int | str, number: int, *, whole: bool = False) -> bytes:
+    def begin(self, slot: int | str) -> None:
+        """It is about to be sent for the first time, unless it was before."""
+        if not self.resent:
+            self.slot, self.number = slot, next(numbers)
+
+    def pack(self, *, whole: bool = False) -> bytes:
         """The request; `whole`: with the script itself."""
         what = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
         if self.session is None:
             return pack(*what, 1, self.key, *self.args)
         session, token, caller = self.session
-        field = f"a{token}.{caller}.{slot}"
+        field = f"a{token}.{caller}.{self.slot}"
+        number = f"R{self.number}" if self.resent else self.number
         return pack(*what, 1, self.key, session, token, field, number, self.now, *self.args)
 
 
@@ -84,8 +95,8 @@ def _rest() -> object:
 
 # Seconds for which a finalizer waits for the line.
 _PAUSE: Final = 0.05
-# A number is never used again in this process, whichever line a session's calls go out on.
-_numbers: Final = count(1)
+#: A number is never used again in this process, whichever line a session's calls go out on. All have 16 digits.
+numbers: Final = count(10**15)
 
 
 class Slots:
@@ -115,9 +126,11 @@ class ThreadLine:
 
     def __init__(self, server: Server, slot: int | str = 0) -> None:
         self._server: Final = server
-        self._slot: Final = slot
+        self.slot: Final = slot
         self._lock: Final = threading.Lock()
         self._wires: Final[dict[str, Wire]] = {}
+        # Where there is one server, its connection.
+        self._only: Wire | None = None
         self._closed = False
 
     def run(self, flow: Flow[T]) -> T:
@@ -145,18 +158,27 @@ class ThreadLine:
     def call(self, call: Call) -> Any:
         """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
         with self._lock:
-            number = next(_numbers)
-            packed = call.pack(self._slot, number)
+            call.begin(self.slot)
             try:
-                return self._until_answered(packed, call.key, call, number)
+                return self._until_answered(call.pack(), call.key, call)
             except ConnectionLost:
                 raise
             except BaseException:
                 # Interrupted: whether it was done nobody knows yet.
                 self._forget_wires()
                 if call.orphaned is not None:
+                    call.resent = True
                     with suppress(ConnectionLost):
-                        call.orphaned(self._until_answered(packed, call.key, call, number))
+                        call.orphaned(self._until_answered(call.pack(), call.key, call))
+                raise
+
+    def exchange(self, key: str, request: bytes) -> Any:
+        """The reply to one request that is sent once. Raises `ConnectionLost` if there is none."""
+        with self._lock:
+            try:
+                return (self._only or self._wire(key)).call(request)
+            except BaseException:
+                self._forget_wires()
                 raise
 
     def request(self, key: str, *words: Any) -> Any:
@@ -164,7 +186,7 @@ class ThreadLine:
         with self._lock:
             return self._until_answered(pack(*words), key)
 
-    def _until_answered(self, packed: bytes, key: str, call: Call | None = None, number: int = 0) -> Any:
+    def _until_answered(self, packed: bytes, key: str, call: Call | None = None) -> Any:
         patience = time.monotonic() + PATIENCE
         tries = 0
         while True:
@@ -174,7 +196,7 @@ class ThreadLine:
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
-                    reply = wire.call(call.pack(self._slot, number, whole=True))
+                    reply = wire.call(call.pack(whole=True))
                 if reply.__class__ is not ErrorReply or reply.code not in _PASSING:
                     return reply
                 self._server.moved()
@@ -187,6 +209,7 @@ class ThreadLine:
                 raise lost
             if call is not None:
                 call.resent = True
+                packed = call.pack()
             time.sleep(_RESTS[min(tries, len(_RESTS) - 1)])
             tries += 1
 
@@ -197,9 +220,12 @@ class ThreadLine:
         wire = self._wires.get(node)
         if wire is None:
             wire = self._wires[node] = Wire(self._server, key)
+            if not node:
+                self._only = wire
         return wire
 
     def _forget_wires(self) -> None:
+        self._only = None
         for wire in self._wires.values():
             wire.close()
         self._wires.clear()
@@ -220,14 +246,19 @@ class ThreadLine:
 class _Sent:
     """A call on its way."""
 
-    __slots__ = ("call", "future", "number", "packed", "slot")
+    __slots__ = ("call", "future", "packed", "slot")
 
-    def __init__(self, call: Call, slot: int, number: int, packed: bytes, future: asyncio.Future[Any]) -> None:
+    def __init__(self, call: Call, slot: int, future: asyncio.Future[Any]) -> None:
         self.call = call
         self.slot = slot
-        self.number = number
-        self.packed = packed
         self.future = future
+        call.begin(slot)
+        self.packed = call.pack()
+
+    def again(self) -> None:
+        """It may have been done: it is sent once more."""
+        self.call.resent = True
+        self.packed = self.call.pack()
 
 
 class _Pipe(asyncio.Protocol):
@@ -308,9 +339,7 @@ class LoopLine:
         if self._closed:
             future.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
             return future
-        slot, number = self._slots.take(), next(_numbers)
-        one = _Sent(call, slot, number, call.pack(slot, number), future)
-        self._send(one)
+        self._send(_Sent(call, self._slots.take(), future))
         return future
 
     def _send(self, one: _Sent) -> None:
@@ -375,11 +404,11 @@ class LoopLine:
         if reply.__class__ is ErrorReply:
             code = reply.code
             if code == "NOSCRIPT":
-                one.packed = one.call.pack(one.slot, one.number, whole=True)
+                one.packed = one.call.pack(whole=True)
                 pipe.send(one)
                 return
             if code in _PASSING:
-                one.call.resent = True
+                one.again()
                 self._loop.call_later(0.05, self._send_elsewhere, pipe, one)
                 return
         self._resolve(one, reply)
@@ -417,7 +446,7 @@ class LoopLine:
         if waiting:
             self._server.moved()
         for one in waiting:
-            one.call.resent = True
+            one.again()
             self._send(one)
 
     def _set_watch(self) -> None:

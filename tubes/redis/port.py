@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from tubes.codecs import encode
 from tubes.drivers.moves import State
@@ -28,7 +28,7 @@ from tubes.redis.calls import Call, Flow, Session
 from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics
-from tubes.task import F, Facts
+from tubes.task import F, Facts, log_lost
 
 if TYPE_CHECKING:
     from tubes.redis.home import Home
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: How many buried tasks one call kicks.
 _KICKS: Final = 500
+#: A call that was sent before: in which session, from which slot, by which number.
+Sent: TypeAlias = tuple[Session, tuple[int | str, int]]
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
@@ -62,17 +64,23 @@ class Port(Generic[F]):
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, verb: str, *args: Any, orphaned: Callable[[Any], None] | None = None) -> Flow[Any]:
-        """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task."""
+    def ask(
+        self, verb: str, *args: Any, orphaned: Callable[[Any], None] | None = None, sent: Sent | None = None
+    ) -> Flow[Any]:
+        """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
+
+        `sent`: it was sent before, in this session, from that slot and by that number.
+        """
         known = script(verb, self.home.driver)
         while True:
             if self.gone is not None:
                 raise self.gone()
-            session = self.session
+            session, slot_and_number = (self.session, None) if sent is None else sent
+            sent = None
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot_and_number)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
@@ -83,7 +91,7 @@ class Port(Generic[F]):
                 continue
             if code == "SESSIONGONE":
                 self.lose(session)
-                if verb in ("ack", "release", "touch", "untake", "leave"):
+                if verb in ("ack", "release", "touch", "hold", "untake", "leave"):
                     return reply
                 if call.resent and verb in ("put", "take", "kick", "bury", "delete"):
                     why = "the session has ended meanwhile, and whether the call was done is not known"
@@ -114,15 +122,20 @@ class Port(Generic[F]):
         task: F | None = yield from self.put_encoded(raw, checked, waits=False)
         return task
 
-    def put_encoded(self, raw: bytes, options: Mapping[str, Any], *, waits: bool) -> Flow[F | None]:
+    def put_encoded(
+        self, raw: bytes, options: Mapping[str, Any], *, waits: bool, sent: Sent | None = None
+    ) -> Flow[F | None]:
         """The same with data that is encoded and options that are checked; `waits`: for room, if there is none."""
         home = self.home
         new = record.write(home.driver, home.options, options)
         room = home.options.get("capacity", 0)
         args = (new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, "1" if waits else "")
-        reply = yield from self.ask("put", *args)
-        if reply is None:
-            return None
+        reply = yield from self.ask("put", *args, sent=sent)
+        return None if reply is None else self.show_put(reply, new, raw, options)
+
+    def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
+        """A task that was put, as the user sees it."""
+        home = self.home
         created = int.from_bytes(reply[:7], "big")
         stored = record.Stored()
         stored.id, stored.created, stored.data = int(reply[7:]), created, raw
@@ -134,14 +147,38 @@ class Port(Generic[F]):
             home.watch(due)
         return record.shown(self.kind, self.tube, stored, State.DELAYED if new.delayed else State.READY, 0, due)
 
-    def _take(self) -> Flow[F | None]:
+    def _take(self, sent: Sent | None = None) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
         home = self.home
-        while home.takers:
+        while home.takers and sent is None:
             if not (yield from home.serve_one()):
                 return None
-        reply = yield from self.ask("take", "", "", orphaned=self.untake)
+        reply = yield from self.ask("take", "", "", orphaned=self.untake, sent=sent)
         return None if reply.__class__ is int else self.show(reply)
+
+    def _next(self, task: Any, sent: Sent | None = None) -> Flow[F | None]:
+        """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
+        home = self.home
+        id, attempts, _ = self._refer(task)
+        if home.takers and sent is None:
+            try:
+                yield from self._ack(task)
+            except TaskNotTaken as lost:
+                log_lost(lost)
+            following: F | None = yield from self._take()
+            return following
+        done, *reply = yield from self.ask("next", id, attempts, orphaned=self._unnext, sent=sent)
+        return self.show_next(task, done, reply)
+
+    def show_next(self, task: Any, done: int, reply: list[Any]) -> F | None:
+        """What `next` answers."""
+        record.settled(task)
+        if not done:
+            log_lost(TaskNotTaken(id=task.id, tube=self.home.name))
+        return self.show(reply) if reply else None
+
+    def _unnext(self, reply: Any) -> None:
+        self.untake(reply[1:])
 
     def take_waiting(self, count: int) -> Flow[Any]:
         """For a caller that waits, one of so many: the script's reply."""
@@ -150,7 +187,7 @@ class Port(Generic[F]):
 
     def untake(self, reply: Any) -> None:
         """Give back what was taken for somebody who is gone."""
-        if reply.__class__ is list:
+        if reply.__class__ is list and reply:
             id, _, attempts, _, _ = reply
             self.home.store.later(lambda: self._untake(id, attempts))
 
@@ -170,10 +207,10 @@ class Port(Generic[F]):
             return -1, "", None  # Of another tube that had the same name: no task here.
         return task._record.id, task._turn if task._state is State.TAKEN else "", task._record.data
 
-    def _about(self, verb: str, task: Any, *args: Any) -> Flow[F]:
+    def _about(self, verb: str, task: Any, *args: Any, sent: Sent | None = None) -> Flow[F]:
         """Do something with a task."""
         id, attempts, known = self._refer(task)
-        reply = yield from self.ask(verb, id, attempts, "" if known is None else "1", *args)
+        reply = yield from self.ask(verb, id, attempts, "" if known is None else "1", *args, sent=sent)
         if reply.__class__ is ErrorReply:
             missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
             raise missing(id=id, tube=self.home.name)
@@ -181,9 +218,9 @@ class Port(Generic[F]):
             return record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)
         return self.show(reply, known)
 
-    def _ack(self, task: Any) -> Flow[F]:
+    def _ack(self, task: Any, sent: Sent | None = None) -> Flow[F]:
         """A held task is done."""
-        done: F = yield from self._about("ack", task)
+        done: F = yield from self._about("ack", task, sent=sent)
         record.settled(task)
         return done
 
@@ -321,27 +358,8 @@ class Port(Generic[F]):
         yield from self.ask("release", id, attempts, "1", "")
 
 
-#: The verbs that a face calls.
-VERBS: Final = (
-    "put",
-    "take",
-    "ack",
-    "release",
-    "touch",
-    "bury",
-    "delete",
-    "peek",
-    "kick",
-    "release_all",
-    "truncate",
-    "statistics",
-    "drop",
-    "listen",
-)
-
-
 #: Those that may make something takeable, or make room.
-_SERVING: Final = frozenset({"put", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"})
+_SERVING: Final = frozenset({"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"})
 
 
 def _running(name: str) -> Any:
@@ -364,10 +382,18 @@ def _running(name: str) -> Any:
 class AnyPort(Port[F]):
     """A port with its verbs: they answer in a thread, and are awaited in an event loop, as its member runs them."""
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-
-for _name in VERBS:
-    setattr(AnyPort, _name, _running(_name))
+    put = _running("put")
+    take = _running("take")
+    next = _running("next")
+    ack = _running("ack")
+    release = _running("release")
+    touch = _running("touch")
+    bury = _running("bury")
+    delete = _running("delete")
+    peek = _running("peek")
+    kick = _running("kick")
+    release_all = _running("release_all")
+    truncate = _running("truncate")
+    statistics = _running("statistics")
+    drop = _running("drop")
+    listen = _running("listen")

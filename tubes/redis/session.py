@@ -23,6 +23,7 @@ from tubes.errors import (
 )
 from tubes.redis.calls import Call, Flow, LoopLine, Session, Slots, ThreadedLine, ThreadLine
 from tubes.redis.port import AnyPort, Port
+from tubes.redis.quick import ThreadPort
 from tubes.redis.scripts import script
 from tubes.redis.store import describe, describe_options, open_store
 from tubes.redis.wire import ErrorReply, error_of, hiredis
@@ -198,7 +199,7 @@ class Member:
             raise self.closed()
         port: AnyPort[Any] | None = self._ports.get(home)
         if port is None:
-            port = AnyPort[Any](self, home)
+            port = self.make_port(home)
             port.kind, port.awaited = self._face.task, self._face.awaited
             port.tube = self._face.tube(port)
             self._ports[home] = port
@@ -340,6 +341,10 @@ class Member:
             self.hang_up()
             self.store.leave()
 
+    def make_port(self, home: Home) -> AnyPort[Any]:
+        """Its port for a tube."""
+        return AnyPort(self, home)
+
     def hang_up(self) -> None:
         """End its lines, after the last reply."""
         raise NotImplementedError
@@ -376,19 +381,22 @@ class ThreadMember(Member):
     """For threads: its verbs answer when they are done."""
 
     def __init__(self, store: RedisStore, lease: float, face: Face) -> None:
-        self._line: Final = ThreadLine(store.server)
+        self.line: Final = ThreadLine(store.server)
         super().__init__(store, lease, face)
 
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
             raise QueueForked(parent=self._pid, child=os.getpid())
-        return self._line.run(flow)
+        return self.line.run(flow)
 
     def may_run(self) -> bool:
-        return self._line.is_idle()
+        return self.line.is_idle()
 
     def hang_up(self) -> None:
-        self._line.close()
+        self.line.close()
+
+    def make_port(self, home: Home) -> AnyPort[Any]:
+        return ThreadPort(self, home)
 
 
 class LoopMember(Member):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from contextlib import suppress
+from struct import pack as pack_timeval
 from typing import TYPE_CHECKING, Any, Final
 
 import redis
@@ -24,6 +26,8 @@ _connections: Final[Any] = redis.Connection
 _packer: Final = _connections()
 
 _CHUNK: Final = 65536
+#: Seconds that a server may take to answer.
+ANSWER_TIMEOUT: Final = 10.0
 
 
 class ErrorReply(Exception):
@@ -57,6 +61,8 @@ class Wire:
         self.url: Final = server.url
         self._connection: Final[Any] = server.connect(key)
         self._sock: Final[socket.socket] = self._connection._sock
+        self._plain: Final = hiredis is not None and not isinstance(self._sock, ssl.SSLSocket)
+        self.wait(ANSWER_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
 
     def call(self, packed: bytes) -> Any:
@@ -91,7 +97,14 @@ class Wire:
 
     def wait(self, seconds: float) -> None:
         """How long to wait for the next reply."""
-        self._sock.settimeout(seconds)
+        if not self._plain:
+            self._sock.settimeout(seconds)
+            return
+        # The kernel keeps this timeout: Python's own would ask for it with a system call before each send and receive.
+        whole = int(seconds)
+        self._sock.settimeout(None)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._sock.setsockopt(socket.SOL_SOCKET, option, pack_timeval("ll", whole, int((seconds - whole) * 1e6)))
 
     def hang_up(self) -> None:
         """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
@@ -104,7 +117,8 @@ class Wire:
 
     def _lost(self, error: Exception) -> ConnectionLost:
         self.close()
-        why = "it did not answer in time" if isinstance(error, TimeoutError) else error
+        late = isinstance(error, (TimeoutError, BlockingIOError))
+        why = "it did not answer in time" if late else error
         return ConnectionLost(url=self.url, why=why)
 
 

@@ -1,0 +1,156 @@
+"""What the server's own time changes: requests that are packed ahead, and the loop over a tube."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import TaskNotTaken, TubeNotFound
+
+PUTS: dict[str, list[dict[str, Any]]] = {
+    "fifo": [{}, {}],
+    "fifottl": [{}, {"ttl": 900}, {"ttr": 60, "pri": 7}, {"delay": 900}, {"ttl": 900, "ttr": 60, "delay": 0, "pri": 1}],
+    "limfifottl": [{}, {"pri": 2}],
+    "utube": [{}, {"utube": "ä" * 200}, {"utube": "b"}],
+    "utubettl": [{"utube": "a"}, {"utube": "a", "pri": 1, "ttl": 900, "ttr": 60}, {"delay": 900, "utube": "c"}],
+}
+
+
+def untimed(task: Any) -> tuple[Any, ...]:
+    """A task but for the moments."""
+    return task.id, str(task.state), task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr
+
+
+def story(queue: Any, driver: str) -> list[Any]:
+    """What a tube of this driver answers, step by step."""
+    tube = queue.create_tube("t", driver)
+    answers: list[Any] = [untimed(tube.put([number], **options)) for number, options in enumerate(PUTS[driver])]
+    while (task := tube.take(0)) is not None:
+        answers += [untimed(task), untimed(task.ack())]
+        with pytest.raises(TaskNotTaken):
+            task.ack()
+        with pytest.raises(TaskNotTaken):
+            tube.ack(task.id)
+    answers.append(tube.statistics().tasks)
+    return answers
+
+
+@pytest.mark.parametrize("driver", PUTS)
+def test_threads_get_the_answers_that_memory_gives(url: str, driver: str) -> None:
+    with tubes.connect(url) as queue, tubes.connect(codec="json") as model:
+        assert story(queue, driver) == story(model, driver)
+
+
+@pytest.mark.parametrize("driver", PUTS)
+def test_what_a_put_answers_is_what_peek_answers(url: str, driver: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        for number, options in enumerate(PUTS[driver]):
+            put = tube.put({"number": number}, **options)
+            assert put == tube.peek(put)
+        taken = tube.take(0)
+        assert taken is not None
+        assert taken == tube.peek(taken)
+
+
+def test_a_tube_that_was_dropped_is_not_found(url: str) -> None:
+    with tubes.connect(url) as queue, queue.session() as other:
+        tube = queue.create_tube("t")
+        tube.put(1)
+        there = other.tube("t")
+        tube.drop()
+        for call in (lambda: there.put(2), lambda: there.take(0), lambda: there.take(1), there.statistics):
+            with pytest.raises(TubeNotFound):
+                call()
+        queue.create_tube("t").put(3)
+        with pytest.raises(TubeNotFound):
+            there.take(0)
+
+
+def test_a_loop_takes_all_and_acks_each(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        for number in range(20):
+            tube.put(number)
+        seen: list[int] = []
+        for task in tube:
+            seen.append(task.data)
+            if len(seen) == 20:
+                task.ack()
+                break
+        assert seen == list(range(20))
+        assert tube.statistics().calls["ack"] == 20
+
+
+def test_a_loop_goes_on_when_a_task_was_lost_and_says_so(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put(0)
+        tube.put(1)
+        seen: list[int] = []
+        for task in tube:
+            seen.append(task.data)
+            if len(seen) == 1:
+                tube.release_all()
+            if len(seen) == 3:
+                task.bury()
+                break
+        assert seen == [0, 0, 1]
+        assert "ended too late" in caplog.text
+
+
+def test_a_loop_waits_for_more(url: str) -> None:
+    with tubes.connect(url) as queue, queue.session() as other:
+        tube = queue.create_tube("t")
+        seen: list[int] = []
+
+        def work() -> None:
+            for task in tube:
+                seen.append(task.data)
+                if task.data == 2:
+                    task.ack()
+                    return
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        for number in range(3):
+            other.tube("t").put(number)
+        worker.join(20)
+        assert seen == [0, 1, 2]
+
+
+def test_an_asyncio_loop_over_a_tube_takes_all(url: str) -> None:
+    async def work() -> list[int]:
+        seen: list[int] = []
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t")
+            await asyncio.gather(*(tube.put(number) for number in range(50)))
+            async for task in tube:
+                seen.append(task.data)
+                if len(seen) == 50:
+                    await task.ack()
+                    break
+            counted = await tube.statistics()
+            assert counted.calls["ack"] == 50
+        return seen
+
+    assert sorted(asyncio.run(work())) == list(range(50))
+
+
+def test_time_that_passes_on_the_server_is_noticed_by_waiters(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put("later", delay=0.05)
+        task = tube.take(10)
+        assert task is not None
+        assert task.data == "later"
+        put = tube.put("runs out", ttr=0.05)
+        first = tube.take(0)
+        again = tube.take(10)
+        assert first is not None
+        assert again is not None
+        assert (first.id, again.id, again.attempts) == (put.id, put.id, 2)

@@ -1,0 +1,174 @@
+"""The verbs of every program's inner loop, for threads: packed ahead, without a flow.
+
+Each does what its flow in `port.py` does, as long as nothing is in the way; whatever is (a lost connection, a session
+that has ended, callers that wait in this process, time in a test's hands) goes to the flow.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.codecs import encode
+from tubes.drivers.moves import State
+from tubes.drivers.timers import NEVER
+from tubes.errors import ConnectionLost
+from tubes.redis import record
+from tubes.redis.calls import numbers
+from tubes.redis.port import AnyPort, Sent
+from tubes.redis.scripts import script
+from tubes.redis.wire import pack
+from tubes.task import F, Facts
+
+if TYPE_CHECKING:
+    from tubes.redis.calls import Session, ThreadLine
+    from tubes.redis.home import Home
+    from tubes.redis.session import ThreadMember
+
+_TAKEN: Final = State.TAKEN
+
+
+class ThreadPort(AnyPort[F]):
+    """A port for threads."""
+
+    def __init__(self, member: ThreadMember, home: Home) -> None:
+        super().__init__(member, home)
+        self._line: Final[ThreadLine] = member.line
+        self._pid: Final = os.getpid()
+        # The session for which requests are packed ahead.
+        self._packed_for: Session | None = None
+        self._heads: dict[str, bytes] = {}
+        self._plain: Final = record.write(home.driver, home.options, {})
+        self._room: Final = home.options.get("capacity", 0)
+        self._plain_end: Final = self._end_of_put(self._plain)
+
+    def _is_plain(self) -> bool:
+        """Whether nothing is in the way."""
+        home = self.home
+        if home.takers or home.putters or self.gone is not None or self.session is None:
+            return False
+        if self.session is not self._packed_for:
+            self._pack_ahead(self.session)
+        return not self.member.store.manual and os.getpid() == self._pid
+
+    def _pack_ahead(self, session: Session) -> None:
+        number, token, caller = session
+        field = f"a{token}.{caller}.{self._line.slot}"
+        for verb, count in {"put": 8, "take": 2, "ack": 3, "next": 2}.items():
+            head = pack("EVALSHA", script(verb, self.home.driver).sha, 1, self.home.key, number, token, field)
+            # These seven words, the number of the call, the time, and the verb's own.
+            self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
+        self._packed_for = session
+
+    def _end_of_put(self, new: record.Written) -> bytes:
+        return _words(new.due, new.delayed, new.pri, new.lane, self._room, "")
+
+    def _sent(self, number: int) -> Sent:
+        assert self._packed_for is not None
+        return self._packed_for, (self._line.slot, number)
+
+    def put(self, data: Any, options: dict[str, Any]) -> Any:
+        """Add a task; None if there is no room."""
+        if not self._is_plain():
+            return super().put(data, options)
+        new, end = self._plain, self._plain_end
+        if options:
+            options = self.home.driver.check_put(options)
+            new = record.write(self.home.driver, self.home.options, options)
+            end = self._end_of_put(new)
+        raw = encode(self.codec, data)
+        value = new.header + raw
+        number = next(numbers)
+        request = b"%b%d\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (
+            self._heads["put"], number, new.flags, len(value), value, end,
+        )  # fmt: skip
+        try:
+            reply = self._line.exchange(self.home.key, request)
+        except ConnectionLost:
+            return self.member.run(self.put_encoded(raw, options, waits=False, sent=self._sent(number)))
+        if reply.__class__ is bytes:
+            return self.show_put(reply, new, raw, options)
+        if reply is None:
+            return None
+        return self.member.run(self.put_encoded(raw, options, waits=False))
+
+    def take(self) -> Any:
+        """The first task that may be taken; None if there is none."""
+        if not self._is_plain():
+            return super().take()
+        number = next(numbers)
+        request = b"%b%d\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n" % (self._heads["take"], number)
+        reply = self._exchange_take(request, lambda: self._take(sent=self._sent(number)), number)
+        if reply.__class__ is list:
+            return self.show(reply)
+        if reply.__class__ is int:
+            return None
+        return reply() if callable(reply) else super().take()
+
+    def _exchange_take(self, request: bytes, again: Any, number: int) -> Any:
+        """The reply to a take; if the connection was lost, what to do for an answer."""
+        try:
+            return self._line.exchange(self.home.key, request)
+        except ConnectionLost:
+            return lambda: self.member.run(again())
+        except BaseException:
+            # Interrupted: whether it was done nobody knows yet; if so, it is undone.
+            sent = self._sent(number)
+            self.home.store.later(lambda: self._undo(sent))
+            raise
+
+    def _undo(self, sent: Sent) -> Any:
+        reply = yield from self.ask("take", "", "", sent=sent)
+        self.untake(reply)
+
+    def ack(self, task: Any) -> Any:
+        """A held task is done."""
+        if (
+            not isinstance(task, Facts)
+            or task._tube is not self.tube
+            or task._state is not _TAKEN
+            or not self._is_plain()
+        ):
+            return super().ack(task)
+        number = next(numbers)
+        id = b"%d" % task._record.id
+        turn = b"%d" % task._turn
+        request = b"%b%d\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (
+            self._heads["ack"], number, len(id), id, len(turn), turn,
+        )  # fmt: skip
+        try:
+            reply = self._line.exchange(self.home.key, request)
+        except ConnectionLost:
+            return self.member.run(self._ack(task, sent=self._sent(number)))
+        if reply.__class__ is not list:
+            return super().ack(task)
+        if reply[4]:
+            done = self.show(reply, task._record.data)
+        else:
+            done = record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)  # type: ignore[arg-type]
+        record.settled(task)
+        return done
+
+    def next(self, task: Any) -> Any:
+        """A held task is done, and the next one is taken; None if there is none."""
+        if task._turn < 0 or not self._is_plain():
+            return super().next(task)
+        number = next(numbers)
+        id = b"%d" % task._record.id
+        turn = b"%d" % task._turn
+        request = b"%b%d\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+            self._heads["next"], number, len(id), id, len(turn), turn,
+        )  # fmt: skip
+        try:
+            reply = self._line.exchange(self.home.key, request)
+        except ConnectionLost:
+            return self.member.run(self._next(task, sent=self._sent(number)))
+        if reply.__class__ is not list:
+            return super().next(task)
+        return self.show_next(task, reply[0], reply[1:])
+
+
+def _words(*words: Any) -> bytes:
+    """Words as they go over the wire."""
+    packed = pack(*words)
+    return packed[packed.index(b"\n") + 1 :]
