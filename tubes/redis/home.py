@@ -14,6 +14,7 @@ from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
 from tubes.redis.calls import Call, Flow, Rest, ThreadLine
 from tubes.redis.ears import Ears
+from tubes.waiters import PENDING, ThreadWaiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ _log = logging.getLogger("tubes")
 LONGEST_SLEEP: Final = 5.0
 #: Seconds to rest where no server answers.
 _REST: Final = 0.2
+#: Microseconds after which others are told that nobody waits here any more.
+_LINGER: Final = SECOND
 
 
 class Home:
@@ -59,9 +62,11 @@ class Home:
         self.gone = False
         self._serving: Final = threading.Lock()
         self._arriving: Final[set[Waiter]] = set()
-        self._server: threading.Thread | None = None
+        # Whether a thread looks after those who wait.
+        self._served = False
         self._line: ThreadLine | None = None
         self._alarm: Final = Alarm(store.clock, self._ring)
+        self._leaving: Final = Alarm(store.clock, self._leave)
 
     # -- the line ------------------------------------------------------------------------------------------------------
 
@@ -78,18 +83,17 @@ class Home:
             line[waiter] = None
             if self.store.manual and waiter.deadline is not None:
                 self._alarm.set(waiter.deadline)
-            if self._server is None:
-                self._line = ThreadLine(self.store.server, "w")
-                self._server = threading.Thread(
-                    target=self._serve, args=(self._line,), name="tubes-waiting", daemon=True
-                )
-                self._server.start()
-                first = False
+            served, self._served = self._served, True
         if self.store.manual:
             self.store.run_now(self._tick())
             self._arriving.discard(waiter)
-        elif first:
-            self.nudge()
+        if served:
+            if first:
+                self.nudge()
+        elif isinstance(waiter, ThreadWaiter) and not self.store.manual:
+            self._serve(waiter)
+        else:
+            self._start_serving()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
         """Take a waiter out; answers None, or what it was given meanwhile; `undo`: give that back."""
@@ -236,71 +240,94 @@ class Home:
         finally:
             self._serving.release()
 
-    def _serve(self, line: ThreadLine) -> None:
-        """The thread that looks after those who wait."""
+    def _start_serving(self) -> None:
+        threading.Thread(target=self._serve, name="tubes-waiting", daemon=True).start()
+
+    def _serve(self, own: ThreadWaiter | None = None) -> None:
+        """Look after those who wait, as long as there are any.
+
+        A thread that waits itself does so for all until it is served (`own`): that saves a switch of threads, which
+        takes as long as a call.
+        """
         # Where time is in a test's hands, `enlist` has looked already, and what happens at which moment is certain.
         marked = False
         try:
-            while True:
-                with self.lock:
-                    if not self.takers and not self.putters:
-                        self._server = None
-                        return
+            while self._goes_on(own):
                 try:
+                    line = self._open_line()
                     soonest = 0
                     if not self.store.manual or marked:
                         soonest = line.run(self._serve_all())
+                    marked = False
                     if soonest and self.store.manual:
                         self.watch(soonest)
-                    marked = self._sleep(line, soonest)
+                    if self._goes_on(own):
+                        marked = self._sleep(line, soonest, own)
                 except ConnectionLost:
-                    if self._closing():
-                        return
-                    time.sleep(_REST)
+                    if not self._closing():
+                        time.sleep(_REST)
+        except BaseException:
+            self.hang_up()  # Interrupted, perhaps in the middle of a call.
+            marked = True
+            raise
         finally:
             with self.lock:
-                if self._line is line:
-                    self._line = None
-            self._pass_on(line)
-            line.close()
+                self._served = bool(self.takers or self.putters) and not self._closing()
+                go_on = self._served
+            if go_on:
+                self._start_serving()
+            elif not self._closing():
+                if marked:  # It came too late, and goes on to others.
+                    self.store.later(self._tick)
+                self._leaving.set(self.store.clock.micros() + _LINGER)
+
+    def _goes_on(self, own: ThreadWaiter | None) -> bool:
+        """Whether there is somebody to look after."""
+        if self._closing():
+            return False
+        if own is None:
+            return bool(self.takers or self.putters)
+        late = own.deadline is not None and own.deadline <= self.store.clock.micros()
+        return own.answer is PENDING and not late
+
+    def _open_line(self) -> ThreadLine:
+        with self.lock:
+            if self._line is None:
+                self._line = ThreadLine(self.store.server, "w")
+            return self._line
 
     def _closing(self) -> bool:
-        with self.lock:
-            if self.gone or self.store.closed:
-                self._server = None
-                return True
-            return False
+        return self.gone or self.store.closed
 
-    def _sleep(self, line: ThreadLine, soonest: int) -> bool:
+    def _sleep(self, line: ThreadLine, soonest: int, own: ThreadWaiter | None) -> bool:
         """Until there is a marker, or something is due; whether there was one."""
         with self.lock:
             keys = [f"{self.key}:{marker}" for marker, who in (("marker", self.takers), ("room", self.putters)) if who]
         if not keys:
             return False
         seconds = LONGEST_SLEEP
+        now = self.store.clock.micros()
         if soonest and not self.store.manual:
-            seconds = min(seconds, max((self.store.local_micros(soonest) - self.store.clock.micros()) / SECOND, 0.001))
-        return line.request(self.key, "BZPOPMIN", *keys, f"{seconds:.4f}") is not None
+            seconds = min(seconds, (self.store.local_micros(soonest) - now) / SECOND)
+        if own is not None and own.deadline is not None:
+            seconds = min(seconds, (own.deadline - now) / SECOND)
+        return line.request(self.key, "BZPOPMIN", *keys, f"{max(seconds, 0.001):.4f}") is not None
 
-    def _pass_on(self, line: ThreadLine) -> None:
-        """Nobody waits here any more: a marker that came too late goes on to others."""
-        port = next(iter(self.ports), None)
-        if self.gone or self.store.closed or port is None:
-            return
-        try:
+    def _leave(self, now: int) -> None:
+        """Nobody has waited here for a while: other processes need not think so."""
+        self._leaving.silence()
+        self.store.later(self._forget_waiting)
+
+    def _forget_waiting(self) -> None:
+        line = self._line
+        if line is not None and not self._closing() and not self.takers and not self.putters:
             line.request(self.key, "HDEL", f"{self.key}:waiting", self.store.process)
-            line.run(port.ask("tick"))
-        except TubesError:
-            return
 
     def nudge(self) -> None:
         """Have the thread look again."""
         self.store.later(self._nudge)
 
     def _nudge(self) -> Flow[None]:
-        with self.lock:
-            if self._server is None:
-                return
         for marker, who in (("marker", self.takers), ("room", self.putters)):
             if who:
                 yield Call(self.store.marking, f"{self.key}:{marker}", ())
@@ -361,6 +388,6 @@ class Home:
     def hang_up(self) -> None:
         """Wake the thread that waits, for good."""
         with self.lock:
-            line = self._line
+            line, self._line = self._line, None
         if line is not None:
             line.hang_up()

@@ -105,7 +105,8 @@ class _Cluster:
 
 def _connected(pool: Any, url: str) -> Any:
     try:
-        connection: Any = pool.make_connection()
+        # Not by the pool, which counts and never gives back.
+        connection: Any = pool.connection_class(**pool.connection_kwargs)
         connection.connect()
     except (redis.RedisError, OSError) as error:
         raise ConnectionLost(url=url, why=error) from error
