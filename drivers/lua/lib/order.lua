@@ -15,8 +15,11 @@ local function place(task)
   end
   return rank .. id
 --#elif ORDER_PRI
-  local pri = task.pri or 0
-  return pack('>I4', GREATEST_FIRST and 4294967295 - pri or pri) .. id
+  -- How many bytes it has, then the bytes: most priorities are 0, and a place is kept for every task.
+  local pri = GREATEST_FIRST and 4294967295 - (task.pri or 0) or task.pri or 0
+  if pri == 0 then return '\0' .. id end
+  local size = pri < 256 and 1 or pri < 65536 and 2 or 4
+  return pack('>I1I' .. size, size, pri) .. id
 --#else
   return id
 --#end

@@ -13,11 +13,16 @@ end
 --#end
 do
 --#slow
-if replayed then return cmsgpack.unpack(replayed) end
+if replayed then
+--#slow
+  local attempts, raw = string.match(replayed, '^(%d+) (.*)$')
+  return { tonumber(ARGV[6]), '-', tonumber(attempts), -1, raw }
+--#fast
+end
 local task, due = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 --#move ack t
 local reply = shown(task, ARGV[8] ~= '')
-return finish(reply, cmsgpack.pack(reply))
+return finish(reply, reply[3] .. ' ' .. reply[5])
 --#fast
 end

@@ -1,0 +1,285 @@
+"""On a server: beside a bare PING, beside a bare BLPOP, and beside itself with few tasks.
+
+The client and the server share one core where the system allows it: where they run moves a round trip more than all
+else. PING goes over a raw socket, packed ahead and not parsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from statistics import median, quantiles
+from typing import Any
+
+import pytest
+
+import tubes
+import tubes.aio
+from benchmarks.conftest import Scale
+from benchmarks.table import Comparison, Results, Side
+from tubes.testing import LocalServer, server_program
+
+SECTION = "redis"
+DATA = b"x" * 100
+#: Seconds that tasks live; none dies while it is measured.
+TTL = 3600
+#: Server microseconds per verb, and bytes per waiting task: the limits per driver and server.
+MICROSECONDS = {"fifo": 8, "utubettl": 14}
+BYTES = {("fifo", "redis"): 300, ("fifo", "valkey"): 255, ("utubettl", "redis"): 420, ("utubettl", "valkey"): 340}
+UTUBES = 100
+
+
+def options(driver: str, number: int) -> dict[str, Any]:
+    return {"ttl": TTL, "utube": f"host-{number % UTUBES}"} if driver == "utubettl" else {}
+
+
+class Stage:
+    """A server on the same core, a session with it, and a raw socket."""
+
+    def __init__(self, program: str) -> None:
+        self.server = LocalServer(program)
+        self.cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+        if self.cores:
+            core = {max(self.cores)}
+            os.sched_setaffinity(0, core)
+            os.sched_setaffinity(self.server.pid, core)
+        self.client: Any = self.server.client()
+        self.queue = tubes.connect(self.server.url, codec="raw")
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(self.server.socket))
+
+    def close(self) -> None:
+        self.queue.close()
+        self.socket.close()
+        self.client.close()
+        self.server.close()
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
+
+    def ping(self, count: int) -> None:
+        for _ in range(count):
+            self.socket.sendall(b"*1\r\n$4\r\nPING\r\n")
+            self.socket.recv(64)
+
+    def server_seconds(self, act: Callable[[], object]) -> float:
+        """Seconds that the server spent per script."""
+        self.client.config_resetstat()
+        act()
+        scripts: dict[str, float] = self.client.info("commandstats")["cmdstat_evalsha"]
+        return scripts["usec_per_call"] / 1e6
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    if server_program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    stage = Stage(request.param)
+    yield stage
+    stage.close()
+
+
+def name_of(stage: Stage) -> str:
+    return "valkey" if "valkey" in str(stage.server.program) else "redis"
+
+
+def seconds(act: Callable[[int], object], count: int) -> float:
+    """Seconds per operation."""
+    start = time.perf_counter()
+    act(count)
+    return (time.perf_counter() - start) / count
+
+
+def test_round_trips(stage: Stage, scale: Scale, results: Results) -> None:
+    tube = stage.queue.create_tube("trips")
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            tube.put(DATA)
+
+    def take_and_ack(count: int) -> None:
+        for _ in range(count):
+            task = tube.take(timeout=0)
+            assert task is not None
+            tube.ack(task)
+
+    def iterate(count: int) -> None:
+        for task in tube:
+            count -= 1
+            if not count:
+                task.ack()
+                return
+
+    async def put_from_many(count: int) -> None:
+        async with tubes.aio.connect(stage.server.url, codec="raw") as queue:
+            there = await queue.tube("trips")
+
+            async def some() -> None:
+                for _ in range(count // 50):
+                    await there.put(DATA)
+
+            await asyncio.gather(*(some() for _ in range(50)))
+
+    def put_with_asyncio(count: int) -> None:
+        asyncio.run(put_from_many(count))
+
+    measured = [
+        ("put", put, 1 / 0.55),
+        ("take + ack", take_and_ack, 1 / 0.25),
+        ("a loop over the tube, per task", iterate, 1 / 0.5),
+        ("put by asyncio, 50 at a time", put_with_asyncio, 1 / 1.5),
+    ]
+    count = scale.operations
+    put(3 * count * scale.passes)
+    for _ in range(scale.passes):
+        for what, act, goal in measured:
+            comparison = Comparison(SECTION, f"{name_of(stage)}: {what}", "PING", goal=round(goal, 2))
+            results.compare(comparison, "yardstick", seconds(stage.ping, count))
+            results.compare(comparison, "ours", seconds(act, count))
+    tube.drop(force=True)
+
+
+@pytest.mark.parametrize("driver", MICROSECONDS)
+def test_server_time(stage: Stage, scale: Scale, results: Results, driver: str) -> None:
+    tube = stage.queue.create_tube("times", driver)
+    count = scale.operations
+    tasks: list[tubes.Task] = []
+
+    def put() -> None:
+        for number in range(count):
+            tube.put(DATA, **options(driver, number))
+
+    def take() -> None:
+        while (task := tube.take(timeout=0)) is not None:
+            tasks.append(task)
+
+    def ack() -> None:
+        for task in tasks:
+            tube.ack(task)
+        tasks.clear()
+
+    for _ in range(scale.passes):
+        for what, act in (("put", put), ("take", take), ("ack", ack)):
+            limit = MICROSECONDS[driver]
+            comparison = Comparison(SECTION, f"{name_of(stage)}: server time, {driver} {what}", "limit", goal=1)
+            results.compare(comparison, "yardstick", limit / 1e6)
+            results.compare(comparison, "ours", stage.server_seconds(act))
+    tube.drop()
+
+
+@pytest.mark.parametrize("driver", MICROSECONDS)
+def test_bytes(stage: Stage, scale: Scale, results: Results, driver: str) -> None:
+    tube = stage.queue.create_tube("bytes", driver)
+    before = stage.client.info("memory")["used_memory"]
+    for number in range(scale.memory_tasks):
+        tube.put(DATA, **options(driver, number))
+    after = stage.client.info("memory")["used_memory"]
+    tube.drop()
+    server = name_of(stage)
+    what = f"{server}: a waiting task, {driver}"
+    comparison = Comparison(SECTION, what, "limit", goal=1, unit="bytes")
+    results.compare(comparison, "ours", (after - before) / scale.memory_tasks)
+    results.compare(comparison, "yardstick", BYTES[driver, server])
+
+
+@pytest.mark.parametrize("driver", MICROSECONDS)
+def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None:
+    """put, take and ack where many wait, by the server's time; utubettl: in 10 utubes, all but one of them taken."""
+    few, many = scale.sizes[0], scale.sizes[-1]
+    sizes: dict[int, tubes.Tube] = {}
+    for size in (few, many):
+        tube = sizes[size] = stage.queue.create_tube(f"size-{size}", driver)
+
+        async def fill(name: str = tube.name, size: int = size) -> None:
+            async with tubes.aio.connect(stage.server.url, codec="raw") as queue:
+                there = await queue.tube(name)
+
+                async def some(first: int) -> None:
+                    for number in range(first, size, 100):
+                        given = {} if driver == "fifo" else {"ttl": TTL, "utube": str(number % 10)}
+                        await there.put(DATA, **given)
+
+                await asyncio.gather(*(some(first) for first in range(100)))
+
+        asyncio.run(fill())
+        for number in range(0 if driver == "fifo" else 9):
+            task = tube.take(timeout=0)
+            assert task is not None
+            assert task.utube == str(number)
+    count = scale.operations // 2
+
+    def cycles(tube: tubes.Tube) -> None:
+        for _ in range(count):
+            tube.put(DATA, **({} if driver == "fifo" else {"ttl": TTL, "utube": "9"}))
+            task = tube.take(timeout=0)
+            assert task is not None
+            tube.ack(task)
+
+    busy = "" if driver == "fifo" else ", 9 of 10 utubes busy"
+    what = f"{name_of(stage)}: server time, {driver} with {many:,} waiting{busy}"
+    comparison = Comparison(SECTION, what, f"{few:,} waiting", goal=1.5)
+    for _ in range(scale.passes):
+        for size, tube in sizes.items():
+            spent = stage.server_seconds(lambda tube=tube: cycles(tube))  # type: ignore[misc]
+            results.compare(comparison, "ours" if size == many else "yardstick", spent)
+    for tube in sizes.values():
+        tube.drop(force=True)
+
+
+SLEEPER = """
+import sys, time
+url, what, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+print("awake", flush=True)
+if what == "tube":
+    import tubes
+    with tubes.connect(url, codec="raw") as queue:
+        tube = queue.tube("wake")
+        for _ in range(count):
+            task = tube.take(30)
+            print(time.monotonic_ns() - int(task.data), flush=True)
+            task.ack()
+else:
+    from tubes.redis.server import locate
+    from tubes.redis.wire import Wire, pack
+    wire = Wire(locate(url)[0], "")
+    for _ in range(count):
+        _, sent = wire.call(pack("BLPOP", "wake", 30))
+        print(time.monotonic_ns() - int(sent), flush=True)
+"""
+
+
+def test_wake_up(stage: Stage, scale: Scale, results: Results) -> None:
+    """From before the put to after the blocked take in another process; beside RPUSH and a blocked BLPOP."""
+    if stage.cores:
+        os.sched_setaffinity(0, stage.cores)
+        os.sched_setaffinity(stage.server.pid, stage.cores)
+    tube = stage.queue.create_tube("wake")
+    count = 200
+
+    def push() -> None:
+        stage.client.rpush("wake", time.monotonic_ns())
+
+    def put() -> None:
+        tube.put(b"%d" % time.monotonic_ns())
+
+    for _ in range(scale.passes):
+        for what, send in (("list", push), ("tube", put)):
+            command = [sys.executable, "-c", SLEEPER, stage.server.url, what, str(count)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sleeper:
+                assert sleeper.stdout is not None
+                sleeper.stdout.readline()
+                time.sleep(0.5)
+                times: list[float] = []
+                for _ in range(count):
+                    send()
+                    times.append(int(sleeper.stdout.readline()) / 1e9)
+                    time.sleep(0.002)
+            side: Side = "ours" if what == "tube" else "yardstick"
+            name = f"{name_of(stage)}: put to blocked take in another process"
+            results.compare(Comparison(SECTION, f"{name}, p50", "BLPOP", goal=1.5), side, median(times))
+            results.compare(Comparison(SECTION, f"{name}, p99", "BLPOP", goal=2), side, quantiles(times, n=100)[98])
+    tube.drop(force=True)
