@@ -1,0 +1,164 @@
+"""Connections that are cut after the request and before the reply: what was asked for is done once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tests.faults.ledger import Ledger
+from tests.faults.proxy import Proxy
+from tubes import ConnectionLost, Task, TubesError
+from tubes.conformance.bench import eventually
+from tubes.drivers.registry import Registry
+from tubes.redis import calls, ears
+from tubes.redis.scripts import script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tubes.testing import LocalServer
+
+VERBS = (
+    "ack bury delete drop kick leave listen names open peek put release release_all session statistics take tick "
+    "touch truncate unput untake"
+).split()
+
+
+@pytest.fixture
+def proxy(valkey: LocalServer) -> Iterator[Proxy]:
+    # What is cut is then the reply of a script, not that it must be loaded first.
+    with valkey.client() as client:
+        for verb in VERBS:
+            for driver in ("fifo", "fifottl", "utubettl"):
+                client.script_load(script(verb, Registry().find(driver)).text)
+    with Proxy(valkey) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(proxy: Proxy) -> str:
+    """The URL of a key space of one's own through the proxy."""
+    return f"{proxy.url}?prefix={uuid4().hex}"
+
+
+def sometimes(share: float) -> Any:
+    return lambda request: random.random() < share
+
+
+class Cut:
+    """Cuts the connection of the next request that has some bytes in it."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._lock = threading.Lock()
+
+    def next(self, *, having: bytes = b"EVALSHA") -> None:
+        """The next one."""
+        left = [having]
+
+        def cut(request: bytes) -> bool:
+            with self._lock:
+                if left and left[0] in request:
+                    left.clear()
+                    return True
+                return False
+
+        self._proxy.cuts = cut
+
+
+@pytest.fixture
+def cut(proxy: Proxy) -> Cut:
+    return Cut(proxy)
+
+
+def test_an_event_loop_over_a_line_that_is_cut_does_everything_once(
+    through: str, proxy: Proxy, ledger: Ledger, much: int
+) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.create_tube("load")
+
+            async def put(name: int) -> None:
+                for number in range(30 * much):
+                    ledger.was_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
+
+            async def take() -> None:
+                while (task := await tube.take(timeout=1)) is not None:
+                    ledger.took(task.id, task.attempts)
+                    await task.ack()
+                    ledger.was_done(task.id, task.attempts)
+
+            proxy.cuts = sometimes(0.1)
+            await asyncio.gather(*(put(name) for name in range(10)), *(take() for _ in range(5)))
+            proxy.cuts = sometimes(0)
+
+    asyncio.run(main())
+    assert len(ledger.done) == 300 * much
+    with tubes.connect(through) as queue:
+        ledger.check(queue.tube("load"))
+
+
+def test_every_verb_whose_reply_was_cut_answers_what_it_did(through: str, cut: Cut) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load", "fifottl", ttr=60)
+        ids = []
+        for name in "abcd":
+            cut.next()
+            ids.append(tube.put(name).id)
+        assert ids == [0, 1, 2, 3]
+        cut.next()
+        task = tube.take(timeout=0)
+        assert task is not None
+        assert (task.id, task.attempts) == (0, 1)
+        cut.next()
+        assert task.touch(5).ttr == 65
+        cut.next()
+        assert task.release(delay=0).state == "r"
+        task = tube.take(timeout=0)
+        assert task is not None
+        cut.next()
+        assert task.ack().state == "-"
+        cut.next()
+        assert tube.bury(1).state == "!"
+        cut.next()
+        assert tube.kick(5) == 1
+        cut.next()
+        assert tube.delete(1).state == "-"
+        calls = tube.statistics().calls
+        assert {name: count for name, count in calls.items() if count} == {
+            "put": 4, "take": 2, "touch": 1, "release": 1, "ack": 1, "bury": 1, "kick": 1, "delete": 1,
+        }  # fmt: skip
+
+
+class Between:
+    """Cuts a request and has others do something before it comes again."""
+
+    def __init__(self, proxy: Proxy, act: Any) -> None:
+        self._left = 2
+        self._act = act
+        proxy.cuts = self._cut
+
+    def _cut(self, request: bytes) -> bool:
+        if b"EVALSHA" not in request and b"EVAL" not in request:
+            return False
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+        return self._left == 1
+
+
+@pytest.fixture
+def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Queue]:
+    """Another process's queue, on a line that nobody cuts."""
+    url = through.replace(proxy.url, valkey.url)
+    with tubes.connect(url) as queue:
+        queue.create_tube("load")
+        yield queue
+
+
