@@ -105,6 +105,19 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
         assert got[0].id == task.id
 
 
+def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
+    with tubes.connect(own.url, codec="json") as queue, own.client() as client:
+        tube = queue.create_tube("load", "utube")
+        with load(tube, ledger) as count:
+            for _ in range(150 * much):
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                time.sleep(0.004)
+            before = count()
+            assert eventually(lambda: count() > before + 10)
+        assert not ledger.unknown
+        ledger.check(tube)
+
+
 def test_a_subscription_that_is_killed_is_made_again(own: LocalServer) -> None:
     heard: list[str] = []
     with tubes.connect(own.url) as queue, own.client() as client:

@@ -77,6 +77,28 @@ def cut(proxy: Proxy) -> Cut:
     return Cut(proxy)
 
 
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_what_is_put_over_a_line_that_is_cut_is_put_once(
+    through: str, proxy: Proxy, driver: str, ledger: Ledger, much: int
+) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load", driver)
+        proxy.cuts = sometimes(0.2)
+        for number in range(300 * much):
+            ledger.put(tube, str(number))
+        assert not ledger.unknown
+        assert proxy.count > 20
+        for _ in range(150 * much):
+            task = tube.take(timeout=0)
+            assert task is not None
+            ledger.work(task)
+        assert len(ledger.done) == 150 * much
+        assert ledger.late == 0
+        proxy.cuts = sometimes(0)
+        assert tube.statistics().tasks["taken"] == 0
+        ledger.check(tube)
+
+
 def test_an_event_loop_over_a_line_that_is_cut_does_everything_once(
     through: str, proxy: Proxy, ledger: Ledger, much: int
 ) -> None:
