@@ -105,6 +105,26 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
         assert got[0].id == task.id
 
 
+def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    with (
+        LocalServer(appendonly="yes", appendfsync="always") as server,
+        tubes.connect(server.url, session_ttl=0.6) as queue,
+        tubes.connect(server.url) as another,
+    ):
+        tube = queue.create_tube("load")
+        server.kill()
+        time.sleep(0.8)
+        server.start()
+        with suppress(ConnectionLost):  # Where the session has ended meanwhile.
+            tube.statistics()
+        tube.put("job")
+        mine = tube.take(timeout=0)
+        assert mine is not None
+        assert another.tube("load").take(timeout=1.5) is None
+        assert mine.ack().state == "-"
+
+
 def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
     with tubes.connect(own.url, codec="json") as queue, own.client() as client:
         tube = queue.create_tube("load", "utube")
