@@ -184,3 +184,28 @@ def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Qu
         yield queue
 
 
+def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(through: str, beside: tubes.Queue) -> None:
+    """Whoever takes for those who wait in a process finds some of them gone."""
+    others = beside.tube("load")
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        for _ in range(60):
+            leaver = queue.session()
+
+            def take(mine: tubes.Tube) -> None:
+                try:
+                    mine.take(timeout=3)
+                except TubesError:
+                    return
+
+            thread = threading.Thread(target=take, args=(leaver.tube("load"),))
+            thread.start()
+            assert eventually(lambda: tube.statistics().waiting == 1)
+            closer = threading.Thread(target=leaver.close)
+            closer.start()
+            others.put("job")
+            closer.join()
+            thread.join()
+            task = tube.take(timeout=3)
+            assert task is not None
+            task.ack()

@@ -103,7 +103,7 @@ class Home:
             if waiter.request is None:
                 self.store.later(lambda: port._untake(id, attempts))
             else:
-                self.store.later(lambda: port.ask("unput", id, ""))
+                self.store.later(lambda: port.undo("unput", id, ""))
         return answer
 
     def _strike(self, waiter: Waiter) -> None:
@@ -220,7 +220,7 @@ class Home:
         if answer is None:
             return False
         if not self._give(waiter, answer) and not isinstance(answer, Exception):
-            yield from port.ask("unput", answer.id, "")
+            yield from port.undo("unput", answer.id, "")
         return True
 
     def _serve_all(self) -> Flow[int]:
@@ -256,6 +256,9 @@ class Home:
                 except ConnectionLost:
                     if self._closing():
                         return
+                    time.sleep(_REST)
+                except Exception:  # Those who wait depend on it.
+                    _log.exception("those who wait could not be served")
                     time.sleep(_REST)
         finally:
             with self.lock:

@@ -155,7 +155,15 @@ class Port(Generic[F]):
             self.home.store.later(lambda: self._untake(id, attempts))
 
     def _untake(self, id: int, attempts: int) -> Flow[None]:
-        yield from self.ask("untake", id, attempts)
+        yield from self.undo("untake", id, attempts)
+
+    def undo(self, verb: str, *args: Any) -> Flow[None]:
+        """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle."""
+        known = script(verb, self.home.driver)
+        while (session := self.session) is not None:  # Else it has ended, and what it had was released.
+            reply = yield Call(known, self.home.key, args, session, self.member.store.now())
+            if reply.__class__ is not ErrorReply or reply.code != "AGAIN":
+                return
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
