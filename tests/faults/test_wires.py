@@ -184,6 +184,20 @@ def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Qu
         yield queue
 
 
+def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: tubes.Queue, cut: Cut) -> None:
+    got: list[Task | None] = []
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        cut.next(having=b"BZPOPMIN")
+        # The proxy forwards what comes next only after it has the reply, which is the marker's.
+        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=3)))
+        taker.start()
+        assert eventually(lambda: beside.tube("load").statistics().waiting == 1)
+        beside.tube("load").put("job")
+        taker.join()
+    assert got[0] is not None
+
+
 def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(through: str, beside: tubes.Queue) -> None:
     """Whoever takes for those who wait in a process finds some of them gone."""
     others = beside.tube("load")

@@ -159,13 +159,15 @@ class ThreadLine:
                         call.orphaned(self._until_answered(packed, call.key, call, number))
                 raise
 
-    def request(self, key: str, *words: Any) -> Any:
-        """The reply to a plain command, which may be done twice."""
+    def request(self, key: str, *words: Any, once: bool = False) -> Any:
+        """The reply to a plain command, which may be done twice; `once`: it is not tried again."""
         with self._lock:
-            return self._until_answered(pack(*words), key)
+            return self._until_answered(pack(*words), key, once=once)
 
-    def _until_answered(self, packed: bytes, key: str, call: Call | None = None, number: int = 0) -> Any:
-        patience = time.monotonic() + PATIENCE
+    def _until_answered(
+        self, packed: bytes, key: str, call: Call | None = None, number: int = 0, *, once: bool = False
+    ) -> Any:
+        patience = time.monotonic() + (0 if once else PATIENCE)
         tries = 0
         while True:
             try:

@@ -256,6 +256,7 @@ class Home:
                 except ConnectionLost:
                     if self._closing():
                         return
+                    marked = True
                     time.sleep(_REST)
                 except Exception:  # Those who wait depend on it.
                     _log.exception("those who wait could not be served")
@@ -283,7 +284,8 @@ class Home:
         seconds = LONGEST_SLEEP
         if soonest and not self.store.manual:
             seconds = min(seconds, max((self.store.local_micros(soonest) - self.store.clock.micros()) / SECOND, 0.001))
-        return line.request(self.key, "BZPOPMIN", *keys, f"{seconds:.4f}") is not None
+        # Not tried again: a marker may have been lost with the connection, so look first.
+        return line.request(self.key, "BZPOPMIN", *keys, f"{seconds:.4f}", once=True) is not None
 
     def _pass_on(self, line: ThreadLine) -> None:
         """Nobody waits here any more: a marker that came too late goes on to others."""
