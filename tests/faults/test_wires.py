@@ -198,6 +198,20 @@ def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: t
     assert got[0] is not None
 
 
+def test_who_hears_of_nothing_for_long_misses_nothing(
+    through: str, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ears, "_SILENCE", 0.05)
+    heard: list[int] = []
+    with tubes.connect(through) as queue:
+        queue.tube("load").on_task_change(lambda task, event: heard.append(task.id))
+        tube = beside.tube("load")
+        for _ in range(10):
+            threading.Event().wait(0.06)
+            tube.put("job")
+        assert eventually(lambda: len(heard) == 10), heard
+
+
 def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(through: str, beside: tubes.Queue) -> None:
     """Whoever takes for those who wait in a process finds some of them gone."""
     others = beside.tube("load")

@@ -89,9 +89,23 @@ class Wire:
             raise self._lost(error) from error
         return reply
 
-    def wait(self, seconds: float) -> None:
-        """How long to wait for the next reply."""
-        self._sock.settimeout(seconds)
+    def hear(self, seconds: float) -> Any:
+        """The next message; None after so many seconds of silence."""
+        reader = self._reader
+        try:
+            if reader is None:
+                return self.receive() if self._connection.can_read(seconds) else None
+            self._sock.settimeout(seconds)
+            while (message := reader.gets()) is False:
+                chunk = self._sock.recv(_CHUNK)
+                if not chunk:
+                    raise ConnectionResetError("the server closed the connection")
+                reader.feed(chunk)
+        except TimeoutError:
+            return None
+        except (redis.RedisError, OSError) as error:
+            raise self._lost(error) from error
+        return message
 
     def hang_up(self) -> None:
         """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
