@@ -17,6 +17,7 @@ from tubes import ConnectionLost, Task, TubesError
 from tubes.conformance.bench import eventually
 from tubes.drivers.registry import Registry
 from tubes.redis import calls, ears
+from tubes.redis.calls import Call, ThreadLine
 from tubes.redis.scripts import script
 
 if TYPE_CHECKING:
@@ -158,6 +159,14 @@ def test_every_verb_whose_reply_was_cut_answers_what_it_did(through: str, cut: C
         }  # fmt: skip
 
 
+def test_a_drop_whose_reply_was_cut_has_dropped(through: str, cut: Cut) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        cut.next()
+        tube.drop()
+        assert queue.tubes() == []
+
+
 class Between:
     """Cuts a request and has others do something before it comes again."""
 
@@ -182,6 +191,28 @@ def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Qu
     with tubes.connect(url) as queue:
         queue.create_tube("load")
         yield queue
+
+
+def test_a_truncate_that_comes_again_removes_nothing_that_was_put_meanwhile(
+    through: str, proxy: Proxy, beside: tubes.Queue
+) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        Between(proxy, lambda: beside.tube("load").put("new"))
+        tube.truncate()
+        assert tube.statistics().tasks["total"] == 1
+
+
+def test_a_release_of_all_that_comes_again_releases_nothing_that_was_taken_meanwhile(
+    through: str, proxy: Proxy, beside: tubes.Queue
+) -> None:
+    others = beside.tube("load")
+    others.put("job")
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        Between(proxy, lambda: others.take(timeout=0))
+        tube.release_all()
+        assert tube.statistics().tasks["taken"] == 1
 
 
 def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: tubes.Queue, cut: Cut) -> None:
@@ -237,3 +268,27 @@ def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(thro
             task = tube.take(timeout=3)
             assert task is not None
             task.ack()
+
+
+def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
+    through: str, proxy: Proxy, beside: tubes.Queue
+) -> None:
+    """By its attempts the second take is as the first."""
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        beside.tube("load").put("job")
+        first = tube.take(timeout=0)
+        assert first is not None
+        port: Any = tube._port
+        again: list[Any] = []
+
+        def take() -> None:
+            call = Call(script("take", tube.driver), port.home.key, ("", ""), port.session)
+            again.append(port.member.store._line.call(call))
+
+        Between(proxy, take)
+        line = ThreadLine(port.member.store.server)
+        line.run(port._untake(first.id, first.attempts))
+        line.close()
+        assert again[0][2] == first.attempts
+        assert tube.statistics().tasks["taken"] == 1

@@ -90,6 +90,8 @@ class Port(Generic[F]):
                     raise ConnectionLost(url=self.url, why=why)
                 continue
             if code == "TUBEGONE":
+                if verb == "drop" and call.resent:
+                    return None  # It was done before its answer was lost.
                 self.home.vanish()
                 raise TubeNotFound(name=self.home.name)
             raise error_of(reply, self.url)
