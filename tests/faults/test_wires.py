@@ -159,6 +159,12 @@ def test_every_verb_whose_reply_was_cut_answers_what_it_did(through: str, cut: C
         }  # fmt: skip
 
 
+def test_a_tube_whose_creation_was_cut_is_created(through: str, cut: Cut) -> None:
+    with tubes.connect(through) as queue:
+        cut.next(having=b"fifottl")
+        assert queue.create_tube("load", "fifottl").put("job").id == 0
+
+
 def test_a_drop_whose_reply_was_cut_has_dropped(through: str, cut: Cut) -> None:
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load")
@@ -213,6 +219,37 @@ def test_a_release_of_all_that_comes_again_releases_nothing_that_was_taken_meanw
         Between(proxy, lambda: others.take(timeout=0))
         tube.release_all()
         assert tube.statistics().tasks["taken"] == 1
+
+
+def test_a_session_that_one_of_two_leaves_over_a_line_that_is_cut_lives_on(
+    through: str, proxy: Proxy, beside: tubes.Queue, cut: Cut
+) -> None:
+    others = beside.tube("load")
+    others.put("job")
+    task = others.take(timeout=0)
+    uuid = beside.identify()
+    queue = tubes.connect(through)
+    queue.identify(uuid)
+    cut.next(having=b"leave")
+    queue.close()
+    assert task is not None
+    assert task.ack().state == "-"
+
+
+def test_a_session_that_was_joined_over_a_line_that_is_cut_ends_with_its_last_caller(
+    through: str, cut: Cut, beside: tubes.Queue
+) -> None:
+    others = beside.tube("load")
+    first = beside.session()
+    first.tube("load").put("job")
+    assert first.tube("load").take(timeout=0) is not None
+    uuid = first.identify()
+    queue = tubes.connect(through)
+    cut.next(having=b"join")
+    queue.identify(uuid)
+    queue.close()
+    first.close()
+    assert others.take(timeout=0) is not None
 
 
 def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: tubes.Queue, cut: Cut) -> None:
