@@ -100,6 +100,54 @@ def test_what_is_put_over_a_line_that_is_cut_is_put_once(
         ledger.check(tube)
 
 
+def test_sessions_that_serve_each_other_over_a_line_that_is_cut_do_everything_once(
+    through: str, proxy: Proxy, ledger: Ledger, much: int
+) -> None:
+    """Whoever puts takes for those who wait in its process."""
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        sessions = [queue.session() for _ in range(4)]
+        errors: list[BaseException] = []
+        left = threading.Semaphore(0)
+
+        def put(session: tubes.Queue, name: int) -> None:
+            mine = session.tube("load")
+            try:
+                for number in range(60 * much):
+                    ledger.put(mine, f"{name}.{number}")
+                    left.release()
+            except BaseException as error:
+                errors.append(error)
+
+        def take(session: tubes.Queue) -> None:
+            mine = session.tube("load")
+            try:
+                while not over.is_set():
+                    task = mine.take(timeout=0.05)
+                    if task is not None:
+                        ledger.work(task)
+            except BaseException as error:
+                errors.append(error)
+
+        over = threading.Event()
+        proxy.cuts = sometimes(0.15)
+        putters = [threading.Thread(target=put, args=(session, n)) for n, session in enumerate(sessions)]
+        takers = [threading.Thread(target=take, args=(session,)) for session in sessions]
+        for thread in putters + takers:
+            thread.start()
+        for thread in putters:
+            thread.join()
+        over.set()
+        for thread in takers:
+            thread.join()
+        proxy.cuts = sometimes(0)
+        assert not errors, errors
+        assert not ledger.unknown
+        assert ledger.late == 0
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
+        ledger.check(tube)
+
+
 def test_an_event_loop_over_a_line_that_is_cut_does_everything_once(
     through: str, proxy: Proxy, ledger: Ledger, much: int
 ) -> None:
@@ -329,3 +377,16 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
         line.close()
         assert again[0][2] == first.attempts
         assert tube.statistics().tasks["taken"] == 1
+
+
+def test_who_takes_for_another_session_leaves_that_ones_answers_alone(through: str, proxy: Proxy) -> None:
+    """A session's put is cut; before it comes again another session's line takes for the first one."""
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        other = queue.session().tube("load")
+        other.put("for whoever waits")
+        port, line = tube._port, other._port.member  # type: Any, Any
+        Between(proxy, lambda: line.run(port.take_waiting(1)))
+        tube.put("once")
+        calls = tube.statistics().calls
+        assert (calls["put"], calls["take"]) == (2, 1)

@@ -25,6 +25,8 @@ Session: TypeAlias = tuple[int, str, int]
 #: A verb: asks for calls, gets replies, ends with its answer.
 Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 
+#: The slot of whoever serves those who wait: one at a time in a process and tube, on a line of any session.
+SERVING: Final = "w"
 #: For how many seconds a call is tried again where no server answers, and how long to rest in between.
 PATIENCE: Final = 10.0
 _RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -36,9 +38,10 @@ class Call:
     """A script with its arguments.
 
     `session`: its number in the tube, the field that says that it lives, and the caller's number among its callers.
+    `slot`: where its answer is kept, if not in a slot of the line: for whoever calls for a session that is not the line's.
     """
 
-    __slots__ = ("args", "key", "now", "orphaned", "resent", "script", "session")
+    __slots__ = ("args", "key", "now", "orphaned", "resent", "script", "session", "slot")
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Call:
         session: Session | None = None,
         now: int | str = "",
         orphaned: Callable[[Any], None] | None = None,
+        slot: str | None = None,
     ) -> None:
         self.script: Final = script
         self.key: Final = key
@@ -56,6 +60,7 @@ class Call:
         self.now: Final = now
         #: What to do with a reply for which nobody waits any more.
         self.orphaned: Final = orphaned
+        self.slot: Final = slot
         #: Whether it was sent more than once.
         self.resent = False
 
@@ -65,7 +70,7 @@ class Call:
         if self.session is None:
             return pack(*what, 1, self.key, *self.args)
         session, token, caller = self.session
-        field = f"a{token}.{caller}.{slot}"
+        field = f"a{token}.{caller}.{slot if self.slot is None else self.slot}"
         return pack(*what, 1, self.key, session, token, field, number, self.now, *self.args)
 
 

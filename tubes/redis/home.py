@@ -12,7 +12,7 @@ from weakref import WeakSet
 from tubes.alarms import Alarm
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
-from tubes.redis.calls import Call, Flow, Rest, ThreadLine
+from tubes.redis.calls import SERVING, Call, Flow, Rest, ThreadLine
 from tubes.redis.ears import Ears
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Home:
             if self.store.manual and waiter.deadline is not None:
                 self._alarm.set(waiter.deadline)
             if self._server is None:
-                self._line = ThreadLine(self.store.server, "w")
+                self._line = ThreadLine(self.store.server, SERVING)
                 self._server = threading.Thread(
                     target=self._serve, args=(self._line,), name="tubes-waiting", daemon=True
                 )
@@ -201,7 +201,7 @@ class Home:
             soonest: int = reply
             return soonest
         if not self._give(waiter, port.show(reply)):
-            yield from port._untake(reply[0], reply[2])
+            yield from port.undo("untake", reply[0], reply[2], slot=SERVING)
         return None
 
     def _serve_putter(self) -> Flow[bool]:
@@ -220,7 +220,7 @@ class Home:
         if answer is None:
             return False
         if not self._give(waiter, answer) and not isinstance(answer, Exception):
-            yield from port.undo("unput", answer.id, "")
+            yield from port.undo("unput", answer.id, "", slot=SERVING)
         return True
 
     def _serve_all(self) -> Flow[int]:

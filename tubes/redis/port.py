@@ -24,7 +24,7 @@ from tubes.errors import (
 )
 from tubes.listeners import Listener, checked
 from tubes.redis import record
-from tubes.redis.calls import Call, Flow, Session
+from tubes.redis.calls import SERVING, Call, Flow, Session
 from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics
@@ -62,7 +62,9 @@ class Port(Generic[F]):
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, verb: str, *args: Any, orphaned: Callable[[Any], None] | None = None) -> Flow[Any]:
+    def ask(
+        self, verb: str, *args: Any, orphaned: Callable[[Any], None] | None = None, slot: str | None = None
+    ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task."""
         known = script(verb, self.home.driver)
         while True:
@@ -72,7 +74,7 @@ class Port(Generic[F]):
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
@@ -122,7 +124,7 @@ class Port(Generic[F]):
         new = record.write(home.driver, home.options, options)
         room = home.options.get("capacity", 0)
         args = (new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, "1" if waits else "")
-        reply = yield from self.ask("put", *args)
+        reply = yield from self.ask("put", *args, slot=SERVING if waits else None)
         if reply is None:
             return None
         created = int.from_bytes(reply[:7], "big")
@@ -147,7 +149,7 @@ class Port(Generic[F]):
 
     def take_waiting(self, count: int) -> Flow[Any]:
         """For a caller that waits, one of so many: the script's reply."""
-        reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake)
+        reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake, slot=SERVING)
         return reply
 
     def untake(self, reply: Any) -> None:
@@ -159,11 +161,11 @@ class Port(Generic[F]):
     def _untake(self, id: int, attempts: int) -> Flow[None]:
         yield from self.undo("untake", id, attempts)
 
-    def undo(self, verb: str, *args: Any) -> Flow[None]:
+    def undo(self, verb: str, *args: Any, slot: str | None = None) -> Flow[None]:
         """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle."""
         known = script(verb, self.home.driver)
         while (session := self.session) is not None:  # Else it has ended, and what it had was released.
-            reply = yield Call(known, self.home.key, args, session, self.member.store.now())
+            reply = yield Call(known, self.home.key, args, session, self.member.store.now(), slot=slot)
             if reply.__class__ is not ErrorReply or reply.code != "AGAIN":
                 return
 
