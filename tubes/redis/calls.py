@@ -25,6 +25,8 @@ Session: TypeAlias = tuple[int, str, int]
 #: A verb: asks for calls, gets replies, ends with its answer.
 Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 
+#: The slot of whoever serves those who wait: one at a time in a process and tube, on a line of any session.
+SERVING: Final = "w"
 #: For how many seconds a call is tried again where no server answers, and how long to rest in between.
 PATIENCE: Final = 10.0
 _RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -36,9 +38,10 @@ class Call:
     """A script with its arguments.
 
     `session`: its number in the tube, the field that says that it lives, and the caller's number among its callers.
+    `slot`: where its answer is kept, if not in a slot of the line: for calls for a session that is not the line's.
     """
 
-    __slots__ = ("args", "key", "now", "number", "orphaned", "resent", "script", "session", "slot")
+    __slots__ = ("_own_slot", "args", "key", "now", "number", "orphaned", "resent", "script", "session", "slot")
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Call:
         session: Session | None = None,
         now: int | str = "",
         orphaned: Callable[[Any], None] | None = None,
+        slot: str | None = None,
         sent: tuple[int | str, int] | None = None,
     ) -> None:
         self.script: Final = script
@@ -57,6 +61,8 @@ class Call:
         self.now: Final = now
         #: What to do with a reply for which nobody waits any more.
         self.orphaned: Final = orphaned
+        # Where its answer is kept, if not in the slot of whoever sends it.
+        self._own_slot: Final = slot
         #: Whether it may have been done already. `sent`: it was sent before, from that slot and by that number.
         self.resent = sent is not None
         self.slot: int | str = ""
@@ -67,7 +73,7 @@ class Call:
     def begin(self, slot: int | str) -> None:
         """It is about to be sent for the first time, unless it was before."""
         if not self.resent:
-            self.slot, self.number = slot, next(numbers)
+            self.slot, self.number = slot if self._own_slot is None else self._own_slot, next(numbers)
 
     def pack(self, *, whole: bool = False) -> bytes:
         """The request; `whole`: with the script itself."""
@@ -181,13 +187,13 @@ class ThreadLine:
                 self._forget_wires()
                 raise
 
-    def request(self, key: str, *words: Any) -> Any:
-        """The reply to a plain command, which may be done twice."""
+    def request(self, key: str, *words: Any, once: bool = False) -> Any:
+        """The reply to a plain command, which may be done twice; `once`: it is not tried again."""
         with self._lock:
-            return self._until_answered(pack(*words), key)
+            return self._until_answered(pack(*words), key, once=once)
 
-    def _until_answered(self, packed: bytes, key: str, call: Call | None = None) -> Any:
-        patience = time.monotonic() + PATIENCE
+    def _until_answered(self, packed: bytes, key: str, call: Call | None = None, *, once: bool = False) -> Any:
+        patience = time.monotonic() + (0 if once else PATIENCE)
         tries = 0
         while True:
             try:

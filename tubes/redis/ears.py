@@ -78,10 +78,10 @@ class Ears:
     def _subscribe(self) -> Wire:
         wire = Wire(self._home.store.server, self._home.key)
         wire.call(pack("SUBSCRIBE", f"{self._home.key}:events"))
-        wire.wait(_SILENCE)
         return wire
 
     def _hear(self, stopped: threading.Event) -> None:
+        asked = False
         while not stopped.is_set():
             try:
                 wire = self._wire
@@ -92,7 +92,13 @@ class Ears:
                             wire.close()
                             return
                         self._wire = wire
-                message: Any = wire.receive()
+                message: Any = wire.hear(_SILENCE)
+                if message is None:
+                    if asked:
+                        wire.close()
+                        raise ConnectionLost(url=wire.url, why="it did not answer in time")
+                    wire.send(pack("PING"))
+                asked = message is None
                 if message.__class__ is list and message[0] == b"message":
                     self._tell(message[2])
             except ConnectionLost:
@@ -100,6 +106,7 @@ class Ears:
                     if stopped.is_set():
                         return
                     self._wire = None
+                asked = False
                 stopped.wait(_REST)
 
     def _tell(self, message: bytes) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from tubes.alarms import Alarm
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
-from tubes.redis.calls import Call, Flow, Rest, ThreadLine
+from tubes.redis.calls import SERVING, Call, Flow, Rest, ThreadLine
 from tubes.redis.ears import Ears
 from tubes.waiters import PENDING, ThreadWaiter
 
@@ -107,7 +107,7 @@ class Home:
             if waiter.request is None:
                 self.store.later(lambda: port._untake(id, attempts))
             else:
-                self.store.later(lambda: port.ask("unput", id, ""))
+                self.store.later(lambda: port.undo("unput", id, ""))
         return answer
 
     def _strike(self, waiter: Waiter) -> None:
@@ -205,7 +205,7 @@ class Home:
             soonest: int = reply
             return soonest
         if not self._give(waiter, port.show(reply)):
-            yield from port._untake(reply[0], reply[2])
+            yield from port.undo("untake", reply[0], reply[2], slot=SERVING)
         return None
 
     def _serve_putter(self) -> Flow[bool]:
@@ -224,7 +224,7 @@ class Home:
         if answer is None:
             return False
         if not self._give(waiter, answer) and not isinstance(answer, Exception):
-            yield from port.ask("unput", answer.id, "")
+            yield from port.undo("unput", answer.id, "", slot=SERVING)
         return True
 
     def _serve_all(self) -> Flow[int]:
@@ -264,8 +264,12 @@ class Home:
                     if self._goes_on(own):
                         marked = self._sleep(line, soonest, own)
                 except ConnectionLost:
+                    marked = True
                     if not self._closing():
                         time.sleep(_REST)
+                except Exception:  # Those who wait depend on it.
+                    _log.exception("those who wait could not be served")
+                    time.sleep(_REST)
         except BaseException:
             self.hang_up()  # Interrupted, perhaps in the middle of a call.
             marked = True
@@ -293,7 +297,7 @@ class Home:
     def _open_line(self) -> ThreadLine:
         with self.lock:
             if self._line is None:
-                self._line = ThreadLine(self.store.server, "w")
+                self._line = ThreadLine(self.store.server, SERVING)
             return self._line
 
     def _closing(self) -> bool:
@@ -311,7 +315,8 @@ class Home:
             seconds = min(seconds, (self.store.local_micros(soonest) - now) / SECOND)
         if own is not None and own.deadline is not None:
             seconds = min(seconds, (own.deadline - now) / SECOND)
-        return line.request(self.key, "BZPOPMIN", *keys, f"{max(seconds, 0.001):.4f}") is not None
+        # Not tried again: a marker may have been lost with the connection, so look first.
+        return line.request(self.key, "BZPOPMIN", *keys, f"{max(seconds, 0.001):.4f}", once=True) is not None
 
     def _leave(self, now: int) -> None:
         """Nobody has waited here for a while: other processes need not think so."""

@@ -24,7 +24,7 @@ from tubes.errors import (
 )
 from tubes.listeners import Listener, checked
 from tubes.redis import record
-from tubes.redis.calls import Call, Flow, Session
+from tubes.redis.calls import SERVING, Call, Flow, Session
 from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics
@@ -65,11 +65,16 @@ class Port(Generic[F]):
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def ask(
-        self, verb: str, *args: Any, orphaned: Callable[[Any], None] | None = None, sent: Sent | None = None
+        self,
+        verb: str,
+        *args: Any,
+        orphaned: Callable[[Any], None] | None = None,
+        slot: str | None = None,
+        sent: Sent | None = None,
     ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
-        `sent`: it was sent before, in this session, from that slot and by that number.
+        `slot`: as for `Call`; `sent`: it was sent before, in this session, from that slot and by that number.
         """
         known = script(verb, self.home.driver)
         while True:
@@ -80,7 +85,7 @@ class Port(Generic[F]):
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot_and_number)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot, slot_and_number)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
@@ -98,6 +103,8 @@ class Port(Generic[F]):
                     raise ConnectionLost(url=self.url, why=why)
                 continue
             if code == "TUBEGONE":
+                if verb == "drop" and call.resent:
+                    return None  # It was done before its answer was lost.
                 self.home.vanish()
                 raise TubeNotFound(name=self.home.name)
             raise error_of(reply, self.url)
@@ -130,7 +137,7 @@ class Port(Generic[F]):
         new = record.write(home.driver, home.options, options)
         room = home.options.get("capacity", 0)
         args = (new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, "1" if waits else "")
-        reply = yield from self.ask("put", *args, sent=sent)
+        reply = yield from self.ask("put", *args, slot=SERVING if waits else None, sent=sent)
         return None if reply is None else self.show_put(reply, new, raw, options)
 
     def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
@@ -182,7 +189,7 @@ class Port(Generic[F]):
 
     def take_waiting(self, count: int) -> Flow[Any]:
         """For a caller that waits, one of so many: the script's reply."""
-        reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake)
+        reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake, slot=SERVING)
         return reply
 
     def untake(self, reply: Any) -> None:
@@ -192,7 +199,15 @@ class Port(Generic[F]):
             self.home.store.later(lambda: self._untake(id, attempts))
 
     def _untake(self, id: int, attempts: int) -> Flow[None]:
-        yield from self.ask("untake", id, attempts)
+        yield from self.undo("untake", id, attempts)
+
+    def undo(self, verb: str, *args: Any, slot: str | None = None) -> Flow[None]:
+        """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle."""
+        known = script(verb, self.home.driver)
+        while (session := self.session) is not None:  # Else it has ended, and what it had was released.
+            reply = yield Call(known, self.home.key, args, session, self.member.store.now(), slot=slot)
+            if reply.__class__ is not ErrorReply or reply.code != "AGAIN":
+                return
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 

@@ -57,9 +57,11 @@ class Server(Protocol):
 class _Pooled:
     """What redis-py's connection pool knows how to reach: one server, or the master that Sentinel names."""
 
-    def __init__(self, url: str, pool: Any) -> None:
+    def __init__(self, url: str, pool: Any, client: Any = None) -> None:
         self.url = url
         self._pool: Final = pool
+        # Kept for as long as the store: another client with its id would be taken for it.
+        self._client: Final = client
         self.secure = _is_secure(pool)
 
     def connect(self, key: str) -> Any:
@@ -104,9 +106,12 @@ class _Cluster:
 
 
 def _connected(pool: Any, url: str) -> Any:
+    """A connection as the pool makes them, but with our settings, and not one of the pool's: it counts its own.
+
+    Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
+    """
     try:
-        # Not by the pool, which counts and never gives back.
-        connection: Any = pool.connection_class(**pool.connection_kwargs)
+        connection: Any = pool.connection_class(**{**pool.connection_kwargs, **_settings()})
         connection.connect()
     except (redis.RedisError, OSError) as error:
         raise ConnectionLost(url=url, why=error) from error
@@ -143,7 +148,7 @@ def locate(place: Any) -> tuple[Server, str]:
         ), ""
     if isinstance(place, redis.Redis):
         pool: Any = _untyped(place).connection_pool
-        return _Pooled(_name_of(pool), _copy_of(pool)), ""
+        return _Pooled(_name_of(pool), _copy_of(pool), place), ""
     url = str(_untyped(place))
     parts = urlsplit(url)
     query = parse_qs(parts.query, keep_blank_values=True)

@@ -54,6 +54,8 @@ class Member:
         self._lease: Final = lease
         #: Its number among the callers of a shared session.
         self._caller = 0
+        # Its name among them: who joins or leaves again because an answer was lost is counted once.
+        self._name: Final = uuid4().hex
         self._shared = False
         self._ports: Final[dict[Home, AnyPort[Any]]] = {}
         self._pid: Final = os.getpid()
@@ -115,7 +117,7 @@ class Member:
         yield from self._names("add", name)
         mode = "same" if if_not_exists else "new"
         about = (describe(driver), describe_options(checked), checked.get("capacity", 0))
-        reply = yield from self._open(self.store.key(name), mode, *about)
+        reply = yield from self._open(self.store.key(name), mode, *about, maker=uuid4().hex)
         if len(reply) == 2:
             if not if_not_exists:
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")
@@ -176,11 +178,18 @@ class Member:
             yield from self._names("add", name)
 
     def _open(
-        self, key: str, mode: str, driver: bytes = b"", options: bytes = b"", capacity: int = 0, uuid: str | None = None
+        self,
+        key: str,
+        mode: str,
+        driver: bytes = b"",
+        options: bytes = b"",
+        capacity: int = 0,
+        uuid: str | None = None,
+        maker: str = "",
     ) -> Flow[Any]:
         """Open a tube for this session."""
         span = self.store.span(self._lease)
-        args = (uuid or self.uuid, span, self.store.now(), self._caller, mode, driver, options, capacity)
+        args = (uuid or self.uuid, span, self.store.now(), self._caller, mode, driver, options, capacity, maker)
         reply = yield Call(script("open"), key, args)
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
@@ -233,7 +242,7 @@ class Member:
         """Change what is written down of a shared session."""
         key = f"{self.store.prefix}:session:{uuid or self.uuid}"
         span = self.store.span(self._lease)
-        args = (what, span, self.store.now(), tube, micros("session_ttl", self._lease))
+        args = (what, span, self.store.now(), tube, micros("session_ttl", self._lease), self._name)
         reply = yield Call(script("session"), key, args)
         return self._sane(reply)
 

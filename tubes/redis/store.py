@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
@@ -152,23 +152,29 @@ class RedisStore:
         """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked."""
         line = ThreadLine(self.server, "b")
         while not self._stop.wait(self.lease / 3):
-            for home in list(self._homes.values()):
-                sessions = [port.session[1] for port in list(home.ports) if port.session is not None]
-                listening = "1" if home.ears.listening else ""
-                if not sessions and not listening:
-                    continue
-                call = Call(script("beat"), home.key, (micros("lease", self.lease), listening, *sessions))
-                try:
-                    reply = line.call(call)
-                except ConnectionLost as error:
-                    _log.warning("sessions could not be renewed: %s", error)
-                    continue
-                if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
-                    home.vanish()
-            for member in list(self.members):
-                self._beat_shared(line, member)
-            self.read_time(line)
+            try:
+                self._beat_once(line)
+            except Exception:  # The sessions depend on it: whatever has happened, the next beat comes.
+                _log.warning("sessions could not be renewed", exc_info=True)
         line.close()
+
+    def _beat_once(self, line: ThreadLine) -> None:
+        for home in list(self._homes.values()):
+            sessions = [port.session[1] for port in copied(home.ports) if port.session is not None]
+            listening = "1" if home.ears.listening else ""
+            if not sessions and not listening:
+                continue
+            call = Call(script("beat"), home.key, (micros("lease", self.lease), listening, *sessions))
+            try:
+                reply = line.call(call)
+            except ConnectionLost as error:
+                _log.warning("sessions could not be renewed: %s", error)
+                continue
+            if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
+                home.vanish()
+        for member in copied(self.members):
+            self._beat_shared(line, member)
+        self.read_time(line)
 
     def _beat_shared(self, line: ThreadLine, member: Member) -> None:
         try:
@@ -238,6 +244,15 @@ class RedisStore:
         with self._lock:
             if self._homes.get(home.name) is home:
                 del self._homes[home.name]
+
+
+def copied(those: Iterable[T]) -> list[T]:
+    """What is in a weak set: others may add to it meanwhile, which ends a loop over it."""
+    while True:
+        try:
+            return list(those)
+        except RuntimeError:
+            continue
 
 
 def describe(driver: Driver) -> bytes:

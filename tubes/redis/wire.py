@@ -106,6 +106,24 @@ class Wire:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, pack_timeval("ll", whole, int((seconds - whole) * 1e6)))
 
+    def hear(self, seconds: float) -> Any:
+        """The next message; None after so many seconds of silence."""
+        reader = self._reader
+        try:
+            if reader is None:
+                return self.receive() if self._connection.can_read(seconds) else None
+            self.wait(seconds)
+            while (message := reader.gets()) is False:
+                chunk = self._sock.recv(_CHUNK)
+                if not chunk:
+                    raise ConnectionResetError("the server closed the connection")
+                reader.feed(chunk)
+        except (TimeoutError, BlockingIOError):
+            return None
+        except (redis.RedisError, OSError) as error:
+            raise self._lost(error) from error
+        return message
+
     def hang_up(self) -> None:
         """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
         with suppress(OSError):

@@ -3,21 +3,22 @@
 -- ARGV  1 the session's uuid, 2 its lease in microseconds ('': it lasts for as long as its callers live),
 --       3 the time in microseconds ('': the server's), 4 the number of the caller among those of the session,
 --       5 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there,
---       6 its driver, 7 its options, 8 its capacity
+--       6 its driver, 7 its options, 8 its capacity, 9 who makes it: if the answer is lost it is asked for again
 -- answers  {driver, options, the number of the session, the field that says that it lives}; without the last two if
 --          the tube is there and should not be
 local call = redis.call
 local M = KEYS[1]
 local t = call('TIME')
 if call('HEXISTS', M, 'born') == 1 then
-  local there = call('HMGET', M, 'driver', 'options')
-  if ARGV[5] == 'new' or (ARGV[5] == 'same' and (there[1] ~= ARGV[6] or there[2] ~= ARGV[7])) then return there end
+  local there = call('HMGET', M, 'driver', 'options', 'maker')
+  local maker = table.remove(there)
+  if (ARGV[5] == 'new' and maker ~= ARGV[9]) or (ARGV[5] == 'same' and (there[1] ~= ARGV[6] or there[2] ~= ARGV[7])) then return there end
   call('HDEL', M, '')
 elseif ARGV[5] == 'any' then
   return redis.error_reply('TUBEGONE there is no such tube')
 else
   local born = t[1] .. string.format('%06d', t[2])
-  call('HSET', M, 'born', born, 'driver', ARGV[6], 'options', ARGV[7], 'capacity', ARGV[8], 'next', 0)
+  call('HSET', M, 'born', born, 'driver', ARGV[6], 'options', ARGV[7], 'capacity', ARGV[8], 'next', 0, 'maker', ARGV[9])
 end
 local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
 local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest')

@@ -2,8 +2,8 @@
 -- KEYS[1]  its hash
 -- ARGV  1 'publish', 'join', 'tube', 'beat', 'leave' or 'lose', 2 its lease in microseconds ('': while callers live),
 --       3 the time in microseconds ('': the server's), 4 the name of a tube in which it is open ('': none),
---       5 for how many microseconds it outlives the last caller that was lost
--- answers  {how many callers there are, how many there were in all, the names of its tubes}; nil if it has ended
+--       5 for how many microseconds it outlives the last caller that was lost, 6 the caller's name
+-- answers  {how many callers there are, the number of this one, the names of its tubes}; nil if it has ended
 local call = redis.call
 local S, what = KEYS[1], ARGV[1]
 local now = tonumber(ARGV[3])
@@ -17,25 +17,28 @@ if ends and tonumber(ends) <= now then
   call('DEL', S)
   ends = false
 end
+local caller = 'caller:' .. ARGV[6]
 if what == 'publish' and not ends then
-  call('HSET', S, 'callers', 1, 'joined', 0)
+  call('HSET', S, caller, 0, 'joined', 0)
 elseif not ends then
   return false
 end
-if what == 'join' then
-  call('HINCRBY', S, 'callers', 1)
-  call('HINCRBY', S, 'joined', 1)
+local number = tonumber(call('HGET', S, caller) or nil)
+if what == 'join' and not number then
+  number = call('HINCRBY', S, 'joined', 1)
+  call('HSET', S, caller, number)
 elseif what == 'leave' or what == 'lose' then
-  call('HINCRBY', S, 'callers', -1)
+  call('HDEL', S, caller)
 end
 if ARGV[4] ~= '' then call('HSET', S, 'tube:' .. ARGV[4], 1) end
-local callers = tonumber(call('HGET', S, 'callers'))
+local callers = 0
 local all = call('HGETALL', S)
-local answer = { callers, tonumber(call('HGET', S, 'joined')) }
+local answer = { 0, number or 0 }
 for n = 1, #all, 2 do
-  local tube = string.match(all[n], '^tube:(.*)')
-  if tube then answer[#answer + 1] = tube end
+  local kind, name = string.match(all[n], '^(%l+):(.*)')
+  if kind == 'tube' then answer[#answer + 1] = name elseif kind == 'caller' then callers = callers + 1 end
 end
+answer[1] = callers
 if callers <= 0 and what == 'leave' then
   call('DEL', S)
 elseif ARGV[2] == '' then

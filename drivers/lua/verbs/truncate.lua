@@ -1,6 +1,7 @@
 -- Remove all tasks at once. Counts and ids go on.
 -- answers  nothing
 --#include begin
+if replayed then return end
 call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes')
 call('HDEL', M, 'delayed', 'loose')
-flush()
+return finish(nil, '')

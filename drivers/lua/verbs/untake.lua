@@ -2,10 +2,12 @@
 -- ARGV  6, 7 as for ack
 -- answers  nothing
 --#include begin
+if replayed then return end
 local task = held()
 if task then
   task.attempts = task.attempts - 1
   local due
 --#move untake t
+  return finish(nil, '')
 end
 flush()

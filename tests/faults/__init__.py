@@ -1,0 +1,1 @@
+"""What must hold when processes, connections and servers fail: every task put is accounted for."""

@@ -1,0 +1,148 @@
+"""Books on every task: what was put ends as exactly one of acked, deleted, expired, buried or still stored."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tubes import ConnectionLost, TaskNotTaken
+from tubes.conformance.bench import eventually
+
+if TYPE_CHECKING:
+    from tubes import Task, Tube
+
+
+class Ledger:
+    """Who put what, who took it by which take, and what became of it. Data of tasks are keys: each is put once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: The ids of what was put, by key.
+        self.puts: dict[str, int] = {}
+        #: Keys of puts that raised `ConnectionLost`: done once or not at all.
+        self.unknown: set[str] = set()
+        #: By id, the takes that somebody was given.
+        self.takes: dict[int, list[int]] = defaultdict(list)
+        #: By id, the take by which it was acked, or deleted.
+        self.done: dict[int, int] = {}
+        #: Ids that may be done: whoever did it did not live to see the answer.
+        self.maybe: set[int] = set()
+        self.late = 0
+
+    def put(self, tube: Tube, key: str, **options: Any) -> bool:
+        """Put, and write it down; whether it is known to be done."""
+        try:
+            self.was_put(key, tube.put(key, **options).id)
+        except ConnectionLost:
+            self.unknown.add(key)
+            return False
+        return True
+
+    def was_put(self, key: str, id: int) -> None:
+        """A put has returned."""
+        with self._lock:
+            assert key not in self.puts
+            self.puts[key] = id
+
+    def took(self, id: int, attempts: int) -> None:
+        """Somebody has a task: nobody else has it by the same take."""
+        with self._lock:
+            assert attempts not in self.takes[id], f"task {id} was given to two by take {attempts}"
+            self.takes[id].append(attempts)
+
+    def was_done(self, id: int, attempts: int) -> None:
+        """An ack or a delete has returned."""
+        with self._lock:
+            assert id not in self.done, f"task {id} was done twice"
+            self.done[id] = attempts
+
+    def work(self, task: Task) -> None:
+        """Write a take down, and ack it."""
+        self.took(task.id, task.attempts)
+        try:
+            task.ack()
+        except ConnectionLost:
+            self.maybe.add(task.id)
+        except TaskNotTaken:
+            self.late += 1
+        else:
+            self.was_done(task.id, task.attempts)
+
+    def read(self, lines: list[str]) -> None:
+        """What a worker process has written."""
+        begun: dict[tuple[int, int], bool] = {}
+        for line in lines:
+            word, _, rest = line.partition(" ")
+            if word not in ("took", "acking", "acked", "late"):
+                continue
+            id, attempts = map(int, rest.split()[:2])
+            if word == "took":
+                self.took(id, attempts)
+            elif word == "acking":
+                begun[id, attempts] = True
+            else:
+                del begun[id, attempts]
+                if word == "acked":
+                    self.was_done(id, attempts)
+                else:
+                    self.late += 1
+        self.maybe.update(id for id, _ in begun)
+
+    def check(self, tube: Tube) -> None:
+        """Whatever was put is done, or stored and can be taken; nothing is there twice."""
+        stored = self.drain(tube)
+        known = {id: key for key, id in self.puts.items()}
+        assert len(known) == len(self.puts), "two puts were answered one id"
+        for id, attempts in self.done.items():
+            assert attempts >= max(self.takes[id], default=0), f"task {id} was acked by a take that was over"
+        keys = list(stored.values())
+        assert len(set(keys)) == len(keys), "something was put twice"
+        for key, id in self.puts.items():
+            done, there = id in self.done, stored.get(id) == key
+            assert done + there == 1 or (id in self.maybe and done + there == 0), f"{key} is lost, or done and stored"
+        strangers = {id: key for id, key in stored.items() if id not in known}
+        assert set(strangers.values()) <= self.unknown, "something is there that nobody has put"
+        others = set(self.done) - set(known)
+        assert len(others) + len(strangers) <= len(self.unknown), "a put that failed was done twice"
+
+    def drain(self, tube: Tube) -> dict[int, str]:
+        """Take and ack whatever is there: by id, its data. All that the counts announce is found."""
+        tube.release_all()
+        tube.kick(10**6)
+        expected = tube.statistics().tasks["total"]
+        stored: dict[int, str] = {}
+        while (task := tube.take(timeout=0)) is not None:
+            assert task.id not in stored
+            stored[task.id] = task.data
+            task.ack()
+        assert len(stored) == expected, "a task is stored, but cannot be taken"
+        return stored
+
+
+class Witness:
+    """Hears in the server's own order what happens to tasks: nobody takes what somebody has."""
+
+    def __init__(self, tube: Tube) -> None:
+        self._tube = tube
+        self.heard: list[tuple[str, int, int]] = []
+        tube.on_task_change(lambda task, event: self.heard.append((event, task.id, task.attempts)))
+
+    def check(self) -> None:
+        """A task was taken only when nobody had it; only what is held is released or runs out of time."""
+        mark = self._tube.put("the last")
+        assert eventually(lambda: ("put", mark.id, 0) in self.heard[-50:])
+        mark.delete()
+        with suppress(ConnectionLost):
+            self._tube.on_task_change(None)
+        held: dict[int, int] = {}
+        for event, id, attempts in self.heard:
+            if event == "take":
+                assert id not in held, f"task {id} was taken while it was held"
+                held[id] = attempts
+            elif event in ("release", "ttr"):
+                assert id in held, f"task {id} was released while nobody had it"
+                del held[id]
+            elif event in ("delete", "bury", "ttl"):
+                held.pop(id, None)

@@ -1,0 +1,86 @@
+"""A proxy that forwards requests and cuts connections before the replies come back."""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from tubes.testing import LocalServer
+
+
+class Proxy:
+    """Between clients and a server, on a unix socket of its own.
+
+    `cuts`: asked about every request: whether the connection is cut after it was forwarded. The server has answered
+    it then, or is about to; nobody hears of it.
+    """
+
+    def __init__(self, server: LocalServer, cuts: Callable[[bytes], bool] = lambda request: False) -> None:
+        self.cuts = cuts
+        self.count = 0
+        self._server = server
+        self._socket = str(Path(server.folder) / f"proxy{id(self)}")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self._socket)
+        self._listener.listen(512)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"unix://{self._socket}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, client: socket.socket) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        with client, server, suppress(OSError):
+            server.connect(str(self._server.socket))
+            while True:
+                readable, _, _ = select.select([client, server], [], [])
+                if server in readable:
+                    reply = server.recv(65536)
+                    if not reply:
+                        return
+                    client.sendall(reply)
+                if client in readable:
+                    request = client.recv(65536)
+                    if not request:
+                        return
+                    cut = self.cuts(request)
+                    server.sendall(request)
+                    if cut:
+                        self.count += 1
+                        if random.random() < 0.8:
+                            server.settimeout(0.2)
+                            server.recv(65536)
+                        return
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,109 @@
+"""Workers that are killed, and workers that stand still."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tubes
+from tests.faults.ledger import Ledger, Witness
+from tests.faults.worker import Worker
+from tubes.conformance.bench import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[tubes.Queue]:
+    with tubes.connect(url) as queue:
+        yield queue
+
+
+def start(url: str, mode: str) -> Worker:
+    worker = Worker(url, mode)
+    assert worker.hear() == "ready"
+    return worker
+
+
+@pytest.mark.parametrize("mode", ["sync", "aio"])
+def test_what_killed_workers_had_comes_back(queue: tubes.Queue, url: str, mode: str, ledger: Ledger, much: int) -> None:
+    tube = queue.create_tube("load")
+    witness = Witness(tube)
+    workers = [start(url, mode) for _ in range(3)]
+    lines: list[str] = []
+    for kill in range(4 * much):
+        for number in range(60):
+            ledger.put(tube, f"{kill}.{number}")
+        time.sleep(0.03 + random.random() * 0.05)
+        victim = workers.pop(random.randrange(len(workers)))
+        lines += victim.kill()
+        workers.append(start(url, mode))
+    assert eventually(lambda: tube.statistics().tasks["total"] == 0)
+    for worker in workers:
+        lines += worker.kill()
+    ledger.read(lines)
+    assert len(ledger.done) + len(ledger.maybe) == len(ledger.puts)
+    witness.check()
+    ledger.check(tube)
+
+
+def test_a_worker_that_stood_still_for_longer_than_its_lease_acks_too_late(queue: tubes.Queue, url: str) -> None:
+    tube = queue.create_tube("load")
+    task = tube.put("job")
+    worker = start(url, "puppet")
+    try:
+        assert worker.tell("take") == f"took {task.id} 1"
+        worker.signal(signal.SIGSTOP)
+        mine = tube.take(timeout=10)
+        assert mine is not None
+        assert (mine.id, mine.attempts) == (task.id, 2)
+        worker.signal(signal.SIGCONT)
+        assert worker.tell("ack") == f"late {task.id} 1"
+        assert worker.tell("take") == "none"
+        assert mine.ack().state == "-"
+        # By a new name it goes on.
+        tube.put("another")
+        assert worker.tell("take") == f"took {task.id + 1} 1"
+        assert worker.tell("ack") == f"acked {task.id + 1} 1"
+    finally:
+        worker.kill()
+
+
+def test_a_worker_that_stood_still_holds_what_it_takes_after_it_has_opened_the_tube_again(
+    queue: tubes.Queue, url: str
+) -> None:
+    tube = queue.create_tube("load")
+    tube.put("job")
+    worker = start(url, "puppet")
+    try:
+        assert worker.tell("take") == "took 0 1"
+        worker.signal(signal.SIGSTOP)
+        mine = tube.take(timeout=10)
+        assert mine is not None
+        mine.release()
+        worker.signal(signal.SIGCONT)
+        assert worker.tell("open") == "opened"
+        assert worker.tell("take") == "took 0 3"
+        assert worker.tell("open") == "opened"
+        assert worker.tell("ack") == "acked 0 3"
+    finally:
+        worker.kill()
+
+
+def test_a_killed_workers_task_stays_its_own_until_its_lease_is_over(queue: tubes.Queue, url: str) -> None:
+    tube = queue.create_tube("load")
+    tube.put("job")
+    worker = start(url, "puppet")
+    assert worker.tell("take") == "took 0 1"
+    before = time.monotonic()
+    worker.kill()
+    assert tube.take(timeout=0) is None
+    task = tube.take(timeout=10)
+    assert task is not None
+    # Its lease was renewed a third of it ago at most.
+    assert time.monotonic() - before > 0.6

@@ -1,0 +1,265 @@
+"""Servers that are killed, stand still, are full, forget everything."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tubes
+from tests.faults.ledger import Ledger, Witness
+from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
+from tubes.conformance.bench import eventually
+from tubes.redis import calls
+from tubes.testing import LocalServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tubes import Tube
+
+
+@contextmanager
+def load(tube: Tube, ledger: Ledger, *, putters: int = 2, takers: int = 2) -> Iterator[Callable[[], int]]:
+    """Threads with sessions of their own that put, take and ack until the end; answers how many were put so far."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+    url: Any = tube._port.url
+
+    def guard(act: Callable[[tubes.Tube, int], None], number: int) -> None:
+        try:
+            with tubes.connect(url) as queue:
+                act(queue.tube(tube.name), number)
+        except ConnectionLost:
+            if not stop.is_set():
+                raise
+        except BaseException as error:
+            errors.append(error)
+
+    def put(tube: Tube, number: int) -> None:
+        count = 0
+        while not stop.is_set():
+            ledger.put(tube, f"{number}.{count}")
+            count += 1
+
+    def take(tube: Tube, number: int) -> None:
+        while not stop.is_set():
+            try:
+                task = tube.take(timeout=0.05)
+            except ConnectionLost:
+                continue
+            if task is not None:
+                ledger.work(task)
+
+    threads = [threading.Thread(target=guard, args=(put, number)) for number in range(putters)]
+    threads += [threading.Thread(target=guard, args=(take, number)) for number in range(takers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield lambda: len(ledger.puts)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not errors, errors
+
+
+def commands(client: Any) -> int:
+    """How many commands a server has run."""
+    return int(client.info("stats")["total_commands_processed"])
+
+
+def test_a_killed_server_that_writes_everything_down_loses_nothing(ledger: Ledger, much: int) -> None:
+    with (
+        LocalServer(appendonly="yes", appendfsync="always") as server,
+        tubes.connect(server.url, codec="json") as queue,
+    ):
+        tube = queue.create_tube("load", "fifottl")
+        with load(tube, ledger) as count:
+            for _ in range(3 * much):
+                before = count()
+                server.kill()
+                server.start()
+                assert eventually(lambda before=before: count() > before + 100)  # type: ignore[misc]
+        assert not ledger.unknown
+        ledger.check(tube)
+
+
+def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
+    got: list[Task | None] = []
+    with LocalServer(appendonly="yes", appendfsync="always") as server, tubes.connect(server.url) as queue:
+        tube = queue.create_tube("load")
+        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
+        taker.start()
+        assert eventually(lambda: tube.statistics().waiting == 1)
+        server.kill()
+        server.start()
+        with tubes.connect(server.url, codec="json") as another:
+            task = another.tube("load").put("job")
+            taker.join()
+        assert got[0] is not None
+        assert got[0].id == task.id
+
+
+def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    with (
+        LocalServer(appendonly="yes", appendfsync="always") as server,
+        tubes.connect(server.url, session_ttl=0.6) as queue,
+        tubes.connect(server.url) as another,
+    ):
+        tube = queue.create_tube("load")
+        server.kill()
+        time.sleep(0.8)
+        server.start()
+        with suppress(ConnectionLost):  # Where the session has ended meanwhile.
+            tube.statistics()
+        tube.put("job")
+        mine = tube.take(timeout=0)
+        assert mine is not None
+        assert another.tube("load").take(timeout=1.5) is None
+        assert mine.ack().state == "-"
+
+
+def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
+    with tubes.connect(own.url, codec="json") as queue, own.client() as client:
+        tube = queue.create_tube("load", "utube")
+        with load(tube, ledger) as count:
+            for _ in range(150 * much):
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                time.sleep(0.004)
+            before = count()
+            assert eventually(lambda: count() > before + 10)
+        assert not ledger.unknown
+        ledger.check(tube)
+
+
+def test_a_subscription_that_is_killed_is_made_again(own: LocalServer) -> None:
+    heard: list[str] = []
+    with tubes.connect(own.url) as queue, own.client() as client:
+        tube = queue.create_tube("load")
+        tube.on_task_change(lambda task, event: heard.append(event))
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+
+        def is_heard() -> bool:
+            tube.put("job")
+            return bool(heard)
+
+        assert eventually(is_heard)
+
+
+def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Ledger, much: int) -> None:
+    with tubes.connect(own.url, codec="json") as queue, own.client() as client:
+        tube = queue.create_tube("load", "utubettl")
+        witness = Witness(tube)
+        with load(tube, ledger):
+            for _ in range(200 * much):
+                client.script_flush()
+        assert not ledger.unknown
+        witness.check()
+        ledger.check(tube)
+
+
+def test_a_server_that_pauses_delays_everything_and_loses_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
+    with tubes.connect(own.url, codec="json") as queue, own.client() as client:
+        tube = queue.create_tube("load")
+        with load(tube, ledger):
+            for _ in range(5 * much):
+                client.execute_command("CLIENT", "PAUSE", 100, "ALL")
+                time.sleep(0.12)
+        assert not ledger.unknown
+        ledger.check(tube)
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "limfifottl", "utube", "utubettl"])
+def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
+    with LocalServer() as server, tubes.connect(server.url) as queue, server.client() as client:
+        lanes = "utube" in driver
+        options = {"ttl": 1000} if "ttl" in driver else {}
+        tube = queue.create_tube("load", driver, **options)
+        ids = [tube.put("x" * 500, **({"utube": str(n % 7)} if lanes else {})).id for n in range(50)]
+        buried = tube.bury(ids[-1])
+        client.config_set("maxmemory", 1)
+        before = tube.statistics()
+        with pytest.raises(ServerFull):
+            tube.put("one more")
+        with pytest.raises(ServerFull):
+            tube.put("one more", **({"utube": "new"} if lanes else {"pri": 3} if "ttl" in driver else {}))
+        after = tube.statistics()
+        assert after == before
+        first = tube.take(timeout=0)
+        assert first is not None
+        assert first.release().state == "r"
+        second = tube.take(timeout=0)
+        assert second is not None
+        assert second.ack().state == "-"
+        assert tube.kick() == 1
+        assert tube.delete(buried.id).state == "-"
+        assert tube.peek(5).id == 5
+        with tubes.connect(server.url, codec="json") as another:
+            others = another.tube("load")
+            third = others.take(timeout=0)
+            assert third is not None
+            if "ttl" in driver:
+                third.touch(5)
+                assert third.release(delay=100).state == "~"
+            else:
+                third.bury()
+        tube.release_all()
+        while (task := tube.take(timeout=0)) is not None:
+            task.ack()
+        assert tube.take(timeout=0.01) is None
+        tube.truncate()
+        client.config_set("maxmemory", 0)
+        assert tube.put("room again").state == "r"
+
+
+def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(own: LocalServer) -> None:
+    raised: list[BaseException] = []
+
+    def take(tube: Tube) -> None:
+        try:
+            tube.take()
+        except TubeNotFound as error:
+            raised.append(error)
+
+    with tubes.connect(own.url) as queue, own.client() as client:
+        tube = queue.create_tube("load")
+        takers = [threading.Thread(target=take, args=(tube,)) for _ in range(20)]
+        for taker in takers:
+            taker.start()
+        assert eventually(lambda: tube.statistics().waiting == 20)
+        client.flushall()
+        before = commands(client)
+        for taker in takers:
+            taker.join()
+        assert len(raised) == 20
+        assert commands(client) - before < 30
+        with pytest.raises(TubeNotFound):
+            tube.put("lost")
+        assert queue.tubes() == []
+        assert queue.create_tube("load").put("new").id == 0
+
+
+def test_a_verb_gives_up_on_a_server_that_does_not_answer(own: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PATIENCE", 0.2)
+    with tubes.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        own.kill()
+        with pytest.raises(ConnectionLost):
+            tube.put("lost")
+        own.start()
+        with pytest.raises(TubeNotFound):
+            tube.put("lost")
+
+
+def test_a_stopped_server_is_waited_for(own: LocalServer) -> None:
+    with tubes.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        own.signal(signal.SIGSTOP)
+        threading.Timer(0.3, own.signal, (signal.SIGCONT,)).start()
+        assert tube.put("job").id == 0

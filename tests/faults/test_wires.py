@@ -1,0 +1,411 @@
+"""Connections that are cut after the request and before the reply: what was asked for is done once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tests.faults.ledger import Ledger
+from tests.faults.proxy import Proxy
+from tubes import Task, TubesError
+from tubes.conformance.bench import eventually
+from tubes.drivers.registry import Registry
+from tubes.redis import ears
+from tubes.redis.calls import Call, ThreadLine
+from tubes.redis.scripts import script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tubes.testing import LocalServer
+
+VERBS = [
+    "ack",
+    "bury",
+    "delete",
+    "drop",
+    "kick",
+    "leave",
+    "listen",
+    "names",
+    "open",
+    "peek",
+    "put",
+    "release",
+    "release_all",
+    "session",
+    "statistics",
+    "take",
+    "tick",
+    "touch",
+    "truncate",
+    "unput",
+    "untake",
+]
+
+
+@pytest.fixture
+def proxy(valkey: LocalServer) -> Iterator[Proxy]:
+    # What is cut is then the reply of a script, not that it must be loaded first.
+    with valkey.client() as client:
+        for verb in VERBS:
+            for driver in ("fifo", "fifottl", "utubettl"):
+                client.script_load(script(verb, Registry().find(driver)).text)
+    with Proxy(valkey) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(proxy: Proxy) -> str:
+    """The URL of a key space of one's own through the proxy."""
+    return f"{proxy.url}?prefix={uuid4().hex}"
+
+
+def sometimes(share: float) -> Any:
+    return lambda request: random.random() < share
+
+
+class Cut:
+    """Cuts the connection of the next request that has some bytes in it."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._lock = threading.Lock()
+
+    def next(self, *, having: bytes = b"EVALSHA") -> None:
+        """The next one."""
+        left = [having]
+
+        def cut(request: bytes) -> bool:
+            with self._lock:
+                if left and left[0] in request:
+                    left.clear()
+                    return True
+                return False
+
+        self._proxy.cuts = cut
+
+
+@pytest.fixture
+def cut(proxy: Proxy) -> Cut:
+    return Cut(proxy)
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_what_is_put_over_a_line_that_is_cut_is_put_once(
+    through: str, proxy: Proxy, driver: str, ledger: Ledger, much: int
+) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load", driver)
+        proxy.cuts = sometimes(0.2)
+        for number in range(300 * much):
+            ledger.put(tube, str(number))
+        assert not ledger.unknown
+        assert proxy.count > 20
+        for _ in range(150 * much):
+            task = tube.take(timeout=0)
+            assert task is not None
+            ledger.work(task)
+        assert len(ledger.done) == 150 * much
+        assert ledger.late == 0
+        proxy.cuts = sometimes(0)
+        assert tube.statistics().tasks["taken"] == 0
+        ledger.check(tube)
+
+
+def test_sessions_that_serve_each_other_over_a_line_that_is_cut_do_everything_once(
+    through: str, proxy: Proxy, ledger: Ledger, much: int
+) -> None:
+    """Whoever puts takes for those who wait in its process."""
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        sessions = [queue.session() for _ in range(4)]
+        errors: list[BaseException] = []
+        left = threading.Semaphore(0)
+
+        def put(session: tubes.Queue, name: int) -> None:
+            mine = session.tube("load")
+            try:
+                for number in range(60 * much):
+                    ledger.put(mine, f"{name}.{number}")
+                    left.release()
+            except BaseException as error:
+                errors.append(error)
+
+        def take(session: tubes.Queue) -> None:
+            mine = session.tube("load")
+            try:
+                while not over.is_set():
+                    task = mine.take(timeout=0.05)
+                    if task is not None:
+                        ledger.work(task)
+            except BaseException as error:
+                errors.append(error)
+
+        over = threading.Event()
+        proxy.cuts = sometimes(0.15)
+        putters = [threading.Thread(target=put, args=(session, n)) for n, session in enumerate(sessions)]
+        takers = [threading.Thread(target=take, args=(session,)) for session in sessions]
+        for thread in putters + takers:
+            thread.start()
+        for thread in putters:
+            thread.join()
+        over.set()
+        for thread in takers:
+            thread.join()
+        proxy.cuts = sometimes(0)
+        assert not errors, errors
+        assert not ledger.unknown
+        assert ledger.late == 0
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
+        ledger.check(tube)
+
+
+def test_an_event_loop_over_a_line_that_is_cut_does_everything_once(
+    through: str, proxy: Proxy, ledger: Ledger, much: int
+) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.create_tube("load")
+
+            async def put(name: int) -> None:
+                for number in range(30 * much):
+                    ledger.was_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
+
+            async def take() -> None:
+                while (task := await tube.take(timeout=1)) is not None:
+                    ledger.took(task.id, task.attempts)
+                    await task.ack()
+                    ledger.was_done(task.id, task.attempts)
+
+            proxy.cuts = sometimes(0.1)
+            await asyncio.gather(*(put(name) for name in range(10)), *(take() for _ in range(5)))
+            proxy.cuts = sometimes(0)
+
+    asyncio.run(main())
+    assert len(ledger.done) == 300 * much
+    with tubes.connect(through) as queue:
+        ledger.check(queue.tube("load"))
+
+
+def test_every_verb_whose_reply_was_cut_answers_what_it_did(through: str, cut: Cut) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load", "fifottl", ttr=60)
+        ids = []
+        for name in "abcd":
+            cut.next()
+            ids.append(tube.put(name).id)
+        assert ids == [0, 1, 2, 3]
+        cut.next()
+        task = tube.take(timeout=0)
+        assert task is not None
+        assert (task.id, task.attempts) == (0, 1)
+        cut.next()
+        assert task.touch(5).ttr == 65
+        cut.next()
+        assert task.release(delay=0).state == "r"
+        task = tube.take(timeout=0)
+        assert task is not None
+        cut.next()
+        assert task.ack().state == "-"
+        cut.next()
+        assert tube.bury(1).state == "!"
+        cut.next()
+        assert tube.kick(5) == 1
+        cut.next()
+        assert tube.delete(1).state == "-"
+        calls = tube.statistics().calls
+        assert {name: count for name, count in calls.items() if count} == {
+            "put": 4, "take": 2, "touch": 1, "release": 1, "ack": 1, "bury": 1, "kick": 1, "delete": 1,
+        }  # fmt: skip
+
+
+def test_a_tube_whose_creation_was_cut_is_created(through: str, cut: Cut) -> None:
+    with tubes.connect(through) as queue:
+        cut.next(having=b"fifottl")
+        assert queue.create_tube("load", "fifottl").put("job").id == 0
+
+
+def test_a_drop_whose_reply_was_cut_has_dropped(through: str, cut: Cut) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        cut.next()
+        tube.drop()
+        assert queue.tubes() == []
+
+
+class Between:
+    """Cuts a request and has others do something before it comes again."""
+
+    def __init__(self, proxy: Proxy, act: Any) -> None:
+        self._left = 2
+        self._act = act
+        proxy.cuts = self._cut
+
+    def _cut(self, request: bytes) -> bool:
+        if b"EVALSHA" not in request and b"EVAL" not in request:
+            return False
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+        return self._left == 1
+
+
+@pytest.fixture
+def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Queue]:
+    """Another process's queue, on a line that nobody cuts."""
+    url = through.replace(proxy.url, valkey.url)
+    with tubes.connect(url) as queue:
+        queue.create_tube("load")
+        yield queue
+
+
+def test_a_truncate_that_comes_again_removes_nothing_that_was_put_meanwhile(
+    through: str, proxy: Proxy, beside: tubes.Queue
+) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        Between(proxy, lambda: beside.tube("load").put("new"))
+        tube.truncate()
+        assert tube.statistics().tasks["total"] == 1
+
+
+def test_a_release_of_all_that_comes_again_releases_nothing_that_was_taken_meanwhile(
+    through: str, proxy: Proxy, beside: tubes.Queue
+) -> None:
+    others = beside.tube("load")
+    others.put("job")
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        Between(proxy, lambda: others.take(timeout=0))
+        tube.release_all()
+        assert tube.statistics().tasks["taken"] == 1
+
+
+def test_a_session_that_one_of_two_leaves_over_a_line_that_is_cut_lives_on(
+    through: str, proxy: Proxy, beside: tubes.Queue, cut: Cut
+) -> None:
+    others = beside.tube("load")
+    others.put("job")
+    task = others.take(timeout=0)
+    uuid = beside.identify()
+    queue = tubes.connect(through)
+    queue.identify(uuid)
+    cut.next(having=b"leave")
+    queue.close()
+    assert task is not None
+    assert task.ack().state == "-"
+
+
+def test_a_session_that_was_joined_over_a_line_that_is_cut_ends_with_its_last_caller(
+    through: str, cut: Cut, beside: tubes.Queue
+) -> None:
+    others = beside.tube("load")
+    first = beside.session()
+    first.tube("load").put("job")
+    assert first.tube("load").take(timeout=0) is not None
+    uuid = first.identify()
+    queue = tubes.connect(through)
+    cut.next(having=b"join")
+    queue.identify(uuid)
+    queue.close()
+    first.close()
+    assert others.take(timeout=0) is not None
+
+
+def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: tubes.Queue, cut: Cut) -> None:
+    got: list[Task | None] = []
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        cut.next(having=b"BZPOPMIN")
+        # The proxy forwards what comes next only after it has the reply, which is the marker's.
+        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=3)))
+        taker.start()
+        assert eventually(lambda: beside.tube("load").statistics().waiting == 1)
+        beside.tube("load").put("job")
+        taker.join()
+    assert got[0] is not None
+
+
+def test_who_hears_of_nothing_for_long_misses_nothing(
+    through: str, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ears, "_SILENCE", 0.05)
+    heard: list[int] = []
+    with tubes.connect(through) as queue:
+        queue.tube("load").on_task_change(lambda task, event: heard.append(task.id))
+        tube = beside.tube("load")
+        for _ in range(10):
+            threading.Event().wait(0.06)
+            tube.put("job")
+        assert eventually(lambda: len(heard) == 10), heard
+
+
+def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(through: str, beside: tubes.Queue) -> None:
+    """Whoever takes for those who wait in a process finds some of them gone."""
+    others = beside.tube("load")
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        for _ in range(60):
+            leaver = queue.session()
+
+            def take(mine: tubes.Tube) -> None:
+                try:
+                    mine.take(timeout=3)
+                except TubesError:
+                    return
+
+            thread = threading.Thread(target=take, args=(leaver.tube("load"),))
+            thread.start()
+            assert eventually(lambda: tube.statistics().waiting == 1)
+            closer = threading.Thread(target=leaver.close)
+            closer.start()
+            others.put("job")
+            closer.join()
+            thread.join()
+            task = tube.take(timeout=3)
+            assert task is not None
+            task.ack()
+
+
+def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
+    through: str, proxy: Proxy, beside: tubes.Queue
+) -> None:
+    """By its attempts the second take is as the first."""
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        beside.tube("load").put("job")
+        first = tube.take(timeout=0)
+        assert first is not None
+        port: Any = tube._port
+        again: list[Any] = []
+
+        def take() -> None:
+            call = Call(script("take", tube.driver), port.home.key, ("", ""), port.session)
+            again.append(port.member.store._line.call(call))
+
+        Between(proxy, take)
+        line = ThreadLine(port.member.store.server)
+        line.run(port._untake(first.id, first.attempts))
+        line.close()
+        assert again[0][2] == first.attempts
+        assert tube.statistics().tasks["taken"] == 1
+
+
+def test_who_takes_for_another_session_leaves_that_ones_answers_alone(through: str, proxy: Proxy) -> None:
+    """A session's put is cut; before it comes again another session's line takes for the first one."""
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        other = queue.session().tube("load")
+        other.put("for whoever waits")
+        port, line = tube._port, other._port.member  # type: Any, Any
+        Between(proxy, lambda: line.run(port.take_waiting(1)))
+        tube.put("once")
+        calls = tube.statistics().calls
+        assert (calls["put"], calls["take"]) == (2, 1)
