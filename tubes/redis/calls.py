@@ -29,6 +29,8 @@ Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 SERVING: Final = "w"
 #: For how many seconds a call is tried again where no server answers, and how long to rest in between.
 PATIENCE: Final = 10.0
+#: Why a call that was sent again was not answered.
+UNSURE: Final = "the session has ended meanwhile, and whether the call was done is not known"
 _RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
 #: Errors of servers that are about to be well again, or of the wrong server.
 _PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
@@ -170,22 +172,36 @@ class ThreadLine:
             except ConnectionLost:
                 raise
             except BaseException:
-                # Interrupted: whether it was done nobody knows yet.
                 self._forget_wires()
-                if call.orphaned is not None:
-                    call.resent = True
-                    with suppress(ConnectionLost):
-                        call.orphaned(self._until_answered(call.pack(), call.key, call))
+                self._orphan(call)
                 raise
 
-    def exchange(self, key: str, request: bytes) -> Any:
-        """The reply to one request that is sent once. Raises `ConnectionLost` if there is none."""
+    def exchange(self, key: str, request: bytes, again: Callable[[], Call]) -> Any:
+        """The reply to a request that was packed ahead; `again`: the same as a call, if it must be sent once more.
+
+        Until there is a reply nobody else uses the line: the slot with its answer is not written over.
+        """
         with self._lock:
             try:
                 return (self._only or self._wire(key)).call(request)
+            except ConnectionLost:
+                self._forget_wires()
+                call = again()
             except BaseException:
                 self._forget_wires()
+                self._orphan(again())
                 raise
+            reply = self._until_answered(call.pack(), key, call)
+            if reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
+                raise ConnectionLost(url=self._server.url, why=UNSURE)
+            return reply
+
+    def _orphan(self, call: Call) -> None:
+        """Interrupted: whether it was done nobody knows yet; if so, somebody may want to undo it."""
+        if call.orphaned is not None:
+            call.resent = True
+            with suppress(ConnectionLost):
+                call.orphaned(self._until_answered(call.pack(), call.key, call))
 
     def request(self, key: str, *words: Any, once: bool = False) -> Any:
         """The reply to a plain command, which may be done twice; `once`: it is not tried again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from tubes.codecs import encode
 from tubes.drivers.moves import State
@@ -24,7 +24,7 @@ from tubes.errors import (
 )
 from tubes.listeners import Listener, checked
 from tubes.redis import record
-from tubes.redis.calls import SERVING, Call, Flow, Session
+from tubes.redis.calls import SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 #: How many buried tasks one call kicks.
 _KICKS: Final = 500
-#: A call that was sent before: in which session, from which slot, by which number.
-Sent: TypeAlias = tuple[Session, tuple[int | str, int]]
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
@@ -70,22 +68,20 @@ class Port(Generic[F]):
         *args: Any,
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
-        sent: Sent | None = None,
     ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
-        `slot`: as for `Call`; `sent`: it was sent before, in this session, from that slot and by that number.
+        `slot`: as for `Call`.
         """
         known = script(verb, self.home.driver)
         while True:
             if self.gone is not None:
                 raise self.gone()
-            session, slot_and_number = (self.session, None) if sent is None else sent
-            sent = None
+            session = self.session
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot, slot_and_number)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
@@ -99,8 +95,7 @@ class Port(Generic[F]):
                 if verb in ("ack", "release", "touch", "hold", "untake", "leave"):
                     return reply
                 if call.resent and verb in ("put", "take", "kick", "bury", "delete"):
-                    why = "the session has ended meanwhile, and whether the call was done is not known"
-                    raise ConnectionLost(url=self.url, why=why)
+                    raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
             if code == "TUBEGONE":
                 if verb == "drop" and call.resent:
@@ -129,16 +124,17 @@ class Port(Generic[F]):
         task: F | None = yield from self.put_encoded(raw, checked, waits=False)
         return task
 
-    def put_encoded(
-        self, raw: bytes, options: Mapping[str, Any], *, waits: bool, sent: Sent | None = None
-    ) -> Flow[F | None]:
+    def put_encoded(self, raw: bytes, options: Mapping[str, Any], *, waits: bool) -> Flow[F | None]:
         """The same with data that is encoded and options that are checked; `waits`: for room, if there is none."""
         home = self.home
         new = record.write(home.driver, home.options, options)
-        room = home.options.get("capacity", 0)
-        args = (new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, "1" if waits else "")
-        reply = yield from self.ask("put", *args, slot=SERVING if waits else None, sent=sent)
+        reply = yield from self.ask("put", *self.put_words(new, raw, waits=waits), slot=SERVING if waits else None)
         return None if reply is None else self.show_put(reply, new, raw, options)
+
+    def put_words(self, new: record.Written, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
+        """What the script is told of a new task."""
+        room = self.home.options.get("capacity", 0)
+        return new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, "1" if waits else ""
 
     def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """A task that was put, as the user sees it."""
@@ -154,27 +150,27 @@ class Port(Generic[F]):
             home.watch(due)
         return record.shown(self.kind, self.tube, stored, State.DELAYED if new.delayed else State.READY, 0, due)
 
-    def _take(self, sent: Sent | None = None) -> Flow[F | None]:
+    def _take(self) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
         home = self.home
-        while home.takers and sent is None:
+        while home.takers:
             if not (yield from home.serve_one()):
                 return None
-        reply = yield from self.ask("take", "", "", orphaned=self.untake, sent=sent)
+        reply = yield from self.ask("take", "", "", orphaned=self.untake)
         return None if reply.__class__ is int else self.show(reply)
 
-    def _next(self, task: Any, sent: Sent | None = None) -> Flow[F | None]:
+    def _next(self, task: Any) -> Flow[F | None]:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
         home = self.home
         id, attempts, _ = self._refer(task)
-        if home.takers and sent is None:
+        if home.takers:
             try:
                 yield from self._ack(task)
             except TaskNotTaken as lost:
                 log_lost(lost)
             following: F | None = yield from self._take()
             return following
-        done, *reply = yield from self.ask("next", id, attempts, orphaned=self._unnext, sent=sent)
+        done, *reply = yield from self.ask("next", id, attempts, orphaned=self.unnext)
         return self.show_next(task, done, reply)
 
     def show_next(self, task: Any, done: int, reply: list[Any]) -> F | None:
@@ -184,7 +180,8 @@ class Port(Generic[F]):
             log_lost(TaskNotTaken(id=task.id, tube=self.home.name))
         return self.show(reply) if reply else None
 
-    def _unnext(self, reply: Any) -> None:
+    def unnext(self, reply: Any) -> None:
+        """Give back what was taken after an ack for somebody who is gone."""
         self.untake(reply[1:])
 
     def take_waiting(self, count: int) -> Flow[Any]:
@@ -222,10 +219,10 @@ class Port(Generic[F]):
             return -1, "", None  # Of another tube that had the same name: no task here.
         return task._record.id, task._turn if task._state is State.TAKEN else "", task._record.data
 
-    def _about(self, verb: str, task: Any, *args: Any, sent: Sent | None = None) -> Flow[F]:
+    def _about(self, verb: str, task: Any, *args: Any) -> Flow[F]:
         """Do something with a task."""
         id, attempts, known = self._refer(task)
-        reply = yield from self.ask(verb, id, attempts, "" if known is None else "1", *args, sent=sent)
+        reply = yield from self.ask(verb, id, attempts, "" if known is None else "1", *args)
         if reply.__class__ is ErrorReply:
             missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
             raise missing(id=id, tube=self.home.name)
@@ -233,9 +230,9 @@ class Port(Generic[F]):
             return record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)
         return self.show(reply, known)
 
-    def _ack(self, task: Any, sent: Sent | None = None) -> Flow[F]:
+    def _ack(self, task: Any) -> Flow[F]:
         """A held task is done."""
-        done: F = yield from self._about("ack", task, sent=sent)
+        done: F = yield from self._about("ack", task)
         record.settled(task)
         return done
 

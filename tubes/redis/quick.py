@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.codecs import encode
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
-from tubes.errors import ConnectionLost
 from tubes.redis import record
-from tubes.redis.calls import numbers
-from tubes.redis.port import AnyPort, Sent
+from tubes.redis.calls import Call, numbers
+from tubes.redis.port import AnyPort
 from tubes.redis.scripts import script
 from tubes.redis.wire import pack
 from tubes.task import F, Facts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tubes.redis.calls import Session, ThreadLine
     from tubes.redis.home import Home
     from tubes.redis.session import ThreadMember
@@ -63,9 +64,11 @@ class ThreadPort(AnyPort[F]):
     def _end_of_put(self, new: record.Written) -> bytes:
         return _words(new.due, new.delayed, new.pri, new.lane, self._room, "")
 
-    def _sent(self, number: int) -> Sent:
-        assert self._packed_for is not None
-        return self._packed_for, (self._line.slot, number)
+    def _again(self, verb: str, number: int, *args: Any, orphaned: Callable[[Any], None] | None = None) -> Call:
+        """A request that was packed ahead, as a call that may have been done."""
+        known = script(verb, self.home.driver)
+        sent = self._line.slot, number
+        return Call(known, self.home.key, args, self._packed_for, orphaned=orphaned, sent=sent)
 
     def put(self, data: Any, options: dict[str, Any]) -> Any:
         """Add a task; None if there is no room."""
@@ -82,10 +85,10 @@ class ThreadPort(AnyPort[F]):
         request = b"%b%d\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (
             self._heads["put"], number, new.flags, len(value), value, end,
         )  # fmt: skip
-        try:
-            reply = self._line.exchange(self.home.key, request)
-        except ConnectionLost:
-            return self.member.run(self.put_encoded(raw, options, waits=False, sent=self._sent(number)))
+        words = self.put_words
+        reply = self._line.exchange(
+            self.home.key, request, lambda: self._again("put", number, *words(new, raw, waits=False))
+        )
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
         if reply is None:
@@ -98,54 +101,29 @@ class ThreadPort(AnyPort[F]):
             return super().take()
         number = next(numbers)
         request = b"%b%d\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n" % (self._heads["take"], number)
-        reply = self._exchange_take(request, lambda: self._take(sent=self._sent(number)), number)
+        reply = self._line.exchange(
+            self.home.key, request, lambda: self._again("take", number, "", "", orphaned=self.untake)
+        )
         if reply.__class__ is list:
             return self.show(reply)
-        if reply.__class__ is int:
-            return None
-        return reply() if callable(reply) else super().take()
-
-    def _exchange_take(self, request: bytes, again: Any, number: int) -> Any:
-        """The reply to a take; if the connection was lost, what to do for an answer."""
-        try:
-            return self._line.exchange(self.home.key, request)
-        except ConnectionLost:
-            return lambda: self.member.run(again())
-        except BaseException:
-            # Interrupted: whether it was done nobody knows yet; if so, it is undone.
-            sent = self._sent(number)
-            self.home.store.later(lambda: self._undo(sent))
-            raise
-
-    def _undo(self, sent: Sent) -> Any:
-        reply = yield from self.ask("take", "", "", sent=sent)
-        self.untake(reply)
+        return None if reply.__class__ is int else super().take()
 
     def ack(self, task: Any) -> Any:
         """A held task is done."""
-        if (
-            not isinstance(task, Facts)
-            or task._tube is not self.tube
-            or task._state is not _TAKEN
-            or not self._is_plain()
-        ):
+        mine = isinstance(task, Facts) and task._tube is self.tube and task._state is _TAKEN
+        if not mine or not self._is_plain():
             return super().ack(task)
-        number = next(numbers)
-        id = b"%d" % task._record.id
-        turn = b"%d" % task._turn
+        number, (id, turn) = next(numbers), _named(task)
         request = b"%b%d\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (
             self._heads["ack"], number, len(id), id, len(turn), turn,
         )  # fmt: skip
-        try:
-            reply = self._line.exchange(self.home.key, request)
-        except ConnectionLost:
-            return self.member.run(self._ack(task, sent=self._sent(number)))
+        reply = self._line.exchange(self.home.key, request, lambda: self._again("ack", number, id, turn, "1"))
         if reply.__class__ is not list:
             return super().ack(task)
         if reply[4]:
             done = self.show(reply, task._record.data)
         else:
-            done = record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)  # type: ignore[arg-type]
+            done = record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)
         record.settled(task)
         return done
 
@@ -153,19 +131,21 @@ class ThreadPort(AnyPort[F]):
         """A held task is done, and the next one is taken; None if there is none."""
         if task._turn < 0 or not self._is_plain():
             return super().next(task)
-        number = next(numbers)
-        id = b"%d" % task._record.id
-        turn = b"%d" % task._turn
+        number, (id, turn) = next(numbers), _named(task)
         request = b"%b%d\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
             self._heads["next"], number, len(id), id, len(turn), turn,
         )  # fmt: skip
-        try:
-            reply = self._line.exchange(self.home.key, request)
-        except ConnectionLost:
-            return self.member.run(self._next(task, sent=self._sent(number)))
+        reply = self._line.exchange(
+            self.home.key, request, lambda: self._again("next", number, id, turn, orphaned=self.unnext)
+        )
         if reply.__class__ is not list:
             return super().next(task)
         return self.show_next(task, reply[0], reply[1:])
+
+
+def _named(task: Any) -> tuple[bytes, bytes]:
+    """Which task, by which take."""
+    return b"%d" % task._record.id, b"%d" % task._turn
 
 
 def _words(*words: Any) -> bytes:
