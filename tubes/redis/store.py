@@ -151,6 +151,10 @@ class RedisStore:
     def _beat(self) -> None:
         """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked."""
         line = ThreadLine(self.server, "b")
+        try:  # asyncio connects without a word; what the server's clock says must be known all the same.
+            self.meet()
+        except Exception as error:
+            _log.warning("%s could not be looked at: %s", self.url, error)
         while not self._stop.wait(self.lease / 3):
             try:
                 self._beat_once(line)

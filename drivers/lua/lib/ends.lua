@@ -26,7 +26,7 @@ local function flush()
 --#if CAPACITY
   if has_room() then call('ZADD', M .. ':room', 0, 1) end
 --#end
-  if notes > 0 then call('HSET', M, unpack(noted)) end
+  if notes > 0 then call('HSET', M, unpack(noted, 1, notes)) end
 end
 
 -- Answer `reply`; a call that comes again with the same number gets `answer`, as `replayed`.

@@ -18,9 +18,16 @@ end
 -- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data begins).
 local function read(id, value)
   local flags = byte(value, 1)
-  local task = { id = id, value = value, flags = flags, state = 'r', attempts = 0 }
-  task.created = unpack_struct('>I7', value, 2)
+--#if PLAIN
+  local task = { id = id, value = value, flags = flags, state = 'r', attempts = 0, created = 0, body = 9, owner = false }
+--#else
+  local task = {
+    id = id, value = value, flags = flags, state = 'r', attempts = 0, created = 0, body = 9, owner = false,
+    ttl = false, ttr = false, due = false, lane = false, pri = false,
+  }
+--#end
   local at = 9
+  task.created = unpack_struct('>I7', value, 2)
   if flags ~= 0 then
     if flags % 2 >= 1 then task.state = '~' end
     if flags % 4 >= 2 then task.state = '!' end

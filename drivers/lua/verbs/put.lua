@@ -17,13 +17,10 @@ if capacity > 0 and call('HLEN', M .. ':tasks') >= capacity then
 end
 --#end
 local id, created, due = META.next, pack('>I7', now), ARGV[8] ~= '' and now + ARGV[8]
-local task = { id = id, created = now, value = ARGV[6] .. created .. ARGV[7], attempts = 0 }
---#if PRI
-task.pri = tonumber(ARGV[10])
---#end
---#if LANE
-task.lane = ARGV[11] ~= '' and ARGV[11]
---#end
+local task = {
+  id = id, created = now, value = ARGV[6] .. created .. ARGV[7], attempts = 0, state = 'new', due = false,
+  pri = tonumber(ARGV[10]), lane = ARGV[11] ~= '' and ARGV[11],
+}
 note('next', id + 1)
 --#if TIMED
 if ARGV[9] ~= '' then
