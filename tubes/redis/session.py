@@ -188,7 +188,7 @@ class Member:
     ) -> Flow[Any]:
         """Open a tube for this session."""
         span = self.store.span(self._lease)
-        args = (uuid or self.uuid, span, self.store.now(), self._caller, mode, driver, options, capacity, maker)
+        args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker)
         reply = yield Call(script("open"), key, args)
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
