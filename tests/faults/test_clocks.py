@@ -59,3 +59,22 @@ def test_a_client_whose_clock_is_an_hour_off_takes_what_is_due(url: str, ahead: 
         assert others.take(timeout=0) is None
 
 
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_an_event_loop_whose_clock_is_an_hour_off_sleeps_until_something_is_due(own: LocalServer, ahead: int) -> None:
+    async def main() -> int:
+        async with tubes.aio.connect(own.url, clock=WrongClock(ahead)) as queue:
+            tube = await queue.create_tube("load", "fifottl")
+            await tube.put("soon", delay=0.5)
+            before = count()
+            task = await tube.take(timeout=3)
+            assert task is not None
+            return count() - before
+
+    with own.client() as client:
+
+        def count() -> int:
+            return int(client.info("stats")["total_commands_processed"])
+
+        assert asyncio.run(main()) < 60
+
+

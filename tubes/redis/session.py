@@ -200,8 +200,9 @@ class Member:
         return reply
 
     def _opened(self, name: str, reply: Any) -> Flow[AnyPort[Any]]:
-        driver, options, number, token = reply
+        driver, options, number, token, now = reply
         token = token.decode()
+        self.store.set_time(now)
         home = self.store.home(name, driver, options, token)
         if self.closed is not None:
             raise self.closed()

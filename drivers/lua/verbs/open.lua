@@ -4,8 +4,8 @@
 --       3 the time in microseconds ('': the server's),
 --       4 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there,
 --       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again
--- answers  {driver, options, the number of the session, the field that says that it lives}; without the last two if
---          the tube is there and should not be
+-- answers  {driver, options, the number of the session, the field that says that it lives, the time}; only the first two
+--          if the tube is there and should not be
 local call = redis.call
 local M = KEYS[1]
 local t = call('TIME')
@@ -32,4 +32,4 @@ end
 local ends = ARGV[2] ~= '' and now + ARGV[2] or math.huge
 call('ZADD', M .. ':leases', ends < math.huge and ends or '+inf', token)
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
-return { about[3], about[4], tonumber(string.match(token, '%d+')), token }
+return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now }
