@@ -29,6 +29,7 @@ local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
 call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge)
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
+META.soonest = soonest or false
 if left <= 0 then
   flush()
   return redis.error_reply('AGAIN there is more to do first')

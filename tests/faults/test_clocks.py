@@ -78,3 +78,14 @@ def test_an_event_loop_whose_clock_is_an_hour_off_sleeps_until_something_is_due(
         assert asyncio.run(main()) < 60
 
 
+def test_who_waits_elsewhere_is_told_of_what_is_due_sooner(url: str) -> None:
+    got: list[Task | None] = []
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as another:
+        tube = queue.create_tube("load", "fifottl")
+        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=2)))
+        taker.start()
+        others = another.tube("load")
+        assert eventually(lambda: others.statistics().waiting == 1)
+        others.put("soon", delay=0.1)
+        taker.join()
+    assert got[0] is not None
