@@ -16,17 +16,20 @@ while left > 0 do
   end
 end
 --#end
-while left > 0 do
-  local token = call('ZRANGEBYSCORE', M .. ':leases', '-inf', now, 'LIMIT', 0, 1)[1]
-  if not token then break end
+local over = left > 0 and call('ZRANGEBYSCORE', M .. ':leases', '-inf', now, 'LIMIT', 0, left) or {}
+local ended = {}
+for _, token in ipairs(over) do
+  if left <= 0 then break end
   left = left - release_of(tonumber(string.match(token, '%d+')), left) - 1
-  if left >= 0 then forget(token) end
+  if left >= 0 then ended[#ended + 1] = token end
 end
+if #ended > 0 then forget(ended) end
 local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
 call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge)
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
+META.soonest = soonest or false
 if left <= 0 then
   flush()
   return redis.error_reply('AGAIN there is more to do first')

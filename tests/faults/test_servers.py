@@ -76,7 +76,7 @@ def commands(client: Any) -> int:
 def test_a_killed_server_that_writes_everything_down_loses_nothing(ledger: Ledger, much: int) -> None:
     with (
         LocalServer(appendonly="yes", appendfsync="always") as server,
-        tubes.connect(server.url, codec="json") as queue,
+        tubes.connect(server.url, session_ttl=31.0) as queue,
     ):
         tube = queue.create_tube("load", "fifottl")
         with load(tube, ledger) as count:
@@ -98,7 +98,7 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
         assert eventually(lambda: tube.statistics().waiting == 1)
         server.kill()
         server.start()
-        with tubes.connect(server.url, codec="json") as another:
+        with tubes.connect(server.url, session_ttl=31.0) as another:
             task = another.tube("load").put("job")
             taker.join()
         assert got[0] is not None
@@ -126,7 +126,7 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
 
 
 def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
-    with tubes.connect(own.url, codec="json") as queue, own.client() as client:
+    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utube")
         with load(tube, ledger) as count:
             for _ in range(150 * much):
@@ -153,7 +153,7 @@ def test_a_subscription_that_is_killed_is_made_again(own: LocalServer) -> None:
 
 
 def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Ledger, much: int) -> None:
-    with tubes.connect(own.url, codec="json") as queue, own.client() as client:
+    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utubettl")
         witness = Witness(tube)
         with load(tube, ledger):
@@ -165,7 +165,7 @@ def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Led
 
 
 def test_a_server_that_pauses_delays_everything_and_loses_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
-    with tubes.connect(own.url, codec="json") as queue, own.client() as client:
+    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load")
         with load(tube, ledger):
             for _ in range(5 * much):
@@ -200,7 +200,7 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
         assert tube.kick() == 1
         assert tube.delete(buried.id).state == "-"
         assert tube.peek(5).id == 5
-        with tubes.connect(server.url, codec="json") as another:
+        with tubes.connect(server.url, session_ttl=31.0) as another:
             others = another.tube("load")
             third = others.take(timeout=0)
             assert third is not None

@@ -347,6 +347,26 @@ def test_who_hears_of_nothing_for_long_misses_nothing(
         assert eventually(lambda: len(heard) == 10), heard
 
 
+def test_a_verb_of_an_event_loop_gives_up_on_a_line_that_is_always_cut(
+    through: str, proxy: Proxy, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PATIENCE", 0.3)
+
+    async def main() -> int:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.tube("load")
+            proxy.cuts, proxy.count = (lambda request: b"EVAL" in request), 0
+            with pytest.raises(ConnectionLost):
+                await asyncio.wait_for(tube.put("lost"), 5)
+            proxy.cuts = sometimes(0)
+            count = proxy.count
+            assert (await tube.put("job")).id is not None
+            return count
+
+    # It rests in between.
+    assert asyncio.run(main()) < 30
+
+
 def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(through: str, beside: tubes.Queue) -> None:
     """Whoever takes for those who wait in a process finds some of them gone."""
     others = beside.tube("load")

@@ -34,6 +34,8 @@ UNSURE: Final = "the session has ended meanwhile, and whether the call was done 
 _RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
 #: Errors of servers that are about to be well again, or of the wrong server.
 _PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
+#: Those after which the same address may lead to another server.
+_ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
 
 
 class Call:
@@ -268,7 +270,7 @@ class ThreadLine:
 class _Sent:
     """A call on its way."""
 
-    __slots__ = ("call", "future", "packed", "slot")
+    __slots__ = ("call", "future", "packed", "slot", "tries", "until")
 
     def __init__(self, call: Call, slot: int, future: asyncio.Future[Any]) -> None:
         self.call = call
@@ -276,6 +278,8 @@ class _Sent:
         self.future = future
         call.begin(slot)
         self.packed = call.pack()
+        self.tries = 0
+        self.until = time.monotonic() + PATIENCE
 
     def again(self) -> None:
         """It may have been done: it is sent once more."""
@@ -366,6 +370,9 @@ class LoopLine:
 
     def _send(self, one: _Sent) -> None:
         node = ""
+        if self._closed:
+            self._resolve(one, ConnectionLost(url=self._server.url, why="it was closed"))
+            return
         if len(self._pipes) == 1 and "" in self._pipes:
             self._pipes[""].send(one)
             return
@@ -430,20 +437,26 @@ class LoopLine:
                 pipe.send(one)
                 return
             if code in _PASSING:
-                one.again()
-                self._loop.call_later(0.05, self._send_elsewhere, pipe, one)
+                if code in _ELSEWHERE:
+                    pipe.close()
+                self._send_again(one, reply, elsewhere=True)
                 return
         self._resolve(one, reply)
 
-    def _send_elsewhere(self, pipe: _Pipe, one: _Sent) -> None:
-        if self._closed:
-            self._resolve(one, ConnectionLost(url=self._server.url, why="it was closed"))
+    def _send_again(self, one: _Sent, why: object, *, elsewhere: bool = False) -> None:
+        """Send a call again, after a rest that grows, until patience is over."""
+        if self._closed or time.monotonic() > one.until:
+            self._resolve(one, ConnectionLost(url=self._server.url, why=why))
             return
-        node = next((name for name, known in self._pipes.items() if known is pipe), None)
-        if node is not None:
-            pipe.close()
-        self._server.moved()
-        self._send(one)
+        one.again()
+        rest = _RESTS[min(one.tries + elsewhere, len(_RESTS) - 1)]
+        one.tries += 1
+        if elsewhere:
+            self._server.moved()
+        if rest:
+            self._loop.call_later(rest, self._send, one)
+        else:
+            self._send(one)
 
     def _resolve(self, one: _Sent, reply: Any) -> None:
         self._slots.free(one.slot)
@@ -461,15 +474,10 @@ class LoopLine:
         if node is not None:
             del self._pipes[node]
         waiting, pipe.sent = list(pipe.sent), deque()
-        if self._closed:
-            for one in waiting:
-                self._resolve(one, ConnectionLost(url=self._server.url, why=error or "it was closed"))
-            return
         if waiting:
             self._server.moved()
         for one in waiting:
-            one.again()
-            self._send(one)
+            self._send_again(one, error or "the connection was closed")
 
     def _set_watch(self) -> None:
         if self._watch is None and not self._closed:

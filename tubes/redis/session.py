@@ -189,7 +189,7 @@ class Member:
     ) -> Flow[Any]:
         """Open a tube for this session."""
         span = self.store.span(self._lease)
-        args = (uuid or self.uuid, span, self.store.now(), self._caller, mode, driver, options, capacity, maker)
+        args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker)
         reply = yield Call(script("open"), key, args)
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
@@ -201,8 +201,9 @@ class Member:
         return reply
 
     def _opened(self, name: str, reply: Any) -> Flow[AnyPort[Any]]:
-        driver, options, number, token = reply
+        driver, options, number, token, now = reply
         token = token.decode()
+        self.store.set_time(now)
         home = self.store.home(name, driver, options, token)
         if self.closed is not None:
             raise self.closed()

@@ -58,6 +58,7 @@ class RedisStore:
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
+        self._timed = False
         self._met = False
         self._meeting: Final = threading.Lock()
         self._pid: Final = os.getpid()
@@ -195,6 +196,12 @@ class RedisStore:
         after = self.clock.micros()
         if reply.__class__ is list:
             self._ahead = int(reply[0]) * SECOND + int(reply[1]) - (before + after) // 2
+            self._timed = True
+
+    def set_time(self, moment: int) -> None:
+        """What a reply says of the server's clock: good enough until it is read."""
+        if not self._timed and not self.manual:
+            self._ahead = moment - self.clock.micros()
 
     def meet(self) -> None:
         """Try the server out: read its clock, and warn if it is set up so that it would throw tasks away. Once."""

@@ -9,7 +9,8 @@ end
 --#end
 
 -- Write down what was noted. While somebody waits for what there is, leave one marker: whoever finds it takes, and the
--- next marker is left by that.
+-- next marker is left by that. Who finds it and nothing to take sleeps until the next moment at which something is due:
+-- so one is left too when that comes sooner.
 local function flush()
 --#if LIST
   if loose >= 1000 then
@@ -20,7 +21,7 @@ local function flush()
 --#end
   if waiting then
 --#slow
-    if takeable() then call('ZADD', M .. ':marker', 0, 1) end
+    if takeable() or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
 --#fast
   end
 --#if CAPACITY

@@ -12,15 +12,22 @@ local function release_of(session, limit)
   return #ids
 end
 
--- Forget it, and its callers' last answers, which are numbered from 0 without gaps.
-local function forget(token)
-  call('ZREM', M .. ':leases', token)
-  local uuid = call('HGET', M, token)
-  local fields = call('HGET', M, 'm' .. token)
-  call('HDEL', M, token, 'm' .. token, 'u' .. (uuid or ''))
-  for member = 0, tonumber(fields or 0) do
-    local prefix, slot = 'a' .. token .. '.' .. member .. '.', 0
-    call('HDEL', M, prefix .. 'w', prefix .. 's')
-    while call('HDEL', M, prefix .. slot) == 1 do slot = slot + 1 end
+-- Forget sessions by their tokens, their callers' last answers, and processes that have not waited for long.
+local function forget(tokens)
+  local known = {}
+  for _, token in ipairs(tokens) do
+    known[token] = true
+    call('ZREM', M .. ':leases', token)
+    local named = 'u' .. (call('HGET', M, token) or '')
+    -- The session may have opened the tube anew.
+    if call('HGET', M, named) == token then call('HDEL', M, named) end
+    call('HDEL', M, token)
+  end
+  for _, field in ipairs(call('HKEYS', M)) do
+    if known[string.match(field, '^a(s%d+%.%d+)%.')] then call('HDEL', M, field) end
+  end
+  local processes = call('HGETALL', M .. ':waiting')
+  for n = 1, #processes, 2 do
+    if tonumber(string.match(processes[n + 1], '%d+$')) <= now then call('HDEL', M .. ':waiting', processes[n]) end
   end
 end

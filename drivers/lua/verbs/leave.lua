@@ -6,9 +6,12 @@ call('HDEL', M, '')
 if ARGV[6] ~= '' then
   local ends = now + ARGV[6]
   call('ZADD', M .. ':leases', ends, ARGV[2])
-  if not soonest or ends < soonest then note('soonest', ends) end
+  if not soonest or ends < soonest then
+    soonest = ends
+    note('soonest', ends)
+  end
 elseif release_of(tonumber(ARGV[1]), 1000) <= 1000 then
-  forget(ARGV[2])
+  forget({ ARGV[2] })
 else
   flush()
   return redis.error_reply('AGAIN there is more to do first')

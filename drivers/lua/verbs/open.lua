@@ -1,24 +1,24 @@
 -- Open a tube for a session; make the tube if it is not there.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 the session's uuid, 2 its lease in microseconds ('': it lasts for as long as its callers live),
---       3 the time in microseconds ('': the server's), 4 the number of the caller among those of the session,
---       5 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there,
---       6 its driver, 7 its options, 8 its capacity, 9 who makes it: if the answer is lost it is asked for again
--- answers  {driver, options, the number of the session, the field that says that it lives}; without the last two if
---          the tube is there and should not be
+--       3 the time in microseconds ('': the server's),
+--       4 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there,
+--       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again
+-- answers  {driver, options, the number of the session, the field that says that it lives, the time}; only the first two
+--          if the tube is there and should not be
 local call = redis.call
 local M = KEYS[1]
 local t = call('TIME')
 if call('HEXISTS', M, 'born') == 1 then
   local there = call('HMGET', M, 'driver', 'options', 'maker')
   local maker = table.remove(there)
-  if (ARGV[5] == 'new' and maker ~= ARGV[9]) or (ARGV[5] == 'same' and (there[1] ~= ARGV[6] or there[2] ~= ARGV[7])) then return there end
+  if (ARGV[4] == 'new' and maker ~= ARGV[8]) or (ARGV[4] == 'same' and (there[1] ~= ARGV[5] or there[2] ~= ARGV[6])) then return there end
   call('HDEL', M, '')
-elseif ARGV[5] == 'any' then
+elseif ARGV[4] == 'any' then
   return redis.error_reply('TUBEGONE there is no such tube')
 else
   local born = t[1] .. string.format('%06d', t[2])
-  call('HSET', M, 'born', born, 'driver', ARGV[6], 'options', ARGV[7], 'capacity', ARGV[8], 'next', 0, 'maker', ARGV[9])
+  call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8])
 end
 local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
 local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest')
@@ -32,5 +32,4 @@ end
 local ends = ARGV[2] ~= '' and now + ARGV[2] or math.huge
 call('ZADD', M .. ':leases', ends < math.huge and ends or '+inf', token)
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
-if tonumber(ARGV[4]) > tonumber(call('HGET', M, 'm' .. token) or 0) then call('HSET', M, 'm' .. token, ARGV[4]) end
-return { about[3], about[4], tonumber(string.match(token, '%d+')), token }
+return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now }

@@ -1,0 +1,91 @@
+"""Clients whose clocks are wrong: the server's counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+import tubes
+from tubes import SystemClock
+from tubes.alarms import Alarm, Ringer
+from tubes.conformance.bench import eventually
+
+if TYPE_CHECKING:
+    from tubes import Task
+    from tubes.testing import LocalServer
+
+HOUR = 3_600_000_000
+
+
+class WrongClock(SystemClock):
+    """The machine's clock, so many microseconds ahead."""
+
+    def __init__(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._ringer = Ringer(self.micros)
+
+    @override
+    def micros(self) -> int:
+        return super().micros() + self._ahead
+
+    @override
+    def schedule(self, when: int, alarm: Alarm) -> None:
+        self._ringer.schedule(when, alarm)
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_a_client_whose_clock_is_an_hour_off_takes_what_is_due(url: str, ahead: int) -> None:
+    with tubes.connect(url) as queue, tubes.connect(url, clock=WrongClock(ahead)) as wrong:
+        tube, others = queue.create_tube("load", "fifottl"), wrong.tube("load")
+        first = tube.put("soon", delay=0.2)
+        assert others.take(timeout=0) is None
+        task = others.take(timeout=3)
+        assert task is not None
+        assert task.id == first.id
+        # Its time to run is by the server's clock too, and so is its lease.
+        task.release()
+        second = others.put("later", delay=0.1, ttr=60)
+        assert second.due == pytest.approx(tube.peek(second.id).due)
+        task = tube.take(timeout=3)
+        assert task is not None
+        task.ack()
+        task = tube.take(timeout=3)
+        assert task is not None
+        assert task.id == second.id
+        assert others.take(timeout=0) is None
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_an_event_loop_whose_clock_is_an_hour_off_sleeps_until_something_is_due(own: LocalServer, ahead: int) -> None:
+    async def main() -> int:
+        async with tubes.aio.connect(own.url, clock=WrongClock(ahead)) as queue:
+            tube = await queue.create_tube("load", "fifottl")
+            await tube.put("soon", delay=0.5)
+            before = count()
+            task = await tube.take(timeout=3)
+            assert task is not None
+            return count() - before
+
+    with own.client() as client:
+
+        def count() -> int:
+            return int(client.info("stats")["total_commands_processed"])
+
+        assert asyncio.run(main()) < 60
+
+
+def test_who_waits_elsewhere_is_told_of_what_is_due_sooner(url: str) -> None:
+    got: list[Task | None] = []
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as another:
+        tube = queue.create_tube("load", "fifottl")
+        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=2)))
+        taker.start()
+        others = another.tube("load")
+        assert eventually(lambda: others.statistics().waiting == 1)
+        others.put("soon", delay=0.1)
+        taker.join()
+    assert got[0] is not None

@@ -1,0 +1,143 @@
+"""What tubes, sessions and processes leave on a server when they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+import redis
+
+import tubes
+from tests.faults.worker import Worker
+from tubes.conformance.bench import eventually
+
+if TYPE_CHECKING:
+    from tubes.testing import LocalServer
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fifo": {},
+    "fifottl": {"ttl": 50, "ttr": 20, "pri": 3},
+    "limfifottl": {"ttl": 50, "delay": 0},
+    "utube": {"utube": "lane"},
+    "utubettl": {"utube": "lane", "ttl": 50, "pri": 1},
+}
+
+
+@pytest.mark.parametrize("driver", OPTIONS)
+def test_a_tube_that_was_used_and_emptied_has_a_constant_number_of_keys_and_a_dropped_one_none(
+    valkey: LocalServer, driver: str
+) -> None:
+    prefix = uuid4().hex
+    with tubes.connect(f"{valkey.url}?prefix={prefix}") as queue, valkey.client() as client:
+
+        def keys() -> set[bytes]:
+            return set(client.keys(f"{prefix}*"))
+
+        tube = queue.create_tube("load", driver)
+        new = keys()
+        for _ in range(2):
+            for number in range(50):
+                tube.put(number, **OPTIONS[driver])
+            for number in range(50):
+                task = tube.take(timeout=0)
+                assert task is not None
+                if number % 5 == 0:
+                    task.bury()
+                elif number % 5 == 1:
+                    task.release()
+                else:
+                    task.ack()
+            tube.kick(50)
+            assert len(keys()) > len(new)
+            while (task := tube.take(timeout=0)) is not None:
+                task.ack()
+            assert keys() == new
+        tube.put("last")
+        tube.drop()
+        assert keys() == set()
+
+
+def test_a_session_that_has_ended_leaves_nothing_in_its_tubes(url: str, valkey: LocalServer) -> None:
+    async def work() -> None:
+        async with tubes.aio.connect(url) as queue:
+            first, second = await queue.tube("first"), await queue.tube("second")
+            for _ in range(3):
+                await asyncio.gather(
+                    *(call for tube in (first, second) for call in (tube.statistics(), tube.put(1), tube.put(2)))
+                )
+                for tube in (first, second):
+                    tasks = await asyncio.gather(*(tube.take() for _ in range(2)))
+                    await asyncio.gather(*(task.ack() for task in tasks))
+
+    with tubes.connect(url) as queue, valkey.client() as client:
+        made = [queue.create_tube(name) for name in ("first", "second")]
+        asyncio.run(work())
+        before = [client.hlen(tube._port.home.key) for tube in made]
+        asyncio.run(work())
+        assert [client.hlen(tube._port.home.key) for tube in made] == before
+
+
+def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue, valkey.client() as client:
+        tube = queue.create_tube("load")
+        key = tube._port.home.key  # type: ignore[attr-defined]
+        worker = Worker(url, "sync")
+        assert worker.hear() == "ready"
+        assert eventually(lambda: client.hlen(f"{key}:waiting") == 1)
+        worker.kill()
+        # Long after it was heard of last.
+        process = client.hkeys(f"{key}:waiting")[0]
+        client.hset(f"{key}:waiting", process, "1 1")
+
+        def is_forgotten() -> bool:
+            tube.statistics()
+            return client.hlen(f"{key}:waiting") == 0
+
+        assert eventually(is_forgotten)
+
+
+def test_a_session_that_opens_a_tube_after_its_lease_is_known_by_its_new_number(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue, valkey.client() as client:
+        tube = queue.create_tube("load")
+        tube.put("job")
+        port: Any = tube._port
+        # Its lease is over, and nobody has noticed yet.
+        client.zadd(f"{port.home.key}:leases", {port.session[1]: 1})
+        client.hset(port.home.key, "soonest", 1)
+        queue.tube("load")
+        task = tube.take(timeout=0)
+        queue.tube("load")
+        assert task is not None
+        assert task.ack().state == "-"
+
+
+def test_a_client_is_kept_for_as_long_as_its_store(valkey: LocalServer) -> None:
+    client = valkey.client()
+    alive = weakref.ref(client)
+    with tubes.connect(client) as queue:  # type: ignore[arg-type]
+        del client
+        gc.collect()
+        assert alive() is not None
+        assert queue.tubes() is not None
+
+
+@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}, {"socket_timeout": 0.01}])
+def test_a_clients_own_settings_do_not_get_in_the_way(valkey: LocalServer, options: dict[str, Any]) -> None:
+    client: Any = redis.Redis(unix_socket_path=str(valkey.socket), **options)
+    name = uuid4().hex
+    heard: list[str] = []
+    with client, tubes.connect(client) as queue:
+        tube = queue.create_tube(name)
+        tube.on_task_change(lambda task, event: heard.append(event))
+        assert tube.take(timeout=0.05) is None
+        tube.put({"a": 1})
+        task = tube.take(timeout=0)
+        assert task is not None
+        assert task.data == {"a": 1}
+        task.ack()
+        assert eventually(lambda: heard == ["put", "take", "delete"])
+        tube.drop()

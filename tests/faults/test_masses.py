@@ -1,0 +1,160 @@
+"""Many at once: tasks that are due together, takers that wait together, takes that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import tubes
+from tests.faults.ledger import Ledger
+from tubes.conformance.bench import eventually
+from tubes.testing import ManualClock
+
+if TYPE_CHECKING:
+    from tubes import Tube
+    from tubes.testing import LocalServer
+
+
+async def fill(url: str, clock: ManualClock, count: int, **options: float) -> None:
+    """Put many, quickly."""
+    async with tubes.aio.connect(url, clock=clock) as queue:
+        tube = await queue.create_tube("load", "fifottl", if_not_exists=True)
+        for first in range(0, count, 2000):
+            await asyncio.gather(*(tube.put(number, **options) for number in range(first, min(first + 2000, count))))
+
+
+def test_a_hundred_thousand_tasks_that_are_due_at_once_all_come(url: str, much: int) -> None:
+    clock = ManualClock()
+    count = 100_000 if much > 1 else 20_000
+    asyncio.run(fill(url, clock, count, delay=60))
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.tube("load")
+        assert tube.take(timeout=0) is None
+        clock.advance(60)
+        task = tube.take(timeout=0)
+        assert task is not None
+        assert tube.statistics().tasks == {
+            "ready": count - 1, "taken": 1, "delayed": 0, "buried": 0, "done": 0, "total": count,
+        }  # fmt: skip
+
+
+def test_one_living_task_is_found_behind_fifty_thousand_expired_ones(url: str, much: int) -> None:
+    clock = ManualClock()
+    count = 50_000 if much > 1 else 10_000
+    asyncio.run(fill(url, clock, count, ttl=5))
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.tube("load")
+        alive = tube.put("alive")
+        clock.advance(5)
+        task = tube.take(timeout=0)
+        assert task is not None
+        assert task.id == alive.id
+        assert tube.statistics().calls["ttl"] == count
+
+
+def test_two_hundred_who_wait_share_one_connection(own: LocalServer) -> None:
+    with tubes.connect(own.url) as queue, own.client() as client:
+        tube = queue.create_tube("load")
+        ledger = Ledger()
+
+        def take() -> None:
+            task = tube.take()
+            assert task is not None
+            ledger.work(task)
+
+        takers = [threading.Thread(target=take) for _ in range(200)]
+        for taker in takers:
+            taker.start()
+        assert eventually(lambda: tube.statistics().waiting == 200)
+        blocked = [one for one in client.client_list() if one["cmd"] == "bzpopmin"]
+        assert len(blocked) == 1
+        assert len(client.client_list()) < 6
+        with tubes.connect(own.url, session_ttl=31.0) as another:
+            others = another.tube("load")
+            for number in range(200):
+                ledger.put(others, str(number))
+        for taker in takers:
+            taker.join()
+        assert len(ledger.done) == 200
+        ledger.check(tube)
+
+
+def test_takes_of_threads_that_give_up_at_random_moments_lose_nothing(url: str, ledger: Ledger, much: int) -> None:
+    over = threading.Event()
+    gave_up = [0]
+
+    def take(tube: Tube, seed: int) -> None:
+        dice = random.Random(seed)
+        while not over.is_set():
+            task = tube.take(timeout=dice.random() * 0.003)
+            if task is None:
+                gave_up[0] += 1
+            else:
+                ledger.work(task)
+
+    with tubes.connect(url, session_ttl=31.0) as putting, tubes.connect(url) as queue:
+        tube = putting.create_tube("load")
+        takers = [
+            threading.Thread(target=take, args=(session.tube("load"), number))
+            for number in range(8)
+            for session in (queue if number % 2 else queue.session(),)
+        ]
+        for taker in takers:
+            taker.start()
+        for number in range(600 * much):
+            ledger.put(tube, str(number))
+            over.wait(random.random() * 0.004)
+        over.set()
+        for taker in takers:
+            taker.join()
+        assert gave_up[0] > 200
+        assert ledger.late == 0
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
+        ledger.check(tube)
+
+
+def test_takes_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothing(
+    url: str, ledger: Ledger, much: int
+) -> None:
+    cancelled = 0
+
+    async def take(tube: tubes.AsyncTube) -> None:
+        task = await tube.take()
+        assert task is not None
+        ledger.took(task.id, task.attempts)
+        done = asyncio.ensure_future(task.ack())
+        # Once it has the task it acks it, cancelled or not.
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await done
+            raise
+        finally:
+            ledger.was_done(task.id, task.attempts)
+
+    async def main() -> None:
+        nonlocal cancelled
+        async with tubes.aio.connect(url) as queue, tubes.aio.connect(url, session_ttl=31.0) as putting:
+            tube, others = await queue.create_tube("load"), await putting.tube("load")
+            for number in range(3000 * much):
+                takers = [asyncio.create_task(take(tube)) for _ in range(2)]
+                if number % 3 == 0:
+                    where = tube if number % 2 else others
+                    ledger.was_put(str(number), (await where.put(str(number))).id)
+                for _ in range(random.randrange(6)):
+                    await asyncio.sleep(random.choice((0, 0, 0.0003)))
+                for taker in takers:
+                    cancelled += taker.cancel()
+                for taker in takers:
+                    with suppress(asyncio.CancelledError):
+                        await taker
+
+    asyncio.run(main())
+    assert cancelled > 2000
+    with tubes.connect(url) as queue:
+        tube = queue.tube("load")
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
+        ledger.check(tube)
