@@ -1,7 +1,7 @@
 # Every target makes its own virtual environment in .venv and installs what it needs by name.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := test check examples bench msgpack conformance
+EXTRAS := test check examples bench msgpack conformance server hiredis
 
 .PHONY: demo test check bench clean
 
@@ -12,8 +12,8 @@ EXTRAS := test check examples bench msgpack conformance
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(shell echo $(EXTRAS) | tr " " ",")]'
 	@touch $@
 
-demo: .venv/ready  ## crawl real pages on local servers, politely, and prove it
-	$(BIN)/python examples/demo.py
+demo: .venv/ready  ## crawl real pages on local servers, politely, and prove it; URL=redis: in processes, over a Valkey
+	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)')
 
 test: .venv/ready  ## all tests
 	$(BIN)/python -m pytest -n auto

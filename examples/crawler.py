@@ -1,10 +1,13 @@
 """A polite crawler: never more than one request in flight per host, however many workers there are.
 
     python examples/crawler.py https://example.com/ https://example.org/ --workers 20 --limit 200
+    python examples/crawler.py https://example.com/ --tube-url redis://localhost
 
 A page is a task in a `utubettl` tube, and its host is the task's utube: while one task of a host is taken,
-the tube hands out no other. So the workers need no locks and no list of hosts, and know nothing of each
-other. They stay on the hosts they were given. robots.txt is not read: point it at sites that expect you.
+the tube hands out no other. So the workers (`worker.py`) need no locks and no list of hosts, and know nothing of
+each other: they may be in other processes, on other machines. One process decides: it reads in a second tube what
+they found, and puts what is new into the first. The crawl stays on the hosts that it was given. robots.txt is not
+read: point it at sites that expect you.
 """
 
 import argparse
@@ -13,23 +16,14 @@ import logging
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any
+from typing import Any, Self
+from uuid import uuid4
 
-import aiohttp
-from selectolax.lexbor import LexborHTMLParser
+import worker
+from worker import Patience
 from yarl import URL
 
 import tubes
-
-AGENT = "tubes-crawler/0.1 (one request at a time per host)"
-#: Seconds. A request must end before the tube gives its page to another worker: the host would see two.
-TIMEOUT, TIME_TO_RUN = 30, 60
-HTML = ("text/html", "application/xhtml+xml")
-#: Statuses that may pass; any other from 400 on is final.
-PASSING = {408, 425, 429, 500, 502, 503, 504}
-
-log = logging.getLogger("crawler")
 
 
 def host_of(url: URL) -> str:
@@ -37,158 +31,128 @@ def host_of(url: URL) -> str:
     return f"{url.host}" if url.is_default_port() else f"{url.host}:{url.port}"
 
 
-def resolve(base: URL, links: Iterable[str | None]) -> list[URL]:
-    """The absolute URLs of a page's links, without fragments."""
-    found: list[URL] = []
-    for link in links:
-        with suppress(ValueError):  # Pages are full of links that are none.
-            found.append(base.join(URL(link or "")).with_fragment(None))
-    return found
-
-
 class Crawler:
-    """One crawl, of at most `limit` URLs.
-
-    A page that fails comes back after `first_delay` seconds, then after twice as long, and so on. After
-    `max_attempts` it is buried; so is at once what fails for good.
-    """
+    """One crawl, of at most `limit` URLs, with two tubes of its own: `pages` and `reports`."""
 
     def __init__(
         self,
-        queue: tubes.aio.AsyncQueue,
-        tube: tubes.aio.AsyncTube,
+        queue: tubes.AsyncQueue,
+        pages: tubes.AsyncTube,
+        reports: tubes.AsyncTube,
         *,
         limit: int = 100,
-        first_delay: float = 1.0,
-        max_attempts: int = 5,
+        patience: Patience | None = None,
     ) -> None:
-        self.queue, self.tube, self.limit = queue, tube, limit
-        self.first_delay, self.max_attempts = first_delay, max_attempts
+        self.queue, self.pages, self.reports = queue, pages, reports
+        self.limit, self.patience = limit, patience or Patience()
         self.hosts: set[str] = set()
-        self.starts: set[URL] = set()
-        self.seen: set[URL] = set()
-        self.pages = 0
+        self.starts: set[str] = set()
+        #: What was put, and what of it no worker has reported yet.
+        self.seen: set[str] = set()
+        self.open: set[str] = set()
+        self.fetched = 0
         #: Where the crawl was to begin, and the other host that it was sent to from there.
-        self.moved: list[tuple[str, URL]] = []
+        self.moved: list[tuple[str, str]] = []
         #: Why a task was buried, by its id.
         self.buried: dict[int, str] = {}
 
-    @staticmethod
-    async def create_tube(queue: tubes.aio.AsyncQueue) -> tubes.aio.AsyncTube:
-        """The tube that a crawler wants."""
-        return await queue.create_tube("crawl", "utubettl", ttr=TIME_TO_RUN, if_not_exists=True)
+    @classmethod
+    async def create(cls, queue: tubes.AsyncQueue, driver: str = "utubettl", **options: Any) -> Self:
+        """A crawl with new tubes: the names are no other crawl's, which may be at work on the same server."""
+        name = uuid4().hex[:8]
+        ttr: dict[str, Any] = {"ttr": worker.TIME_TO_RUN} if driver == "utubettl" else {}
+        pages = await queue.create_tube(f"pages-{name}", driver, **ttr)
+        return cls(queue, pages, await queue.create_tube(f"reports-{name}"), **options)
 
-    def options(self, url: URL) -> dict[str, Any]:
-        """How a URL is put into the tube."""
-        return {"utube": host_of(url)}
-
-    def delay(self, attempts: int) -> float | None:
-        """How many seconds a page waits after so many attempts."""
-        return self.first_delay * 2.0 ** (attempts - 1)
+    async def drop(self) -> None:
+        """Remove the tubes."""
+        await self.pages.drop(force=True)
+        await self.reports.drop(force=True)
 
     async def run(self, starts: Iterable[URL], workers: int = 10) -> None:
-        """Crawl until nothing is left to do. If it is cancelled, the tube gets back what was taken."""
-        pages = [url.with_fragment(None) for url in starts]
-        self.starts |= set(pages)
-        self.hosts |= {host_of(url) for url in pages}
-        # The workers have a session of their own: closing it ends their loops, and leaves the tube in sight.
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=workers),
-                headers={"User-Agent": AGENT},
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT),
-            ) as http,
-            await self.queue.session() as session,
-        ):
-            await self.offer(pages)
-            async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(self.work(session, http))
+        """Crawl until nothing is left to do, with so many workers in this process, besides those in others.
 
-    async def work(self, session: tubes.aio.AsyncQueue, http: aiohttp.ClientSession) -> None:
-        """One worker: page after page, until whoever deals with the last one closes the session."""
-        async for task in await session.tube(self.tube.name):
-            await self.visit(task, http)
-            left = (await self.tube.statistics()).tasks
-            if left["total"] == left["buried"]:
-                await session.close()
+        If it is cancelled, the tube gets back what they had taken.
+        """
+        urls = [url.with_fragment(None) for url in starts]
+        self.starts |= {str(url) for url in urls}
+        self.hosts |= {host_of(url) for url in urls}
+        # The workers have a session of their own: closing it ends their loops, and leaves the tubes in sight.
+        async with await self.queue.session() as session, asyncio.TaskGroup() as group:
+            pages, reports = await session.tube(self.pages.name), await session.tube(self.reports.name)
+            group.create_task(worker.work(pages, reports, workers, self.patience))
+            await self.offer(self.starts)
+            await self.decide()
+            await session.close()
 
-    async def visit(self, task: tubes.AsyncTask, http: aiohttp.ClientSession) -> None:
-        """Fetch a page, offer what it links to, and say what becomes of its task."""
-        try:
-            # Redirects are links like others: they may lead to another host, and it is not that one's turn.
-            async with http.get(URL(task.data), allow_redirects=False) as response:
-                found = await self.read(response)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            await self.fail(task, f"{type(error).__name__} {error}")
-            return
-        except Exception as error:  # The web is full of surprises: one odd page must not end the crawl.
-            await self.fail(task, f"{type(error).__name__} {error}", final=True)
-            return
-        outcome = f"{response.status} {response.reason}"
-        if response.status >= 400:
-            await self.fail(task, outcome, final=response.status not in PASSING)
-        else:
-            log.info("%s  %s  %d links", outcome, task.data, len(found))
-            self.pages += response.status == 200
-            if URL(task.data) in self.starts:
-                self.moved += [(task.data, url) for url in found if response.status != 200 and not self.knows(url)]
-            await self.offer(found)  # Before the ack: should this worker die, no link is lost.
+    async def decide(self) -> None:
+        """Read reports until there are no more to come."""
+        async for task in self.reports:
+            report = task.data
+            if report["url"] in self.open:  # Else a second report: a worker died before it could ack.
+                await self.hear(**report)
+                self.open.remove(report["url"])
             await task.ack()
+            if not self.open:
+                break
+        # Who has reported the last pages may still be about to ack them.
+        while (left := (await self.pages.statistics()).tasks)["total"] > left["buried"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
-    async def read(self, response: aiohttp.ClientResponse) -> list[URL]:
-        """Where an answer leads to."""
-        if response.status == 200 and response.content_type not in HTML:
-            return []  # Unread, which closes the connection: it may be a film.
-        text = await response.text(errors="replace")
-        if response.status != 200:
-            return resolve(response.url, response.headers.getall("Location", []))
-        anchors = LexborHTMLParser(text).css("a[href]:not([rel~=nofollow])")
-        return resolve(response.url, (anchor.attributes["href"] for anchor in anchors))
+    async def hear(self, id: int, url: str, status: int = 0, links: Iterable[str] = (), buried: str = "") -> None:
+        """How one page ended."""
+        if buried:
+            self.buried[id] = buried
+            return
+        self.fetched += status == 200
+        if url in self.starts:
+            self.moved += [(url, link) for link in links if status != 200 and not self.knows(link)]
+        await self.offer(links)
 
-    async def offer(self, urls: Iterable[URL]) -> None:
+    async def offer(self, urls: Iterable[str]) -> None:
         """Put URLs into the tube, but those that are known or lead elsewhere, and no more than enough."""
         for url in urls:
             if url not in self.seen and len(self.seen) < self.limit and self.knows(url):
                 self.seen.add(url)
-                await self.tube.put(str(url), **self.options(url))
+                self.open.add(url)
+                lane = {"utube": host_of(URL(url))} if self.pages.driver.lane else {}
+                await self.pages.put(url, **lane)
 
-    def knows(self, url: URL) -> bool:
+    def knows(self, url: str) -> bool:
         """Whether a URL is of a host that the crawl was given."""
-        return host_of(url) in self.hosts
-
-    async def fail(self, task: tubes.AsyncTask, why: str, *, final: bool = False) -> None:
-        """Put a page off, during which other pages of its host have their turn; or put it aside."""
-        log.info("%s  %s  attempt %d", why, task.data, task.attempts)
-        if final or task.attempts >= self.max_attempts:
-            self.buried[task.id] = why
-            await task.bury()
-        else:
-            await task.release(delay=self.delay(task.attempts))
+        return host_of(URL(url)) in self.hosts
 
     async def report(self) -> list[str]:
         """What became of the crawl, in lines."""
-        tasks = (await self.tube.statistics()).tasks
+        tasks = (await self.pages.statistics()).tasks
         left, buried = tasks["ready"] + tasks["delayed"], tasks["buried"]
-        lines = [f"{self.pages} pages, {left} URLs left, {buried} buried"]
+        lines = [f"{self.fetched} pages, {left} URLs left, {buried} buried"]
         lines += [f"  {start}  leads to another host: to crawl that one begin at {url}" for start, url in self.moved]
-        for task in [await self.tube.peek(id) for id in self.buried]:
-            lines.append(f"  {task.data}  {self.buried[task.id]}, attempt {task.attempts}")
-        return lines
+        return lines + [f"  {url}  {why}" for url, why in (await self.hopeless()).items()]
+
+    async def hopeless(self) -> dict[str, str]:
+        """What is buried, and why."""
+        tasks = [await self.pages.peek(id) for id in self.buried]
+        return {
+            task.data: f"{self.buried[task.id]}, attempt {task.attempts}"
+            for task in tasks
+            if task.state is tubes.State.BURIED
+        }
 
 
 async def crawl(options: argparse.Namespace) -> int:
     """Crawl, and say how it went, also when it is interrupted."""
     async with tubes.aio.connect(options.tube_url) as queue:
-        crawler = Crawler(queue, await Crawler.create_tube(queue), limit=options.limit)
+        crawler = await Crawler.create(queue, limit=options.limit)
         began = time.monotonic()
         try:
             await crawler.run(options.urls, options.workers)
         finally:
             seconds = time.monotonic() - began
-            rate = f"{seconds:.1f} s, {crawler.pages / seconds:.1f} pages/s"
+            rate = f"{seconds:.1f} s, {crawler.fetched / seconds:.1f} pages/s"
             print(*await crawler.report(), rate, sep="\n")
-    return 0 if crawler.pages else 1
+            await crawler.drop()
+    return 0 if crawler.fetched else 1
 
 
 def http_url(text: str) -> URL:
@@ -211,7 +175,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Crawl sites, with at most one request in flight per host.")
     argument = parser.add_argument
     argument("urls", metavar="URL", type=http_url, nargs="+", help="where to begin; the crawl stays there")
-    argument("--tube-url", metavar="URL", default="memory://", help="where the tube is (%(default)s)")
+    argument("--tube-url", metavar="URL", default="memory://", help="where the tubes are (%(default)s)")
     argument("--workers", metavar="N", type=positive, default=10, help="how many (%(default)s)")
     argument("--limit", metavar="PAGES", type=positive, default=100, help="at most so many (%(default)s)")
     options = parser.parse_args()

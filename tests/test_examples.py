@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -24,8 +25,8 @@ sys.path.insert(0, str(EXAMPLES))
 import crawler  # noqa: E402
 import proof  # noqa: E402
 from crawler import Crawler  # noqa: E402
-from demo import LanelessCrawler  # noqa: E402
 from pydoc_hosts import running  # noqa: E402
+from worker import Patience  # noqa: E402
 from yarl import URL  # noqa: E402
 
 FIRST_DELAY = 0.05
@@ -41,16 +42,15 @@ class Seen(NamedTuple):
     statistics: tubes.Statistics
 
 
-def crawl(kind: type[Crawler]) -> Seen:
+def crawl(driver: str = "utubettl") -> Seen:
     """Many workers on few hosts, on which much goes wrong."""
 
     async def run(urls: list[str]) -> Seen:
         async with tubes.aio.connect() as queue:
-            tube = await kind.create_tube(queue)
-            one = kind(queue, tube, limit=LIMIT, first_delay=FIRST_DELAY, max_attempts=ATTEMPTS)
+            one = await Crawler.create(queue, driver, limit=LIMIT, patience=Patience(FIRST_DELAY, ATTEMPTS))
             await one.run([URL(url) for url in urls], workers=20)
-            buried = [await tube.peek(id) for id in one.buried]
-            return Seen(await proof.read_records(urls), buried, await tube.statistics())
+            buried = [await one.pages.peek(id) for id in one.buried]
+            return Seen(await proof.read_records(urls), buried, await one.pages.statistics())
 
     with running(3, flaky=0.2, hopeless=0.05) as urls:
         return asyncio.run(run(urls))
@@ -59,7 +59,7 @@ def crawl(kind: type[Crawler]) -> Seen:
 @pytest.fixture(scope="module")
 def seen() -> Seen:
     """A polite crawl."""
-    return crawl(Crawler)
+    return crawl()
 
 
 @pytest.fixture
@@ -79,13 +79,18 @@ def listen_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def interrupted(command: list[str]) -> tuple[int, str, str]:
-    """Wait for the first line of a command's output, press Ctrl-C; answers exit code, output, errors."""
+def interrupted(command: list[str], lines: int = 1) -> tuple[int, str, str]:
+    """Wait for the first lines of a command's output, press Ctrl-C; answers exit code, output, errors.
+
+    The output ends when all processes that write to it have ended, so these leave none behind.
+    """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=listen_to_ctrl_c) as process:
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=listen_to_ctrl_c
+    ) as process:
         assert process.stdout
-        first = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
+        first = "".join(process.stdout.readline() for _ in range(lines))
+        os.killpg(process.pid, signal.SIGINT)  # As a terminal does: to all processes in the foreground.
         out, err = process.communicate(timeout=20)
         return process.returncode, first + out, err
 
@@ -95,7 +100,7 @@ def test_no_host_ever_sees_two_requests_at_a_time(seen: Seen) -> None:
 
 
 def test_a_fifo_tube_lets_a_host_see_more() -> None:
-    control = crawl(LanelessCrawler)
+    control = crawl("fifo")
     assert max(record.most_in_flight for record in control.records) > 1
     assert proof.one_in_flight(control.records).kept is False
     assert proof.control_differs(control.records).kept
@@ -140,10 +145,33 @@ def test_the_crawler_stays_on_its_hosts_and_within_its_limit(hosts: list[str]) -
     assert ended.stderr == ""
 
 
+def test_the_crawler_leaves_nothing_on_a_server(hosts: list[str]) -> None:
+    with tubes.testing.LocalServer() as server:
+        command = example("crawler.py", hosts[0], "--limit", "12", "--tube-url", server.url)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        assert " pages, 0 URLs left, 0 buried\n" in ended.stdout
+        assert ended.stderr == ""
+        assert server.client().dbsize() == 0
+
+
+def test_a_page_that_is_reported_twice_counts_once() -> None:
+    async def run() -> Crawler:
+        async with tubes.aio.connect() as queue:
+            one = await Crawler.create(queue)
+            one.open = {"http://here/", "http://here/more"}
+            for url in ("http://here/", "http://here/", "http://here/more"):
+                await one.reports.put({"id": 0, "url": url, "status": 200})
+            await one.decide()
+            return one
+
+    one = asyncio.run(run())
+    assert (one.fetched, one.open) == (2, set())
+
+
 def test_a_host_that_is_down_is_hopeless_too() -> None:
     async def run(url: URL) -> list[str]:
         async with tubes.aio.connect() as queue:
-            one = Crawler(queue, await Crawler.create_tube(queue), first_delay=0.01, max_attempts=2)
+            one = await Crawler.create(queue, patience=Patience(0.01, 2))
             await one.run([url])
             return await one.report()
 
@@ -182,7 +210,7 @@ def odd_pages() -> Iterator[URL]:
 async def report_of(start: URL) -> list[str]:
     """What a crawl says at its end."""
     async with tubes.aio.connect() as queue:
-        one = Crawler(queue, await Crawler.create_tube(queue))
+        one = await Crawler.create(queue)
         await one.run([start])
         return await one.report()
 
@@ -240,9 +268,17 @@ def test_ctrl_c_ends_the_demo_cleanly() -> None:
     assert "What the servers noted" in out
 
 
-def test_the_demo_proves_its_point() -> None:
-    # One host and a seed by which one of its first pages is hopeless, so little must be crawled.
-    command = example("demo.py", "--hosts", "1", "--pages", "60", "--seed", "6")
+@pytest.mark.parametrize("lines", [1, 2])
+def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
+    code, out, err = interrupted(example("demo.py", "--tube-url", "redis", "--processes", "2"), lines)
+    assert (code, err) == (130, "")
+    assert "What the servers noted" in out
+
+
+# One host and a seed by which one of its first pages is hopeless, so little must be crawled.
+@pytest.mark.parametrize("where", [(), ("--tube-url", "redis", "--processes", "2", "--workers", "8")])
+def test_the_demo_proves_its_point(where: tuple[str, ...]) -> None:
+    command = example("demo.py", "--hosts", "1", "--pages", "60", "--seed", "6", *where)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.count(" yes ") == 5

@@ -46,7 +46,7 @@ def test_the_sdist_has_the_drivers_and_all_that_its_tests_need(built: Path) -> N
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"drivers/{name.removeprefix('tubes/drivers/')}" for name in SOURCES | LUA} <= names
-    for folder in ("tests", "examples", "benchmarks"):
+    for folder in ("tests", "examples", "benchmarks", "docs"):
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         assert {str(path.relative_to(ROOT)) for path in files} <= names
 

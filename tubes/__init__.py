@@ -1,4 +1,4 @@
-"""Task tubes with the semantics of Tarantool's queue, in memory with nothing to start.
+"""Task tubes with the semantics of Tarantool's queue, in memory with nothing to start, or on Redis.
 
 >>> import tubes
 >>> with tubes.connect() as queue:

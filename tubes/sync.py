@@ -30,12 +30,13 @@ def connect(
     """Connect to a queue; the connection is a session, to which the tasks that it takes belong.
 
     `url`: `memory://` is private to the answered Queue and the sessions made from it; `memory://name` is shared by
-    name in the process and lives as long as it.
-    `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are.
+    name in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
+    `redis+cluster://` name servers, `?prefix=` a key space there; a client of redis-py does too.
+    `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are, a server has JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds for which a session outlives a connection that was lost without `close`.
 
-    Raises `InvalidOption` for a URL, codec or option that is not understood.
+    Raises `InvalidOption` for a URL, codec or option that is not understood, `ConnectionLost` where no server answers.
 
     >>> import tubes
     >>> with tubes.connect() as queue:

@@ -13,10 +13,10 @@ import pytest
 import tubes
 from tests.faults.ledger import Ledger
 from tests.faults.proxy import Proxy
-from tubes import Task, TubesError
+from tubes import ConnectionLost, Task, TubesError
 from tubes.conformance.bench import eventually
 from tubes.drivers.registry import Registry
-from tubes.redis import ears
+from tubes.redis import calls, ears
 from tubes.redis.calls import Call, ThreadLine
 from tubes.redis.scripts import script
 

@@ -1,0 +1,105 @@
+"""Worker processes for a crawl, and the server between them.
+
+python examples/fleet.py redis://localhost pages-1a2b3c4d reports-1a2b3c4d --workers 12     # one such process
+"""
+
+import argparse
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from uuid import uuid4
+
+import worker
+from crawler import Crawler
+from worker import Patience
+
+import tubes
+
+
+@contextmanager
+def serving(url: str) -> Generator[str]:
+    """The URL of a Valkey that is started for this; of any other URL than `redis` that one, with keys of its own."""
+    if url != "redis":
+        yield url if url.startswith("memory:") else f"{url}{'&' if '?' in url else '?'}prefix=demo-{uuid4().hex[:8]}"
+        return
+    # Ctrl-C in a terminal reaches all its processes, but the tasks that are released then need the server.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        server = tubes.testing.LocalServer()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with server:
+        yield server.url
+
+
+@asynccontextmanager
+async def running(processes: int, url: str, crawler: Crawler, workers: int) -> AsyncGenerator[None]:
+    """So many processes with so many workers each. They end with their standard input, also if this process is killed.
+
+    The crawl does without those that end before, as long as one is left.
+    """
+    patience = crawler.patience
+    arguments = [url, crawler.pages.name, crawler.reports.name, f"--workers={workers}"]
+    arguments += [f"--first-delay={patience.first_delay}", f"--max-attempts={patience.max_attempts}"]
+    started: list[subprocess.Popen[bytes]] = []
+
+    def wait() -> None:
+        for process in started:
+            process.wait()
+
+    async def watch() -> None:
+        await asyncio.to_thread(wait)
+        raise RuntimeError("no worker process is left")
+
+    try:
+        for _ in range(processes):
+            # Ctrl-C does not reach it: it is told by its standard input.
+            command = [sys.executable, __file__, *arguments]
+            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))  # noqa: ASYNC220
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch())
+            yield
+            watching.cancel()
+    finally:
+        for process in started:
+            assert process.stdin
+            process.stdin.close()
+        await asyncio.to_thread(wait)
+
+
+async def fetch(options: argparse.Namespace) -> None:
+    """What such a process does."""
+    loop, me = asyncio.get_running_loop(), asyncio.current_task()
+    assert me
+
+    def watch() -> None:
+        sys.stdin.read()
+        with suppress(RuntimeError):  # It has ended by itself.
+            loop.call_soon_threadsafe(me.cancel)
+
+    threading.Thread(target=watch, daemon=True).start()
+    async with tubes.aio.connect(options.url) as queue:
+        pages, reports = await queue.tube(options.pages), await queue.tube(options.reports)
+        await worker.work(pages, reports, options.workers, Patience(options.first_delay, options.max_attempts))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Fetch the pages of a crawl until the standard input ends.")
+    argument = parser.add_argument
+    argument("url", help="where the tubes are")
+    argument("pages", help="the tube with the pages")
+    argument("reports", help="the tube for what is found in them")
+    argument("--workers", type=int, default=10, help="how many (%(default)s)")
+    argument("--first-delay", type=float, default=Patience.first_delay, help="seconds (%(default)s)")
+    argument("--max-attempts", type=int, default=Patience.max_attempts, help="how many (%(default)s)")
+    with suppress(asyncio.CancelledError):
+        asyncio.run(fetch(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
