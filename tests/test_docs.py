@@ -106,7 +106,7 @@ def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer
         fields = {field.decode() for name in ("all", "list") for field in client.hkeys(f"tubes:{{{name}}}")}
     # A session's number, the tube's birth, a caller and a slot; a uuid; which verb is counted.
     shapes = {r"s\d+\.\d+": "s<number>.<born>", r"u[0-9a-f]{32}": "u<uuid>", r"calls:\w+": "calls:…"}
-    shapes |= {r"ms\d+\.\d+": "ms<number>.<born>", r"as\d+\.\d+\.\d+\.\w+": "as<number>.<born>.<caller>.<slot>"}
+    shapes |= {r"as\d+\.\d+\.\d+\.\w+": "as<number>.<born>.<caller>.<slot>"}
     for shape, told in shapes.items():
         fields = {told if re.fullmatch(shape, field) else field for field in fields}
     # `loose` is counted from the first task that comes back to its place, and not after a truncate.

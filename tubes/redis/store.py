@@ -133,6 +133,8 @@ class RedisStore:
                 flow: Any = act()
                 if inspect.isgenerator(flow):
                     self.run_now(cast("Flow[Any]", flow))
+            except TubesError:
+                _log.debug("a late call failed", exc_info=True)
             except Exception:
                 _log.exception("a late call failed")
         self._line.close()
