@@ -27,6 +27,11 @@ Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 
 #: The slot of whoever serves those who wait: one at a time in a process and tube, on a line of any session.
 SERVING: Final = "w"
+#: The keys of a tube besides its meta hash.
+PARTS: Final = (
+    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes"),
+    *("leases", "waiting", "marker", "room"),
+)
 #: For how many seconds a call is tried again where no server answers, and how long to rest in between.
 PATIENCE: Final = 10.0
 _RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -43,7 +48,7 @@ class Call:
     `slot`: where its answer is kept, if not in a slot of the line: for whoever calls for a session that is not the line's.
     """
 
-    __slots__ = ("args", "key", "now", "orphaned", "resent", "script", "session", "slot")
+    __slots__ = ("args", "key", "now", "orphaned", "parts", "resent", "script", "session", "slot")
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class Call:
         now: int | str = "",
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
+        parts: tuple[str, ...] = (),
     ) -> None:
         self.script: Final = script
         self.key: Final = key
@@ -63,17 +69,26 @@ class Call:
         #: What to do with a reply for which nobody waits any more.
         self.orphaned: Final = orphaned
         self.slot: Final = slot
+        #: What else it uses besides `key`; with a session whatever a tube has.
+        self.parts: Final = parts if session is None else PARTS
         #: Whether it was sent more than once.
         self.resent = False
 
-    def pack(self, slot: int | str, number: int, *, whole: bool = False) -> bytes:
-        """The request; `whole`: with the script itself."""
+    def pack(self, slot: int | str, number: int, *, whole: bool = False, moving: bool = False) -> bytes:
+        """The request; `whole`: with the script itself.
+
+        `moving`: with all keys that it uses. In a cluster a slot moves to another node key by key; a script that finds
+        in its middle that some are there already ends half done, unless it names them, and is refused.
+        """
         what = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
+        keys: tuple[Any, ...] = (1, self.key)
+        if moving:
+            keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
         if self.session is None:
-            return pack(*what, 1, self.key, *self.args)
+            return pack(*what, *keys, *self.args)
         session, token, caller = self.session
         field = f"a{token}.{caller}.{slot if self.slot is None else self.slot}"
-        return pack(*what, 1, self.key, session, token, field, number, self.now, *self.args)
+        return pack(*what, *keys, session, token, field, number, self.now, *self.args)
 
 
 class Rest:
@@ -153,7 +168,7 @@ class ThreadLine:
         """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
         with self._lock:
             number = next(_numbers)
-            packed = call.pack(self._slot, number)
+            packed = call.pack(self._slot, number, moving=self._server.moving)
             try:
                 return self._until_answered(packed, call.key, call, number)
             except ConnectionLost:
@@ -183,13 +198,14 @@ class ThreadLine:
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
-                    reply = wire.call(call.pack(self._slot, number, whole=True))
+                    reply = wire.call(call.pack(self._slot, number, whole=True, moving=self._server.moving))
                 if reply.__class__ is not ErrorReply or reply.code not in _PASSING:
                     return reply
                 self._server.moved()
                 self._forget_wires()
                 lost = ConnectionLost(url=self._server.url, why=reply)
             except ConnectionLost as error:
+                self._server.moved()
                 self._forget_wires()
                 lost = error
             if time.monotonic() > patience or self._closed:
@@ -320,7 +336,7 @@ class LoopLine:
             future.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
             return future
         slot, number = self._slots.take(), next(_numbers)
-        one = _Sent(call, slot, number, call.pack(slot, number), future)
+        one = _Sent(call, slot, number, call.pack(slot, number, moving=self._server.moving), future)
         self._send(one)
         return future
 
@@ -360,6 +376,7 @@ class LoopLine:
                     if time.monotonic() > patience:
                         self._give_up(node, lost)
                         return
+                    await asyncio.to_thread(self._server.moved)
                     await asyncio.sleep(_RESTS[min(tries, len(_RESTS) - 1)])
                     tries += 1
                     continue
@@ -389,7 +406,7 @@ class LoopLine:
         if reply.__class__ is ErrorReply:
             code = reply.code
             if code == "NOSCRIPT":
-                one.packed = one.call.pack(one.slot, one.number, whole=True)
+                one.packed = one.call.pack(one.slot, one.number, whole=True, moving=self._server.moving)
                 pipe.send(one)
                 return
             if code in _PASSING:
