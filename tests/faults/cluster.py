@@ -63,9 +63,9 @@ class Cluster:
             return False
 
     def _knows_all(self, client: Any) -> bool:
-        slots = client.execute_command("CLUSTER SLOTS")
-        about = str(client.execute_command("CLUSTER INFO"))
-        return "'ok'" in about.replace('"', "'") and len(slots) >= 3 if "state" in about else False
+        about = client.execute_command("CLUSTER INFO")
+        state = about if isinstance(about, dict) else dict(line.split(":") for line in about.decode().split())
+        return state["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) >= 3
 
     @property
     def url(self) -> str:

@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def load(tube: Tube, ledger: Ledger, *, putters: int = 2, takers: int = 2) -> Iterator[Callable[[], int]]:
+def load(
+    tube: Tube, ledger: Ledger, *, url: str = "", putters: int = 2, takers: int = 2
+) -> Iterator[Callable[[], int]]:
     """Threads with sessions of their own that put, take and ack until the end; answers how many were put so far."""
     stop = threading.Event()
     errors: list[BaseException] = []
-    url: Any = tube._port.url
+    place: Any = url or tube._port.url
 
     def guard(act: Callable[[tubes.Tube, int], None], number: int) -> None:
         try:
-            with tubes.connect(url) as queue:
+            with tubes.connect(place) as queue:
                 act(queue.tube(tube.name), number)
         except ConnectionLost:
             if not stop.is_set():

@@ -27,6 +27,11 @@ Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 
 #: The slot of whoever serves those who wait: one at a time in a process and tube, on a line of any session.
 SERVING: Final = "w"
+#: The keys of a tube besides its meta hash.
+PARTS: Final = (
+    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes"),
+    *("leases", "waiting", "marker", "room"),
+)
 #: For how many seconds a call is tried again where no server answers, and how long to rest in between.
 PATIENCE: Final = 10.0
 #: Why a call that was sent again was not answered.
@@ -45,7 +50,9 @@ class Call:
     `slot`: where its answer is kept, if not in a slot of the line: for calls for a session that is not the line's.
     """
 
-    __slots__ = ("_own_slot", "args", "key", "now", "number", "orphaned", "resent", "script", "session", "slot")
+    __slots__ = (
+        "_own_slot", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session", "slot",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +64,7 @@ class Call:
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
         sent: tuple[int | str, int] | None = None,
+        parts: tuple[str, ...] = (),
     ) -> None:
         self.script: Final = script
         self.key: Final = key
@@ -65,6 +73,8 @@ class Call:
         self.now: Final = now
         #: What to do with a reply for which nobody waits any more.
         self.orphaned: Final = orphaned
+        #: What else it uses besides `key`; with a session whatever a tube has.
+        self.parts: Final = parts if session is None else PARTS
         # Where its answer is kept, if not in the slot of whoever sends it.
         self._own_slot: Final = slot
         #: Whether it may have been done already. `sent`: it was sent before, from that slot and by that number.
@@ -79,15 +89,22 @@ class Call:
         if not self.resent:
             self.slot, self.number = slot if self._own_slot is None else self._own_slot, next(numbers)
 
-    def pack(self, *, whole: bool = False) -> bytes:
-        """The request; `whole`: with the script itself."""
+    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+        """The request; `whole`: with the script itself.
+
+        `moving`: with all keys that it uses. In a cluster a slot moves to another node key by key; a script that finds
+        in its middle that some are there already ends half done, unless it names them, and is refused.
+        """
         what = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
+        keys: tuple[Any, ...] = (1, self.key)
+        if moving:
+            keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
         if self.session is None:
-            return pack(*what, 1, self.key, *self.args)
+            return pack(*what, *keys, *self.args)
         session, token, caller = self.session
         field = f"a{token}.{caller}.{self.slot}"
         number = f"R{self.number}" if self.resent else self.number
-        return pack(*what, 1, self.key, session, token, field, number, self.now, *self.args)
+        return pack(*what, *keys, session, token, field, number, self.now, *self.args)
 
 
 class Rest:
@@ -170,7 +187,7 @@ class ThreadLine:
         with self._lock:
             call.begin(self.slot)
             try:
-                return self._until_answered(call.pack(), call.key, call)
+                return self._until_answered(call.pack(moving=self._server.moving), call.key, call)
             except ConnectionLost:
                 raise
             except BaseException:
@@ -193,7 +210,7 @@ class ThreadLine:
                 self._forget_wires()
                 self._orphan(again())
                 raise
-            reply = self._until_answered(call.pack(), key, call)
+            reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
             if reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
                 raise ConnectionLost(url=self._server.url, why=UNSURE)
             return reply
@@ -203,7 +220,7 @@ class ThreadLine:
         if call.orphaned is not None:
             call.resent = True
             with suppress(ConnectionLost):
-                call.orphaned(self._until_answered(call.pack(), call.key, call))
+                call.orphaned(self._until_answered(call.pack(moving=self._server.moving), call.key, call))
 
     def request(self, key: str, *words: Any, once: bool = False) -> Any:
         """The reply to a plain command, which may be done twice; `once`: it is not tried again."""
@@ -220,20 +237,21 @@ class ThreadLine:
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
-                    reply = wire.call(call.pack(whole=True))
+                    reply = wire.call(call.pack(whole=True, moving=self._server.moving))
                 if reply.__class__ is not ErrorReply or reply.code not in _PASSING:
                     return reply
                 self._server.moved()
                 self._forget_wires()
                 lost = ConnectionLost(url=self._server.url, why=reply)
             except ConnectionLost as error:
+                self._server.moved()
                 self._forget_wires()
                 lost = error
             if time.monotonic() > patience or self._closed:
                 raise lost
             if call is not None:
                 call.resent = True
-                packed = call.pack()
+                packed = call.pack(moving=self._server.moving)
             time.sleep(_RESTS[min(tries, len(_RESTS) - 1)])
             tries += 1
 
@@ -270,21 +288,22 @@ class ThreadLine:
 class _Sent:
     """A call on its way."""
 
-    __slots__ = ("call", "future", "packed", "slot", "tries", "until")
+    __slots__ = ("_moving", "call", "future", "packed", "slot", "tries", "until")
 
-    def __init__(self, call: Call, slot: int, future: asyncio.Future[Any]) -> None:
+    def __init__(self, call: Call, slot: int, future: asyncio.Future[Any], *, moving: bool) -> None:
+        self._moving: Final = moving
         self.call = call
         self.slot = slot
         self.future = future
         call.begin(slot)
-        self.packed = call.pack()
+        self.packed = call.pack(moving=moving)
         self.tries = 0
         self.until = time.monotonic() + PATIENCE
 
     def again(self) -> None:
         """It may have been done: it is sent once more."""
         self.call.resent = True
-        self.packed = self.call.pack()
+        self.packed = self.call.pack(moving=self._moving)
 
 
 class _Pipe(asyncio.Protocol):
@@ -365,7 +384,7 @@ class LoopLine:
         if self._closed:
             future.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
             return future
-        self._send(_Sent(call, self._slots.take(), future))
+        self._send(_Sent(call, self._slots.take(), future, moving=self._server.moving))
         return future
 
     def _send(self, one: _Sent) -> None:
@@ -404,6 +423,7 @@ class LoopLine:
                     if time.monotonic() > patience:
                         self._give_up(node, lost)
                         return
+                    await asyncio.to_thread(self._server.moved)
                     await asyncio.sleep(_RESTS[min(tries, len(_RESTS) - 1)])
                     tries += 1
                     continue
@@ -433,7 +453,7 @@ class LoopLine:
         if reply.__class__ is ErrorReply:
             code = reply.code
             if code == "NOSCRIPT":
-                one.packed = one.call.pack(whole=True)
+                one.packed = one.call.pack(whole=True, moving=self._server.moving)
                 pipe.send(one)
                 return
             if code in _PASSING:

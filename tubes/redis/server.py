@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
@@ -22,6 +23,8 @@ SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 #: Seconds that a server may take to accept a connection, and to answer.
 CONNECT_TIMEOUT: Final = 5.0
 ANSWER_TIMEOUT: Final = 10.0
+#: Seconds between two looks at which node has what.
+_LOOK: Final = 0.02
 
 _SETTINGS: Final[dict[str, Any]] = {
     "socket_connect_timeout": CONNECT_TIMEOUT,
@@ -29,8 +32,6 @@ _SETTINGS: Final[dict[str, Any]] = {
     "protocol": 2,
     "decode_responses": False,
     "health_check_interval": 0,
-    # Whoever calls decides what may be tried again, and how often.
-    "retry_on_timeout": False,
 }
 
 
@@ -40,6 +41,8 @@ class Server(Protocol):
     url: str
     #: Whether what goes over the wire is encrypted.
     secure: bool
+    #: Whether keys may move to another server while they are used.
+    moving: bool
 
     def connect(self, key: str) -> Any:
         """A new connection, connected, to the server that has this key."""
@@ -56,6 +59,8 @@ class Server(Protocol):
 
 class _Pooled:
     """What redis-py's connection pool knows how to reach: one server, or the master that Sentinel names."""
+
+    moving = False
 
     def __init__(self, url: str, pool: Any, client: Any = None) -> None:
         self.url = url
@@ -76,32 +81,43 @@ class _Pooled:
 class _Cluster:
     """The nodes of a Redis Cluster."""
 
+    moving = True
+
     def __init__(self, url: str, make: Callable[[], Any], *, secure: bool) -> None:
         self.url = url
         self.secure = secure
         self._make: Final = make
         self._client: Any = None
+        self._looked = 0.0
 
-    def _find(self, key: str) -> Any:
+    def _find(self, key: str) -> tuple[Any, Any]:
+        """A client of the cluster, and the node that has the key as far as that knows."""
         try:
-            if self._client is None:
-                self._client = self._make()
-            return self._client.get_node_from_key(key)
-        except redis.RedisError as error:
+            client = self._client
+            if client is None:
+                client = self._client = self._make()
+            return client, client.get_node_from_key(key)
+        except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
+            self._client = None
             raise ConnectionLost(url=self.url, why=error) from error
 
     def connect(self, key: str) -> Any:
-        return _connected(self._find(key).redis_connection.connection_pool, self.url)
+        client, node = self._find(key)
+        return _connected(client.get_redis_connection(node).connection_pool, self.url)
 
     def moved(self) -> None:
+        client = self._client
+        # Many calls hear of one move.
+        if client is None or time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
         try:
-            if self._client is not None:
-                self._client.nodes_manager.initialize()
-        except redis.RedisError:
+            client.nodes_manager.initialize()
+        except (redis.RedisError, redis.exceptions.RedisClusterException, OSError):
             self._client = None
 
     def node(self, key: str) -> str:
-        name: str = self._find(key).name
+        name: str = self._find(key)[1].name
         return name
 
 
@@ -128,6 +144,7 @@ def _is_secure(pool: Any) -> bool:
 
 
 def _settings() -> dict[str, Any]:
+    # Whoever calls decides what may be tried again, and how often.
     return {**_SETTINGS, "retry": Retry(NoBackoff(), 0)}
 
 

@@ -190,7 +190,7 @@ class Member:
         """Open a tube for this session."""
         span = self.store.span(self._lease)
         args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker)
-        reply = yield Call(script("open"), key, args)
+        reply = yield Call(script("open"), key, args, parts=("leases",))
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
         return self._sane(reply)

@@ -1,0 +1,163 @@
+"""On a real cluster: the contract, slots that move, nodes that end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
+
+import pytest
+import redis
+
+import tubes
+from tests.faults.cluster import Cluster
+from tests.faults.test_servers import load
+from tubes.conformance import Face
+from tubes.conformance.bench import eventually
+from tubes.conformance.events import Events
+from tubes.conformance.lanes import Lanes
+from tubes.conformance.ownership import Ownership
+from tubes.conformance.queues import Queues
+from tubes.conformance.sessions import Sessions
+from tubes.conformance.ttr import TimeToRun
+from tubes.conformance.verbs import Verbs
+from tubes.conformance.waking import Waking
+
+if TYPE_CHECKING:
+    from tests.faults.ledger import Ledger
+    from tubes.testing import ManualClock
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cluster(cluster: Cluster) -> None:
+    OnCluster.cluster = cluster
+
+
+class OnCluster(Verbs, Ownership, Lanes, TimeToRun, Sessions, Events, Queues, Waking):
+    """A key space of its own for every test; tubes are on whichever node their names lead to."""
+
+    cluster: ClassVar[Cluster]
+
+    def connect(self, face: Face, clock: ManualClock) -> Any:
+        url = f"{self.cluster.url}?prefix={uuid4().hex}"
+        return face.connect(url, clock=clock, session_ttl=self.session_ttl)
+
+
+class TestFifoOnCluster(OnCluster):
+    driver = "fifo"
+
+
+class TestUtubeTtlOnCluster(OnCluster):
+    driver = "utubettl"
+
+
+def test_tubes_of_all_nodes_work_at_once(cluster: Cluster) -> None:
+    names = [f"tube{number}" for number in range(12)]
+
+    async def main() -> None:
+        async with tubes.aio.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+            made = [await queue.create_tube(name) for name in names]
+            await asyncio.gather(*(tube.put(number) for tube in made for number in range(20)))
+            for tube in made:
+                tasks = await asyncio.gather(*(tube.take() for _ in range(20)))
+                assert sorted(task.data for task in tasks) == list(range(20))
+            assert await queue.tubes() == sorted(names)
+        assert len({cluster.owner(cluster.slot(f"{{{name}}}")) for name in names}) == 3
+
+    asyncio.run(main())
+
+
+def move(cluster: Cluster, slot: int) -> None:
+    """Move a slot to the next node, key by key, as `redis-cli --cluster reshard` does."""
+    source = cluster.owner(slot)
+    target = (source + 1) % 3
+    names = [client.execute_command("CLUSTER", "MYID").decode() for client in cluster.clients]
+    cluster.clients[target].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source])
+    cluster.clients[source].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target])
+    while keys := cluster.clients[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
+        where = ("127.0.0.1", cluster.ports[target], "", 0, 5000)
+        cluster.clients[source].execute_command("MIGRATE", *where, "KEYS", *keys)
+    for number in (target, source, 3 - source - target):
+        cluster.clients[number].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
+
+
+def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, much: int) -> None:
+    url = f"{cluster.url}?prefix={uuid4().hex}"
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("load", "utubettl")
+        slot = cluster.slot("{load}")
+        with load(tube, ledger, url=url) as count:
+            for _ in range(6 * much):
+                before = count()
+                move(cluster, slot)
+                assert eventually(lambda before=before: count() > before + 20)  # type: ignore[misc]
+        assert not ledger.unknown
+        ledger.check(tube)
+
+
+def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, much: int) -> None:
+    url = f"{cluster.url}?prefix={uuid4().hex}"
+
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("load")
+
+            async def work(name: int) -> None:
+                number = 0
+                while not over.is_set():
+                    ledger.was_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
+                    number += 1
+                    task = await tube.take()
+                    ledger.took(task.id, task.attempts)
+                    await task.ack()
+                    ledger.was_done(task.id, task.attempts)
+
+            over = asyncio.Event()
+            workers = [asyncio.create_task(work(name)) for name in range(10)]
+            for _ in range(3 * much):
+                await asyncio.to_thread(move, cluster, cluster.slot("{load}"))
+                await asyncio.sleep(0.05)
+            over.set()
+            await asyncio.gather(*workers)
+
+    asyncio.run(main())
+    with tubes.connect(url) as queue:
+        ledger.check(queue.tube("load"))
+
+
+def test_a_node_that_was_killed_and_comes_back_has_everything(cluster: Cluster, ledger: Ledger) -> None:
+    url = f"{cluster.url}?prefix={uuid4().hex}"
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("load")
+        node = cluster.nodes[cluster.owner(cluster.slot("{load}"))]
+        with load(tube, ledger, url=url) as count:
+            before = count()
+            node.kill()
+            node.start()
+            assert eventually(cluster.is_well)
+            assert eventually(lambda: count() > before + 50)
+        assert not ledger.unknown
+        ledger.check(tube)
+
+
+def test_a_clusters_client_with_settings_of_its_own_will_do(cluster: Cluster) -> None:
+    client: Any = redis.RedisCluster(host="127.0.0.1", port=cluster.ports[1], decode_responses=True)
+    heard: list[str] = []
+    with tubes.connect(client) as queue:
+        tube = queue.create_tube(uuid4().hex)
+        tube.on_task_change(lambda task, event: heard.append(event))
+        assert tube.take(timeout=0.05) is None
+        tube.put({"a": 1})
+        task = tube.take(timeout=0)
+        assert task is not None
+        task.ack()
+        assert eventually(lambda: heard == ["put", "take", "delete"])
+        tube.drop()
+    client.close()
