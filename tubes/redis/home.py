@@ -169,9 +169,11 @@ class Home:
             yield Rest()
 
     def _first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
+        now = 0 if self.store.manual else self.store.clock.micros()
         with self.lock:
             for waiter in list(line):
-                if not waiter.lost() and not waiter.is_gone():
+                late = waiter.deadline is not None and waiter.deadline < now
+                if not waiter.lost() and not waiter.is_gone() and not late:
                     return waiter
                 del line[waiter]
             return None
@@ -276,6 +278,8 @@ class Home:
             raise
         finally:
             with self.lock:
+                if own is not None and own.answer is PENDING:
+                    self._strike(own)  # Its time is over: nobody is to take for it any more.
                 self._served = bool(self.takers or self.putters) and not self._closing()
                 go_on = self._served
             if go_on:

@@ -6,6 +6,7 @@ import inspect
 import json
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -157,12 +158,12 @@ class RedisStore:
         try:  # asyncio connects without a word; what the server's clock says must be known all the same.
             self.meet()
         except Exception as error:
-            _log.warning("%s could not be looked at: %s", self.url, error)
+            self._warn("%s could not be looked at: %s", self.url, error)
         while not self._stop.wait(self.lease / 3):
             try:
                 self._beat_once(line)
             except Exception:  # The sessions depend on it: whatever has happened, the next beat comes.
-                _log.warning("sessions could not be renewed", exc_info=True)
+                self._warn("sessions could not be renewed: %s", sys.exc_info()[1])
         line.close()
 
     def _beat_once(self, line: ThreadLine) -> None:
@@ -177,7 +178,7 @@ class RedisStore:
             try:
                 reply = line.call(call)
             except ConnectionLost as error:
-                _log.warning("sessions could not be renewed: %s", error)
+                self._warn("sessions could not be renewed: %s", error)
                 continue
             if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
                 home.vanish()
@@ -189,7 +190,12 @@ class RedisStore:
         try:
             line.run(member.beat_shared())
         except TubesError as error:
-            _log.warning("a shared session could not be renewed: %s", error)
+            self._warn("a shared session could not be renewed: %s", error)
+
+    def _warn(self, what: str, *details: object) -> None:
+        """Log a warning, unless it is the end of the store that is in the way."""
+        if not self._stop.is_set():
+            _log.warning(what, *details)
 
     def read_time(self, line: ThreadLine | None = None) -> None:
         """See how far the server's clock is ahead of this process's."""
