@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tubes
-from tests.faults.ledger import Ledger, Witness
-from tests.faults.worker import Worker
+from faults.ledger import Ledger, Witness
+from faults.worker import Worker
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def start(url: str, mode: str) -> Worker:
 
 
 @pytest.mark.parametrize("mode", ["sync", "aio"])
-def test_what_killed_workers_had_comes_back(
-    queue: tubes.Queue, url: str, mode: str, ledger: Ledger, much: int
-) -> None:
+def test_what_killed_workers_had_comes_back(queue: tubes.Queue, url: str, mode: str, ledger: Ledger, much: int) -> None:
     tube = queue.create_tube("load")
     witness = Witness(tube)
     workers = [start(url, mode) for _ in range(3)]

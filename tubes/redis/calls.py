@@ -45,7 +45,7 @@ class Call:
     """A script with its arguments.
 
     `session`: its number in the tube, the field that says that it lives, and the caller's number among its callers.
-    `slot`: where its answer is kept, if not in a slot of the line: for whoever calls for a session that is not the line's.
+    `slot`: where its answer is kept, if not in a slot of the line: for calls for a session that is not the line's.
     """
 
     __slots__ = ("args", "key", "now", "orphaned", "parts", "resent", "script", "session", "slot")

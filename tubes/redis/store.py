@@ -165,7 +165,9 @@ class RedisStore:
             listening = "1" if home.ears.listening else ""
             if not sessions and not listening:
                 continue
-            call = Call(script("beat"), home.key, (micros("lease", self.lease), listening, *sessions), parts=("leases",))
+            call = Call(
+                script("beat"), home.key, (micros("lease", self.lease), listening, *sessions), parts=("leases",)
+            )
             try:
                 reply = line.call(call)
             except ConnectionLost as error:
