@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis
 
-.PHONY: demo test check bench clean
+.PHONY: demo test soak check bench clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -17,6 +17,9 @@ demo: .venv/ready  ## crawl real pages on local servers, politely, and prove it;
 
 test: .venv/ready  ## all tests
 	$(BIN)/python -m pytest -n auto
+
+soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUTES=30
+	$(BIN)/python tests/faults/soak.py $(or $(MINUTES),10)
 
 check: .venv/ready  ## lint and types
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.ledger import Ledger
+from faults.ledger import Ledger
 from tubes.testing import LocalServer
 
 

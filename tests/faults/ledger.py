@@ -34,10 +34,11 @@ class Ledger:
     def put(self, tube: Tube, key: str, **options: Any) -> bool:
         """Put, and write it down; whether it is known to be done."""
         try:
-            self.was_put(key, tube.put(key, **options).id)
+            task: Any = tube.put(key, **options)
         except ConnectionLost:
             self.unknown.add(key)
             return False
+        self.was_put(key, task.id)
         return True
 
     def was_put(self, key: str, id: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 import tubes
-from tests.faults.worker import Worker
+from faults.worker import Worker
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_a_tube_that_was_used_and_emptied_has_a_constant_number_of_keys_and_a_dr
     prefix = uuid4().hex
     with tubes.connect(f"{valkey.url}?prefix={prefix}") as queue, valkey.client() as client:
 
-        def keys() -> set[bytes]:
+        def keys() -> set[Any]:
             return set(client.keys(f"{prefix}*"))
 
         tube = queue.create_tube("load", driver)
@@ -70,8 +70,8 @@ def test_a_session_that_has_ended_leaves_nothing_in_its_tubes(url: str, valkey: 
                     *(call for tube in (first, second) for call in (tube.statistics(), tube.put(1), tube.put(2)))
                 )
                 for tube in (first, second):
-                    tasks = await asyncio.gather(*(tube.take() for _ in range(2)))
-                    await asyncio.gather(*(task.ack() for task in tasks))
+                    tasks = await asyncio.gather(*(tube.take(timeout=1) for _ in range(2)))
+                    await asyncio.gather(*(task.ack() for task in tasks if task is not None))
 
     with tubes.connect(url) as queue, valkey.client() as client:
         made = [queue.create_tube(name) for name in ("first", "second")]
@@ -84,7 +84,7 @@ def test_a_session_that_has_ended_leaves_nothing_in_its_tubes(url: str, valkey: 
 def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
-        key = tube._port.home.key  # type: ignore[attr-defined]
+        key: Any = tube._port.home.key
         worker = Worker(url, "sync")
         assert worker.hear() == "ready"
         assert eventually(lambda: client.hlen(f"{key}:waiting") == 1)
@@ -95,7 +95,7 @@ def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: Loc
 
         def is_forgotten() -> bool:
             tube.statistics()
-            return client.hlen(f"{key}:waiting") == 0
+            return bool(client.hlen(f"{key}:waiting") == 0)
 
         assert eventually(is_forgotten)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tubes
-from tests.faults.ledger import Ledger, Witness
-from tests.faults.worker import Worker
+from faults.ledger import Ledger, Witness
+from faults.worker import Worker
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:

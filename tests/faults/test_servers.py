@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from tests.faults.ledger import Ledger, Witness
+from faults.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.conformance.bench import eventually
-from tubes.redis import calls
+from tubes.redis import calls, home
 from tubes.testing import LocalServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from tubes import Tube
 
 
 @contextmanager
-def load(
-    tube: Tube, ledger: Ledger, *, url: str = "", putters: int = 2, takers: int = 2
-) -> Iterator[Callable[[], int]]:
+def load(tube: Tube, ledger: Ledger, *, url: str = "") -> Generator[Callable[[], int]]:
     """Threads with sessions of their own that put, take and ack until the end; answers how many were put so far."""
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -57,8 +55,8 @@ def load(
             if task is not None:
                 ledger.work(task)
 
-    threads = [threading.Thread(target=guard, args=(put, number)) for number in range(putters)]
-    threads += [threading.Thread(target=guard, args=(take, number)) for number in range(takers)]
+    threads = [threading.Thread(target=guard, args=(put, number)) for number in range(2)]
+    threads += [threading.Thread(target=guard, args=(take, number)) for number in range(2)]
     for thread in threads:
         thread.start()
     try:
@@ -181,7 +179,7 @@ def test_a_server_that_pauses_delays_everything_and_loses_nothing(own: LocalServ
 def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
     with LocalServer() as server, tubes.connect(server.url) as queue, server.client() as client:
         lanes = "utube" in driver
-        options = {"ttl": 1000} if "ttl" in driver else {}
+        options: dict[str, Any] = {"ttl": 1000} if "ttl" in driver else {}
         tube = queue.create_tube("load", driver, **options)
         ids = [tube.put("x" * 500, **({"utube": str(n % 7)} if lanes else {})).id for n in range(50)]
         buried = tube.bury(ids[-1])
@@ -220,7 +218,10 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
         assert tube.put("room again").state == "r"
 
 
-def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(own: LocalServer) -> None:
+def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(
+    own: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home, "LONGEST_SLEEP", 0.5)
     raised: list[BaseException] = []
 
     def take(tube: Tube) -> None:

@@ -1,4 +1,4 @@
-"""A worker process: `python -m tests.faults.worker URL MODE`, where MODE is `sync`, `aio` or `puppet`.
+"""A worker process: `python -m faults.worker URL MODE`, where MODE is `sync`, `aio` or `puppet`.
 
 It writes a line before and after everything it does, so that a ledger can be kept when it is killed.
 """
@@ -18,7 +18,9 @@ from tubes import ConnectionLost, TaskNotTaken
 
 #: The lease of a worker's session.
 LEASE = 1.0
-_ROOT = Path(__file__).parent.parent.parent
+_ROOT = Path(__file__).parent.parent
+# Where this test process found its modules the worker finds them too.
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def say(*words: object) -> None:
@@ -56,6 +58,7 @@ async def work_in_loop(url: str) -> None:
     async def one() -> None:
         while True:
             task = await tube.take()
+            assert task is not None
             say("took", task.id, task.attempts)
             await asyncio.sleep(random.random() * 0.004)
             say("acking", task.id, task.attempts)
@@ -96,9 +99,9 @@ class Worker:
     """A worker in a process of its own, as its parent sees it."""
 
     def __init__(self, url: str, mode: str) -> None:
-        command = [sys.executable, "-m", "tests.faults.worker", url, mode]
+        command = [sys.executable, "-m", "faults.worker", url, mode]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=_ROOT
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=_ROOT, env=_ENVIRONMENT
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -51,6 +51,7 @@ def test_what_a_put_answers_is_what_peek_answers(url: str, driver: str) -> None:
         tube = queue.create_tube("t", driver)
         for number, options in enumerate(PUTS[driver]):
             put = tube.put({"number": number}, **options)
+            assert put is not None
             assert put == tube.peek(put)
         taken = tube.take(0)
         assert taken is not None

@@ -93,12 +93,13 @@ class Ears:
                             return
                         self._wire = wire
                 message: Any = wire.hear(_SILENCE)
-                if message is None:
+                silent = message is None
+                if silent:
                     if asked:
                         wire.close()
                         raise ConnectionLost(url=wire.url, why="it did not answer in time")
                     wire.send(pack("PING"))
-                asked = message is None
+                asked = silent
                 if message.__class__ is list and message[0] == b"message":
                     self._tell(message[2])
             except ConnectionLost:

@@ -125,7 +125,8 @@ class ThreadPort(AnyPort[F]):
         if reply[4]:
             done = self.show(reply, task._record.data)
         else:
-            done = record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)
+            known: Any = task._record
+            done = record.shown(self.kind, self.tube, known, State.DONE, reply[2], NEVER)
         record.settled(task)
         return done
 

@@ -11,6 +11,7 @@ import redis
 import redis.cluster as redis_cluster
 import redis.sentinel as redis_sentinel
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from tubes.errors import ConnectionLost, InvalidOption
@@ -97,7 +98,7 @@ class _Cluster:
             if client is None:
                 client = self._client = self._make()
             return client, client.get_node_from_key(key)
-        except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
+        except (redis.RedisError, RedisClusterException, OSError) as error:
             self._client = None
             raise ConnectionLost(url=self.url, why=error) from error
 
@@ -113,7 +114,7 @@ class _Cluster:
         self._looked = time.monotonic()
         try:
             client.nodes_manager.initialize()
-        except (redis.RedisError, redis.exceptions.RedisClusterException, OSError):
+        except (redis.RedisError, RedisClusterException, OSError):
             self._client = None
 
     def node(self, key: str) -> str:

@@ -1,0 +1,36 @@
+"""The scenarios again and again: `python tests/faults/soak.py MINUTES`, each round longer and with another seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+#: By how much a round is longer than in the tests.
+MUCH = 5
+_FOLDER = Path(__file__).parent
+
+
+def main(minutes: float) -> int:
+    """Run rounds until the time is over; the first that fails ends it, and says its seed."""
+    end = time.monotonic() + minutes * 60
+    seed = int(os.environ.get("TUBES_SEED", time.time_ns() % 1_000_000))
+    rounds = 0
+    while not rounds or time.monotonic() < end:
+        print(f"round {rounds + 1}, seed {seed}", flush=True)
+        command = [sys.executable, "-m", "pytest", "-n", "2", "-x", str(_FOLDER)]
+        environment = {**os.environ, "TUBES_SEED": str(seed), "TUBES_FAULTS": str(MUCH)}
+        ended = subprocess.run(command, cwd=_FOLDER.parent.parent, env=environment, check=False)
+        if ended.returncode:
+            print(f"failed: the same again by TUBES_SEED={seed} TUBES_FAULTS={MUCH} python -m pytest tests/faults")
+            return ended.returncode
+        rounds += 1
+        seed += 1
+    print(f"{rounds} rounds, nothing lost")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 10))
