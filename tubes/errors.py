@@ -111,7 +111,7 @@ class ConnectionLost(TubesError, ConnectionError):
 
 
 class ServerFull(TubesError):
-    """{url} has no memory left for another task: its maxmemory is reached, and nothing was put."""
+    """{url} has no memory left: its maxmemory is reached, and nothing was done."""
 
 
 class ServerRefused(TubesError):

@@ -4,7 +4,7 @@
 -- ARGV[1]  the number of the caller's session in this tube
 -- ARGV[2]  the field of the meta hash that says that this session lives
 -- ARGV[3]  the field of the meta hash that keeps this caller's last answer
--- ARGV[4]  the number of the call, with an R in front if it may have been done: then it is answered, not done again
+-- ARGV[4]  the number of the call: a call that comes again with the same number is answered, not done again
 -- ARGV[5]  the time in microseconds; '': the server's
 -- ARGV[6…] as the verb says
 --

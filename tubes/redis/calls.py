@@ -103,8 +103,7 @@ class Call:
             return pack(*what, *keys, *self.args)
         session, token, caller = self.session
         field = f"a{token}.{caller}.{self.slot}"
-        number = f"R{self.number}" if self.resent else self.number
-        return pack(*what, *keys, session, token, field, number, self.now, *self.args)
+        return pack(*what, *keys, session, token, field, self.number, self.now, *self.args)
 
 
 class Rest:
@@ -195,22 +194,24 @@ class ThreadLine:
                 self._orphan(call)
                 raise
 
-    def exchange(self, key: str, request: bytes, again: Callable[[], Call]) -> Any:
-        """The reply to a request that was packed ahead; `again`: the same as a call, if it must be sent once more.
+    def exchange(self, key: str, head: bytes, tail: bytes, again: Callable[[int], Call]) -> Any:
+        """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
 
-        Until there is a reply nobody else uses the line: the slot with its answer is not written over.
+        `again`: the same as a call by that number, if it must be sent once more. Until there is a reply nobody else
+        uses the line: the slot with its answer is not written over.
         """
         with self._lock:
+            number = next(numbers)
             try:
-                return (self._only or self._wire(key)).call(request)
+                return (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail))
             except ConnectionLost:
                 self._forget_wires()
-                call = again()
+                call = again(number)
             except BaseException:
                 self._forget_wires()
-                self._orphan(again())
+                self._orphan(again(number))
                 raise
-            reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
+            reply = self._until_answered(call.pack(), key, call)
             if reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
                 raise ConnectionLost(url=self._server.url, why=UNSURE)
             return reply

@@ -332,6 +332,11 @@ class Home:
         if line is not None and not self._closing() and not self.takers and not self.putters:
             line.request(self.key, "HDEL", f"{self.key}:waiting", self.store.process)
 
+    def waits_for_nobody(self) -> bool:
+        """Whether the server may think that somebody waits here, and nobody does."""
+        with self.lock:
+            return self._line is not None and not self.takers and not self.putters
+
     def nudge(self) -> None:
         """Have the thread look again."""
         self.store.later(self._nudge)

@@ -13,7 +13,7 @@ from tubes.codecs import encode
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.redis import record
-from tubes.redis.calls import Call, numbers
+from tubes.redis.calls import Call
 from tubes.redis.port import AnyPort
 from tubes.redis.scripts import script
 from tubes.redis.wire import pack
@@ -66,11 +66,17 @@ class ThreadPort(AnyPort[F]):
     def _end_of_put(self, new: record.Written) -> bytes:
         return _words(new.due, new.delayed, new.pri, new.lane, self._room, "")
 
-    def _again(self, verb: str, number: int, *args: Any, orphaned: Callable[[Any], None] | None = None) -> Call:
-        """A request that was packed ahead, as a call that may have been done."""
-        known = script(verb, self.home.driver)
-        sent = self._line.slot, number
-        return Call(known, self.home.key, args, self._packed_for, orphaned=orphaned, sent=sent)
+    def _exchange(
+        self, verb: str, tail: bytes, args: tuple[Any, ...], orphaned: Callable[[Any], None] | None = None
+    ) -> Any:
+        """The reply to a verb; `tail` is what its request says after the number, `args` the verb's own words."""
+
+        def again(number: int) -> Call:
+            sent = self._line.slot, number
+            known = script(verb, self.home.driver)
+            return Call(known, self.home.key, args, self._packed_for, orphaned=orphaned, sent=sent)
+
+        return self._line.exchange(self.home.key, self._heads[verb], tail, again)
 
     def put(self, data: Any, options: dict[str, Any]) -> Any:
         """Add a task; None if there is no room."""
@@ -83,14 +89,9 @@ class ThreadPort(AnyPort[F]):
             end = self._end_of_put(new)
         raw = encode(self.codec, data)
         value = new.header + raw
-        number = next(numbers)
-        request = b"%b%d\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (
-            self._heads["put"], number, new.flags, len(value), value, end,
-        )  # fmt: skip
-        words = self.put_words
-        reply = self._line.exchange(
-            self.home.key, request, lambda: self._again("put", number, *words(new, raw, waits=False))
-        )
+        tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
+        words = self.put_words(new, raw, waits=False)
+        reply = self._exchange("put", tail, words)
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
         if reply is None:
@@ -101,11 +102,8 @@ class ThreadPort(AnyPort[F]):
         """The first task that may be taken; None if there is none."""
         if not self._is_plain():
             return super().take()
-        number = next(numbers)
-        request = b"%b%d\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n" % (self._heads["take"], number)
-        reply = self._line.exchange(
-            self.home.key, request, lambda: self._again("take", number, "", "", orphaned=self.untake)
-        )
+        tail = b"\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n"
+        reply = self._exchange("take", tail, ("", ""), self.untake)
         if reply.__class__ is list:
             return self.show(reply)
         return None if reply.__class__ is int else super().take()
@@ -115,11 +113,9 @@ class ThreadPort(AnyPort[F]):
         mine = isinstance(task, Facts) and task._tube is self.tube and task._state is _TAKEN
         if not mine or not self._is_plain():
             return super().ack(task)
-        number, (id, turn) = next(numbers), _named(task)
-        request = b"%b%d\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (
-            self._heads["ack"], number, len(id), id, len(turn), turn,
-        )  # fmt: skip
-        reply = self._line.exchange(self.home.key, request, lambda: self._again("ack", number, id, turn, "1"))
+        id, turn = _named(task)
+        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
+        reply = self._exchange("ack", tail, (id, turn, "1"))
         if reply.__class__ is not list:
             return super().ack(task)
         if reply[4]:
@@ -134,13 +130,9 @@ class ThreadPort(AnyPort[F]):
         """A held task is done, and the next one is taken; None if there is none."""
         if task._turn < 0 or not self._is_plain():
             return super().next(task)
-        number, (id, turn) = next(numbers), _named(task)
-        request = b"%b%d\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
-            self._heads["next"], number, len(id), id, len(turn), turn,
-        )  # fmt: skip
-        reply = self._line.exchange(
-            self.home.key, request, lambda: self._again("next", number, id, turn, orphaned=self.unnext)
-        )
+        id, turn = _named(task)
+        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
+        reply = self._exchange("next", tail, (id, turn), self.unnext)
         if reply.__class__ is not list:
             return super().next(task)
         return self.show_next(task, reply[0], reply[1:])

@@ -31,7 +31,7 @@ _LIBRARY: Final = ("notes", "task", "order", "held", "ends", "holds")
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there"})
 #: Fields of the meta hash whose names come with the call.
-_GIVEN: Final = {"session": "ARGV[2]"}
+_GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
 #: How many in one script; the score of a taken task in task.lua.
 _TURNS: Final = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
 
 import redis
 import redis.cluster as redis_cluster
@@ -211,7 +211,7 @@ def _hosts(netloc: str, port: int) -> list[tuple[str, int]]:
 def _login(url: str) -> dict[str, Any]:
     login = urlsplit(url).netloc.rpartition("@")[0]
     user, _, password = login.partition(":")
-    return {name: value for name, value in (("username", user), ("password", password)) if value}
+    return {name: unquote(value) for name, value in (("username", user), ("password", password)) if value}
 
 
 def _sentinel(url: str) -> Any:

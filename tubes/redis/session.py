@@ -308,6 +308,7 @@ class Member:
                     if not isinstance(reply, ErrorReply):
                         open_in[key] = (reply[2], reply[3].decode(), 0)
         span: int | str = micros("session_ttl", self._lease) if how == "lose" else ""
+        idle = {port.home.key for port in self._ports.values() if port.home.waits_for_nobody()}
         drivers = {port.home.key: port.home.driver for port in self._ports.values()}
         for key, session in open_in.items():
             driver = drivers.get(key)
@@ -317,7 +318,8 @@ class Member:
                     continue
                 driver = self.store.driver_of(reply)
             while True:
-                reply = yield Call(script("leave", driver), key, (span,), session, self.store.now())
+                process = self.store.process if key in idle else ""
+                reply = yield Call(script("leave", driver), key, (span, process), session, self.store.now())
                 if not isinstance(reply, ErrorReply) or reply.code != "AGAIN":
                     break
         if how == "lose":

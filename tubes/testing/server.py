@@ -81,7 +81,10 @@ class LocalServer:
         settings = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
         command = [self.program, "--unixsocket", str(self.socket), "--unixsocketperm", "700", *settings]
         log = (self.folder / "log").open("ab")
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        # In a session of its own: Ctrl-C is for whoever started it, who may still need it to end cleanly.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
         log.close()
         # Holds a pipe whose other end only this process has: when that ends, however it does, the server ends too.
         watch = ["/bin/sh", "-c", f"trap '' INT TERM; cat; kill -9 {self._process.pid} 2>/dev/null"]

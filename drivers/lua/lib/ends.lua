@@ -32,7 +32,7 @@ end
 
 -- Answer `reply`; a call that comes again with the same number gets `answer`, as `replayed`.
 local function finish(reply, answer)
-  note(ARGV[3], (string.byte(ARGV[4]) == 82 and sub(ARGV[4], 2) or ARGV[4]) .. ':' .. answer)
+  note(ARGV[3], ARGV[4] .. ':' .. answer)
   flush()
   return reply
 end

@@ -1,8 +1,8 @@
 -- The session ends: what it holds is released.
--- ARGV  6 '': now, else: microseconds for which it goes on without a caller
+-- ARGV  6 '': now, else: microseconds for which it goes on without a caller, 7 the process, if nobody waits in it
 -- answers  nothing; AGAIN while it holds tasks
 --#include begin
-call('HDEL', M, '')
+call('HDEL', M .. ':waiting', ARGV[7])
 if ARGV[6] ~= '' then
   local ends = now + ARGV[6]
   call('ZADD', M .. ':leases', ends, ARGV[2])

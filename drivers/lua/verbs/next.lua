@@ -5,11 +5,10 @@
 --#include begin
 if replayed then
 --#slow
-  local done, id = string.match(replayed, '^(%d) (%d*)$')
+  local done, id, attempts = string.match(replayed, '^(%d) (%d*) (%d*)$')
   local task = id ~= '' and find(id)
-  if task and task.state == 't' and task.owner == tonumber(ARGV[1]) then
-    return { tonumber(done), unpack(shown(task)) }
-  end
+  local same = task and task.state == 't' and task.attempts == tonumber(attempts)
+  if same and task.owner == tonumber(ARGV[1]) then return { tonumber(done), unpack(shown(task)) } end
   return { tonumber(done) }
 --#fast
 end
@@ -27,9 +26,9 @@ do
 end
 -- nil, too many stale ids, is no answer: the caller takes once more for itself.
 local id = pop()
-if not id then return finish({ done }, done .. ' ') end
+if not id then return finish({ done }, done .. '  ') end
 local task = read(id, call('HGET', M .. ':tasks', id))
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
-return finish({ done, unpack(shown(task)) }, done .. ' ' .. id)
+return finish({ done, unpack(shown(task)) }, done .. ' ' .. id .. ' ' .. task.attempts)

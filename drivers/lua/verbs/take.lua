@@ -4,8 +4,10 @@
 --#include begin
 if replayed then
 --#slow
-  local task = find(replayed)
-  if task and task.state == 't' and task.owner == tonumber(ARGV[1]) then return shown(task) end
+  local id, attempts = string.match(replayed, '^(%d+) (%d+)$')
+  local task = find(id)
+  local same = task and task.state == 't' and task.attempts == tonumber(attempts)
+  if same and task.owner == tonumber(ARGV[1]) then return shown(task) end
 --#fast
 end
 local id = pop()
@@ -28,4 +30,4 @@ local task = read(id, call('HGET', M .. ':tasks', id))
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
-return finish(shown(task), id)
+return finish(shown(task), id .. ' ' .. task.attempts)

@@ -1,0 +1,74 @@
+"""A call that arrives twice is done once, whichever of the two is first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.redis import record
+from tubes.redis.calls import Call
+from tubes.redis.scripts import script
+from tubes.redis.server import locate
+from tubes.redis.wire import ErrorReply, Wire
+
+
+class Repeater:
+    """A tube whose calls can be sent as often as one likes, on a connection of their own."""
+
+    def __init__(self, queue: tubes.Queue, url: str) -> None:
+        self.queue = queue
+        self.tube = queue.create_tube("t", "fifottl")
+        self.port: Any = self.tube._port
+        self.wire = Wire(locate(url)[0], "")
+
+    def call(self, verb: str, *args: Any) -> bytes:
+        """A request with a number of its own."""
+        call = Call(script(verb, self.tube.driver), self.port.home.key, args, self.port.session)
+        call.begin(0)
+        return call.pack(whole=True)
+
+    def put(self) -> bytes:
+        return self.call("put", *self.port.put_words(record.write(self.tube.driver, {}, {}), b"1", waits=False))
+
+
+@pytest.fixture
+def repeater(url: str) -> Iterator[Repeater]:
+    with tubes.connect(url) as queue:
+        repeater = Repeater(queue, url)
+        yield repeater
+        repeater.wire.close()
+
+
+def test_the_second_of_two_gets_the_first_ones_answer(repeater: Repeater) -> None:
+    put = repeater.put()
+    assert repeater.wire.call(put) == repeater.wire.call(put)
+    take = repeater.call("take", "", "")
+    taken = repeater.wire.call(take)
+    assert taken == repeater.wire.call(take)
+    ack = repeater.call("ack", taken[0], taken[2], "")
+    assert repeater.wire.call(ack) == repeater.wire.call(ack)
+    counted = repeater.tube.statistics().calls
+    assert (counted["put"], counted["take"], counted["ack"]) == (1, 1, 1)
+
+
+def test_one_that_was_overtaken_by_its_retry_and_the_next_call_is_refused(repeater: Repeater) -> None:
+    first, second = repeater.put(), repeater.put()
+    repeater.wire.call(first)
+    repeater.wire.call(second)
+    late = repeater.wire.call(first)
+    assert isinstance(late, ErrorReply)
+    assert late.code == "LATE"
+    assert repeater.tube.statistics().calls["put"] == 2
+
+
+def test_a_take_that_was_lost_to_time_is_taken_anew(repeater: Repeater) -> None:
+    repeater.wire.call(repeater.put())
+    take = repeater.call("take", "", "")
+    first = repeater.wire.call(take)
+    with repeater.queue.session() as other:
+        other.tube("t").release_all()
+    again = repeater.wire.call(take)
+    assert (first[0], first[2], again[0], again[2]) == (0, 1, 0, 2)
