@@ -17,7 +17,8 @@ from tubes import ConnectionLost, Task, TubesError
 from tubes.conformance.bench import eventually
 from tubes.drivers.registry import Registry
 from tubes.redis import calls, ears
-from tubes.redis.calls import Call, ThreadLine
+from tubes.redis.calls import Call
+from tubes.redis.line import ThreadLine
 from tubes.redis.scripts import script
 
 if TYPE_CHECKING:

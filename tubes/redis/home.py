@@ -12,8 +12,9 @@ from weakref import WeakSet
 from tubes.alarms import Alarm
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
-from tubes.redis.calls import SERVING, Call, Flow, Rest, ThreadLine
+from tubes.redis.calls import SERVING, Call, Flow, Rest
 from tubes.redis.ears import Ears
+from tubes.redis.line import ThreadLine
 from tubes.waiters import PENDING, ThreadWaiter
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from tubes.task import F, Facts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tubes.redis.calls import Session, ThreadLine
+    from tubes.redis.calls import Session
     from tubes.redis.home import Home
+    from tubes.redis.line import ThreadLine
     from tubes.redis.session import ThreadMember
 
 _TAKEN: Final = State.TAKEN

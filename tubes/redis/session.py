@@ -21,7 +21,9 @@ from tubes.errors import (
     TubeExists,
     TubeNotFound,
 )
-from tubes.redis.calls import Call, Flow, LoopLine, Session, Slots, ThreadedLine, ThreadLine
+from tubes.redis.calls import Call, Flow, Session, Slots
+from tubes.redis.line import ThreadLine
+from tubes.redis.looplines import LoopLine, ThreadedLine
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.scripts import script

@@ -21,8 +21,9 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, DriverNotFound, TubesError
-from tubes.redis.calls import Call, Flow, ThreadLine
+from tubes.redis.calls import Call, Flow
 from tubes.redis.home import Home
+from tubes.redis.line import ThreadLine
 from tubes.redis.scripts import script
 from tubes.redis.server import locate
 from tubes.redis.wire import ErrorReply

@@ -1,0 +1,167 @@
+"""A line to a server for threads: one call at a time, sent again until there is an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tubes.errors import ConnectionLost
+from tubes.redis import calls
+from tubes.redis.calls import Call, Rest, numbers
+from tubes.redis.wire import ErrorReply, Wire, pack
+
+if TYPE_CHECKING:
+    from tubes.redis.calls import Flow
+    from tubes.redis.server import Server
+
+T = TypeVar("T")
+
+# Seconds for which a finalizer waits for the line.
+_PAUSE: Final = 0.05
+
+
+def _rest() -> object:
+    time.sleep(Rest.SECONDS)
+    return None
+
+
+class ThreadLine:
+    """The calls of one connection, for threads: one at a time."""
+
+    def __init__(self, server: Server, slot: int | str = 0) -> None:
+        self._server: Final = server
+        self.slot: Final = slot
+        self._lock: Final = threading.Lock()
+        self._wires: Final[dict[str, Wire]] = {}
+        # Where there is one server, its connection.
+        self._only: Wire | None = None
+        self._closed = False
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a verb."""
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    reply = self.call(call) if isinstance(call, Call) else _rest()
+                except BaseException as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(reply)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+    def is_idle(self) -> bool:
+        """Whether nobody uses the line, now or in a moment: a finalizer may come in the middle of a call."""
+        if self._lock.acquire(timeout=_PAUSE):
+            self._lock.release()
+            return True
+        return False
+
+    def call(self, call: Call) -> Any:
+        """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
+        with self._lock:
+            call.begin(self.slot)
+            try:
+                return self._until_answered(call.pack(moving=self._server.moving), call.key, call)
+            except ConnectionLost:
+                raise
+            except BaseException:
+                self._forget_wires()
+                self._orphan(call)
+                raise
+
+    def exchange(self, key: str, head: bytes, tail: bytes, again: Callable[[int], Call]) -> Any:
+        """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
+
+        `again`: the same as a call by that number, if it must be sent once more. Until there is a reply nobody else
+        uses the line: the slot with its answer is not written over.
+        """
+        with self._lock:
+            number = next(numbers)
+            try:
+                return (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail))
+            except ConnectionLost:
+                self._forget_wires()
+                call = again(number)
+            except BaseException:
+                self._forget_wires()
+                self._orphan(again(number))
+                raise
+            reply = self._until_answered(call.pack(), key, call)
+            if reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
+                raise ConnectionLost(url=self._server.url, why=calls.UNSURE)
+            return reply
+
+    def _orphan(self, call: Call) -> None:
+        """Interrupted: whether it was done nobody knows yet; if so, somebody may want to undo it."""
+        if call.orphaned is not None:
+            call.resent = True
+            with suppress(ConnectionLost):
+                call.orphaned(self._until_answered(call.pack(moving=self._server.moving), call.key, call))
+
+    def request(self, key: str, *words: Any, once: bool = False) -> Any:
+        """The reply to a plain command, which may be done twice; `once`: it is not tried again."""
+        with self._lock:
+            return self._until_answered(pack(*words), key, once=once)
+
+    def _until_answered(self, packed: bytes, key: str, call: Call | None = None, *, once: bool = False) -> Any:
+        patience = time.monotonic() + (0 if once else calls.PATIENCE)
+        tries = 0
+        while True:
+            try:
+                wire = self._wire(key)
+                reply = wire.call(packed)
+                if reply.__class__ is not ErrorReply:
+                    return reply
+                if reply.code == "NOSCRIPT" and call is not None:
+                    reply = wire.call(call.pack(whole=True, moving=self._server.moving))
+                if reply.__class__ is not ErrorReply or reply.code not in calls.PASSING:
+                    return reply
+                self._server.moved()
+                self._forget_wires()
+                lost = ConnectionLost(url=self._server.url, why=reply)
+            except ConnectionLost as error:
+                self._server.moved()
+                self._forget_wires()
+                lost = error
+            if time.monotonic() > patience or self._closed:
+                raise lost
+            if call is not None:
+                call.resent = True
+                packed = call.pack(moving=self._server.moving)
+            time.sleep(calls.RESTS[min(tries, len(calls.RESTS) - 1)])
+            tries += 1
+
+    def _wire(self, key: str) -> Wire:
+        if self._closed:
+            raise ConnectionLost(url=self._server.url, why="it was closed")
+        node = self._server.node(key)
+        wire = self._wires.get(node)
+        if wire is None:
+            wire = self._wires[node] = Wire(self._server, key)
+            if not node:
+                self._only = wire
+        return wire
+
+    def _forget_wires(self) -> None:
+        self._only = None
+        for wire in self._wires.values():
+            wire.close()
+        self._wires.clear()
+
+    def hang_up(self) -> None:
+        """End the line, whoever is using it."""
+        self._closed = True
+        for wire in list(self._wires.values()):
+            wire.hang_up()
+
+    def close(self) -> None:
+        """End the line, when nobody uses it any more."""
+        with self._lock:
+            self._closed = True
+            self._forget_wires()

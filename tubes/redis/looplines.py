@@ -1,0 +1,309 @@
+"""Lines to a server for event loops: all calls on their way at once, where that is possible."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tubes.errors import ConnectionLost
+from tubes.redis import calls
+from tubes.redis.calls import Call, Rest
+from tubes.redis.line import ThreadLine
+from tubes.redis.wire import ErrorReply, hiredis
+
+if TYPE_CHECKING:
+    from tubes.redis.calls import Flow, Slots
+    from tubes.redis.server import Server
+
+T = TypeVar("T")
+
+
+class _Sent:
+    """A call on its way."""
+
+    __slots__ = ("_moving", "call", "future", "packed", "slot", "tries", "until")
+
+    def __init__(self, call: Call, slot: int, future: asyncio.Future[Any], *, moving: bool) -> None:
+        self._moving: Final = moving
+        self.call = call
+        self.slot = slot
+        self.future = future
+        call.begin(slot)
+        self.packed = call.pack(moving=moving)
+        self.tries = 0
+        self.until = time.monotonic() + calls.PATIENCE
+
+    def again(self) -> None:
+        """It may have been done: it is sent once more."""
+        self.call.resent = True
+        self.packed = self.call.pack(moving=self._moving)
+
+
+class _Pipe(asyncio.Protocol):
+    """A connection on which many calls are on their way at once."""
+
+    def __init__(self, line: LoopLine, loop: asyncio.AbstractEventLoop) -> None:
+        self._line = line
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._reader: Any = hiredis.Reader(replyError=ErrorReply)
+        self._out: list[bytes] = []
+        self.sent: deque[_Sent] = deque()
+        self.heard = time.monotonic()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def send(self, one: _Sent) -> None:
+        self.sent.append(one)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(one.packed)
+
+    def _flush(self) -> None:
+        packed, self._out = b"".join(self._out), []
+        if self._transport is not None:
+            self._transport.write(packed)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = time.monotonic()
+        reader = self._reader
+        reader.feed(data)
+        while (reply := reader.gets()) is not False:
+            self._line.answered(self, self.sent.popleft(), reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._line.broken(self, exc)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class LoopLine:
+    """The calls of one connection, for the tasks of one event loop: all on their way at once, one write per tick.
+
+    Each call on its way has a slot of its own, in which the server keeps its answer until the slot is used again.
+    """
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots) -> None:
+        self._server: Final = server
+        self._loop: Final = loop
+        self._slots: Final = slots
+        self._pipes: Final[dict[str, _Pipe]] = {}
+        self._connecting: Final[dict[str, asyncio.Task[None]]] = {}
+        self._backlog: Final[dict[str, list[_Sent]]] = {}
+        self._closed = False
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a verb."""
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    reply = await (self.submit(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
+                except BaseException as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(reply)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+    def submit(self, call: Call) -> asyncio.Future[Any]:
+        """Send a call; its reply, or `ConnectionLost`, is the future's."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
+            return future
+        self._send(_Sent(call, self._slots.take(), future, moving=self._server.moving))
+        return future
+
+    def _send(self, one: _Sent) -> None:
+        node = ""
+        if self._closed:
+            self._resolve(one, ConnectionLost(url=self._server.url, why="it was closed"))
+            return
+        if len(self._pipes) == 1 and "" in self._pipes:
+            self._pipes[""].send(one)
+            return
+        try:
+            node = self._server.node(one.call.key)
+        except ConnectionLost as error:
+            self._resolve(one, error)
+            return
+        pipe = self._pipes.get(node)
+        if pipe is not None:
+            pipe.send(one)
+            return
+        self._backlog.setdefault(node, []).append(one)
+        if node not in self._connecting:
+            self._connecting[node] = self._loop.create_task(self._connect(node, one.call.key))
+
+    async def _connect(self, node: str, key: str) -> None:
+        """Connect, and send what has gathered meanwhile; give up after `PATIENCE`."""
+        try:
+            tries = 0
+            patience = time.monotonic() + calls.PATIENCE
+            while not self._closed:
+                try:
+                    pipe = await self._open(key)
+                except (ConnectionLost, OSError) as error:
+                    lost = (
+                        error if isinstance(error, ConnectionLost) else ConnectionLost(url=self._server.url, why=error)
+                    )
+                    if time.monotonic() > patience:
+                        self._give_up(node, lost)
+                        return
+                    await asyncio.to_thread(self._server.moved)
+                    await asyncio.sleep(calls.RESTS[min(tries, len(calls.RESTS) - 1)])
+                    tries += 1
+                    continue
+                self._pipes[node] = pipe
+                for one in self._backlog.pop(node, []):
+                    pipe.send(one)
+                self._set_watch()
+                return
+            self._give_up(node, ConnectionLost(url=self._server.url, why="it was closed"))
+        finally:
+            self._connecting.pop(node, None)
+
+    async def _open(self, key: str) -> _Pipe:
+        connection: Any = await asyncio.to_thread(self._server.connect, key)
+        sock = connection._sock.dup()
+        connection._sock.close()
+        sock.setblocking(False)
+        _, pipe = await self._loop.create_connection(lambda: _Pipe(self, self._loop), sock=sock)
+        return pipe
+
+    def _give_up(self, node: str, lost: ConnectionLost) -> None:
+        for one in self._backlog.pop(node, []):
+            self._resolve(one, lost)
+
+    def answered(self, pipe: _Pipe, one: _Sent, reply: Any) -> None:
+        """A reply has come."""
+        if reply.__class__ is ErrorReply:
+            code = reply.code
+            if code == "NOSCRIPT":
+                one.packed = one.call.pack(whole=True, moving=self._server.moving)
+                pipe.send(one)
+                return
+            if code in calls.PASSING:
+                if code in calls.ELSEWHERE:
+                    pipe.close()
+                self._send_again(one, reply, elsewhere=True)
+                return
+        self._resolve(one, reply)
+
+    def _send_again(self, one: _Sent, why: object, *, elsewhere: bool = False) -> None:
+        """Send a call again, after a rest that grows, until patience is over."""
+        if self._closed or time.monotonic() > one.until:
+            self._resolve(one, ConnectionLost(url=self._server.url, why=why))
+            return
+        one.again()
+        rest = calls.RESTS[min(one.tries + elsewhere, len(calls.RESTS) - 1)]
+        one.tries += 1
+        if elsewhere:
+            self._server.moved()
+        if rest:
+            self._loop.call_later(rest, self._send, one)
+        else:
+            self._send(one)
+
+    def _resolve(self, one: _Sent, reply: Any) -> None:
+        self._slots.free(one.slot)
+        if one.future.done():
+            if one.call.orphaned is not None and not isinstance(reply, Exception):
+                one.call.orphaned(reply)
+        elif isinstance(reply, ConnectionLost):
+            one.future.set_exception(reply)
+        else:
+            one.future.set_result(reply)
+
+    def broken(self, pipe: _Pipe, error: Exception | None) -> None:
+        """A connection has ended: what has no answer yet goes out again on the next one."""
+        node = next((name for name, known in self._pipes.items() if known is pipe), None)
+        if node is not None:
+            del self._pipes[node]
+        waiting, pipe.sent = list(pipe.sent), deque()
+        if waiting:
+            self._server.moved()
+        for one in waiting:
+            self._send_again(one, error or "the connection was closed")
+
+    def _set_watch(self) -> None:
+        if self._watch is None and not self._closed:
+            self._watch = self._loop.call_later(1.0, self._look)
+
+    def _look(self) -> None:
+        """A server that has not answered for long is given up."""
+        self._watch = None
+        for pipe in list(self._pipes.values()):
+            if pipe.sent and time.monotonic() - pipe.heard > calls.PATIENCE:
+                pipe.close()
+            elif not pipe.sent:
+                pipe.heard = time.monotonic()
+        if self._pipes:
+            self._set_watch()
+
+    def close(self) -> None:
+        """End the line."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for pipe in list(self._pipes.values()):
+            pipe.close()
+        self._pipes.clear()
+
+
+class ThreadedLine:
+    """The calls of one connection for an event loop where they cannot be pipelined: over TLS, and without hiredis.
+
+    Each call has a thread and a line of its own while it is on its way.
+    """
+
+    def __init__(self, server: Server, slots: Slots) -> None:
+        self._server: Final = server
+        self._slots: Final = slots
+        self._lines: Final[dict[int, ThreadLine]] = {}
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a verb."""
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    reply = await (self._call(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
+                except BaseException as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(reply)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+    async def _call(self, call: Call) -> Any:
+        slot = self._slots.take()
+        line = self._lines.get(slot)
+        if line is None:
+            line = self._lines[slot] = ThreadLine(self._server, slot)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, line.call, call)
+        answer.add_done_callback(lambda _: self._slots.free(slot))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            answer.add_done_callback(lambda done: _orphan(call, done))
+            raise
+
+    def close(self) -> None:
+        """End the lines."""
+        for line in self._lines.values():
+            line.close()
+
+
+def _orphan(call: Call, done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and done.exception() is None and call.orphaned is not None:
+        call.orphaned(done.result())
