@@ -30,7 +30,8 @@ call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge)
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false
-if left <= 0 then
+-- A put begins anew: in a script that has written something the server does not ask whether it has memory left.
+if left <= 0 or PUTS then
   flush()
   return redis.error_reply('AGAIN there is more to do first')
 end

@@ -345,7 +345,7 @@ class Home:
     def _nudge(self) -> Flow[None]:
         for marker, who in (("marker", self.takers), ("room", self.putters)):
             if who:
-                yield Call(self.store.marking, f"{self.key}:{marker}", ())
+                yield Call(self.store.marking, self.key, (marker,), parts=(marker,))
 
     def watch(self, due: int) -> None:
         """Something is due then, and somebody may notice."""

@@ -57,17 +57,20 @@ class ThreadLine:
 
     def is_idle(self) -> bool:
         """Whether nobody uses the line, now or in a moment: a finalizer may come in the middle of a call."""
-        if self._lock.acquire(timeout=_PAUSE):
-            self._lock.release()
-            return True
-        return False
+        until = time.monotonic() + _PAUSE
+        while self._lock.locked() and time.monotonic() < until:
+            time.sleep(Rest.SECONDS)
+        return not self._lock.locked()
 
-    def call(self, call: Call) -> Any:
-        """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
+    def call(self, call: Call, patience: float | None = None) -> Any:
+        """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds.
+
+        `patience`: so many seconds instead, also for a server that does not answer.
+        """
         with self._lock:
             call.begin(self.slot)
             try:
-                return self._until_answered(call.pack(moving=self._server.moving), call.key, call)
+                return self._until_answered(call.pack(moving=self._server.moving), call.key, call, patience=patience)
             except ConnectionLost:
                 raise
             except BaseException:
@@ -109,12 +112,22 @@ class ThreadLine:
         with self._lock:
             return self._until_answered(pack(*words), key, once=once)
 
-    def _until_answered(self, packed: bytes, key: str, call: Call | None = None, *, once: bool = False) -> Any:
-        patience = time.monotonic() + (0 if once else calls.PATIENCE)
+    def _until_answered(
+        self,
+        packed: bytes,
+        key: str,
+        call: Call | None = None,
+        *,
+        once: bool = False,
+        patience: float | None = None,
+    ) -> Any:
+        until = time.monotonic() + (0 if once else calls.PATIENCE if patience is None else patience)
         tries = 0
         while True:
             try:
                 wire = self._wire(key)
+                if patience is not None:
+                    wire.wait(patience)
                 reply = wire.call(packed)
                 if reply.__class__ is not ErrorReply:
                     return reply
@@ -129,7 +142,7 @@ class ThreadLine:
                 self._server.moved()
                 self._forget_wires()
                 lost = error
-            if time.monotonic() > patience or self._closed:
+            if time.monotonic() > until or self._closed:
                 raise lost
             if call is not None:
                 call.resent = True

@@ -56,6 +56,8 @@ class Port(Generic[F]):
         #: Makes the error for a tube that is dropped or a queue that is closed.
         self.gone: Callable[[], TubesError] | None = None
         self.listener: Listener | None = None
+        # An event loop may stand still in the middle of a verb, and would keep those who wait from being served.
+        self.serves: Final = not member.awaited or member.store.manual
         self.url: Final = member.store.url
         self.clock: Final = member.store.clock
         self.codec: Final = member.store.codec
@@ -133,8 +135,10 @@ class Port(Generic[F]):
 
     def put_words(self, new: record.Written, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
         """What the script is told of a new task."""
-        room = self.home.options.get("capacity", 0)
-        return new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, "1" if waits else ""
+        home = self.home
+        room = home.options.get("capacity", 0)
+        waiting = (home.count_local(), home.store.process) if waits else ("", "")
+        return new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, *waiting
 
     def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """A task that was put, as the user sees it."""
@@ -153,7 +157,7 @@ class Port(Generic[F]):
     def _take(self) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
         home = self.home
-        while home.takers:
+        while home.takers and self.serves:
             if not (yield from home.serve_one()):
                 return None
         reply = yield from self.ask("take", "", "", orphaned=self.untake)
@@ -382,7 +386,7 @@ def _running(name: str) -> Any:
 
     def serving(self: Any, *args: Any, **options: Any) -> Any:
         home = self.home
-        if home.takers or home.putters:
+        if (home.takers or home.putters) and self.serves:
             return self.member.run(home.after(flow(self, *args, **options)))
         return self.member.run(flow(self, *args, **options))
 

@@ -58,14 +58,14 @@ class ThreadPort(AnyPort[F]):
     def _pack_ahead(self, session: Session) -> None:
         number, token, caller = session
         field = f"a{token}.{caller}.{self._line.slot}"
-        for verb, count in {"put": 8, "take": 2, "ack": 3, "next": 2}.items():
+        for verb, count in {"put": 9, "take": 2, "ack": 3, "next": 2}.items():
             head = pack("EVALSHA", script(verb, self.home.driver).sha, 1, self.home.key, number, token, field)
             # These seven words, the number of the call, the time, and the verb's own.
             self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
         self._packed_for = session
 
     def _end_of_put(self, new: record.Written) -> bytes:
-        return _words(new.due, new.delayed, new.pri, new.lane, self._room, "")
+        return _words(new.due, new.delayed, new.pri, new.lane, self._room, "", "")
 
     def _exchange(
         self, verb: str, tail: bytes, args: tuple[Any, ...], orphaned: Callable[[Any], None] | None = None
@@ -105,9 +105,15 @@ class ThreadPort(AnyPort[F]):
             return super().take()
         tail = b"\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n"
         reply = self._exchange("take", tail, ("", ""), self.untake)
-        if reply.__class__ is list:
+        if reply.__class__ is int:
+            return None
+        if reply.__class__ is not list:
+            return super().take()
+        try:
             return self.show(reply)
-        return None if reply.__class__ is int else super().take()
+        except BaseException:  # Interrupted: nobody gets to see it.
+            self.untake(reply)
+            raise
 
     def ack(self, task: Any) -> Any:
         """A held task is done."""

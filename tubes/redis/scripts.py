@@ -84,6 +84,7 @@ class _Assembly:
     """One script in the making."""
 
     def __init__(self, verb: str, driver: Driver) -> None:
+        self._verb: Final = verb
         self._driver: Final = driver
         self._knobs: Final = knobs_of(driver)
         self._library: Final = self._read_library()
@@ -204,6 +205,7 @@ class _Assembly:
             "GREATEST_FIRST": "true" if self._driver.signs[0] < 0 else "false",
             "POP": "'RPOP'" if newest else "'LPOP'",
             "HEAD": "-1" if newest else "0",
+            "PUTS": "true" if self._verb == "put" else "false",
             "RANK_LUA": f"({self._driver.rank_lua})",
         }
         return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[0]], text)

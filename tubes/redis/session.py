@@ -53,6 +53,8 @@ class Member:
         self.store: Final = store
         self.uuid = uuid4().hex
         self._face: Final = face
+        #: Whether its verbs are to be awaited.
+        self.awaited: Final = face.awaited
         self._lease: Final = lease
         #: Its number among the callers of a shared session.
         self._caller = 0
@@ -86,6 +88,7 @@ class Member:
     def sibling(self) -> Member:
         """Another connection to the same store, with a session of its own."""
         self.check()
+        self.store.users += 1
         return type(self)(self.store, self._lease, self._face)
 
     def register(self, driver: Driver) -> None:

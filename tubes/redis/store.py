@@ -58,7 +58,8 @@ class RedisStore:
         self.members: Final[WeakSet[Member]] = WeakSet()
         self._homes: Final[dict[str, Home]] = {}
         self._lock: Final = threading.RLock()
-        self._users = 0
+        #: How many connections it has.
+        self.users = 0
         self._ahead = 0
         self._timed = False
         self._met = False
@@ -73,9 +74,8 @@ class RedisStore:
     # -- the life of a store -------------------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """One more connection."""
+        """A connection that it was opened for."""
         with self._lock:
-            self._users += 1
             self.members.add(member)
             if self._beating is None and not self.manual:
                 self._beating = threading.Thread(target=self._beat, name="tubes-leases", daemon=True)
@@ -84,8 +84,8 @@ class RedisStore:
     def leave(self) -> None:
         """One connection less; the last one takes the threads along."""
         with _opening, self._lock:
-            self._users -= 1
-            if self._users:
+            self.users -= 1
+            if self.users:
                 return
             _stores.pop(self._key, None)
             self.closed = True
@@ -168,17 +168,23 @@ class RedisStore:
         line.close()
 
     def _beat_once(self, line: ThreadLine) -> None:
+        lost: set[str] = set()
         for home in list(self._homes.values()):
             sessions = [port.session[1] for port in copied(home.ports) if port.session is not None]
             listening = "1" if home.ears.listening else ""
             if not sessions and not listening:
                 continue
-            call = Call(
-                script("beat"), home.key, (micros("lease", self.lease), listening, *sessions), parts=("leases",)
-            )
+            words = (micros("lease", self.lease), listening, *sessions)
+            call = Call(script("beat"), home.key, words, parts=("leases",))
+            node = ""
             try:
-                reply = line.call(call)
+                node = self.server.node(home.key)
+                # One node that does not answer must not cost the sessions on the others their leases.
+                if node in lost:
+                    continue
+                reply = line.call(call, patience=self.lease / 12)
             except ConnectionLost as error:
+                lost.add(node)
                 self._warn("sessions could not be renewed: %s", error)
                 continue
             if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
@@ -310,6 +316,8 @@ def open_store(url: Any, clock: Clock | None, codec: str | Codec | None, lease: 
         if store is None:
             server, prefix = locate(url)
             store = _stores[key] = RedisStore(key, server, prefix, clock, found, lease)
+        # Under the lock: the last of the others may be about to take it along.
+        store.users += 1
         return store
 
 

@@ -5,7 +5,8 @@ local function place(task)
   local id = pack('>I6', NEWEST_FIRST and 281474976710655 - task.id or task.id)
 --#if RANK
   local pri, created = task.pri or 0, task.created
-  local rank = pack('>d', (function(id) return RANK_LUA end)(tonumber(task.id)))
+  -- Plus 0: there are two zeros, and they sort apart.
+  local rank = pack('>d', (function(id) return RANK_LUA end)(tonumber(task.id)) + 0)
   -- The bits of a double sort as numbers do once the sign is turned (or all bits, below zero).
   local a, b, c, d, e, f, g, h = byte(rank, 1, 8)
   if a >= 128 then
