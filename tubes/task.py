@@ -12,7 +12,7 @@ from tubes.codecs import decode
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.drivers.timers import NEVER
-from tubes.errors import TaskNotTaken, TubesError
+from tubes.errors import CodecError, TaskNotTaken, TubesError
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTube
@@ -142,7 +142,11 @@ class Facts:
         return hash(self._record.id)
 
     def __repr__(self) -> str:
-        shown = [f"id={self.id}", f"state={self._state.value!r}", f"data={self._record.data!r}", f"tube={self.tube!r}"]
+        try:
+            data = self.data
+        except CodecError:
+            data = self._record.data
+        shown = [f"id={self.id}", f"state={self._state.value!r}", f"data={data!r}", f"tube={self.tube!r}"]
         shown += [
             f"{name}={value!r}"
             for name, value in (("utube", self.utube), ("pri", self.pri), ("attempts", self._attempts))

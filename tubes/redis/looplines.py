@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tubes.errors import ConnectionLost
+from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
 from tubes.redis import calls
 from tubes.redis.calls import Call, Rest
 from tubes.redis.line import ThreadLine
@@ -151,6 +151,9 @@ class LoopLine:
             while not self._closed:
                 try:
                     pipe = await self._open(key)
+                except (ServerRefused, InvalidOption) as error:
+                    self._give_up(node, error)
+                    return
                 except (ConnectionLost, OSError) as error:
                     lost = (
                         error if isinstance(error, ConnectionLost) else ConnectionLost(url=self._server.url, why=error)
@@ -179,7 +182,7 @@ class LoopLine:
         _, pipe = await self._loop.create_connection(lambda: _Pipe(self, self._loop), sock=sock)
         return pipe
 
-    def _give_up(self, node: str, lost: ConnectionLost) -> None:
+    def _give_up(self, node: str, lost: TubesError) -> None:
         for one in self._backlog.pop(node, []):
             self._resolve(one, lost)
 
@@ -218,7 +221,7 @@ class LoopLine:
         if one.future.done():
             if one.call.orphaned is not None and not isinstance(reply, Exception):
                 one.call.orphaned(reply)
-        elif isinstance(reply, ConnectionLost):
+        elif isinstance(reply, TubesError):
             one.future.set_exception(reply)
         else:
             one.future.set_result(reply)

@@ -52,6 +52,13 @@ def script(verb: str, driver: Driver | None = None) -> Script:
 
 
 @cache
+def trial(rank_lua: str) -> Script:
+    """A script that ranks some task, to see whether the expression runs at all."""
+    raw = f"local id, pri, created = 1, 1, 1 return tostring(({rank_lua}) + 0)".encode()
+    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode())
+
+
+@cache
 def _read(name: str) -> str:
     return (_LUA / f"{name}.lua").read_text()
 

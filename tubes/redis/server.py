@@ -11,13 +11,15 @@ import redis
 import redis.cluster as redis_cluster
 import redis.sentinel as redis_sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisClusterException
+from redis.exceptions import AuthorizationError, RedisClusterException
 from redis.retry import Retry
 
-from tubes.errors import ConnectionLost, InvalidOption
+from tubes.errors import ConnectionLost, InvalidOption, ServerRefused
 
 _sentinels: Final[Any] = redis_sentinel
 _clusters: Final[Any] = redis_cluster
+# Of these a second try gets no other answer.
+_REFUSALS: Final = (redis.AuthenticationError, AuthorizationError, redis.ResponseError)
 
 #: URLs of these schemes lead here.
 SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
@@ -128,11 +130,21 @@ def _connected(pool: Any, url: str) -> Any:
     Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
     """
     try:
-        connection: Any = pool.connection_class(**{**pool.connection_kwargs, **_settings()})
+        connection: Any = pool.connection_class(**{**_plain(pool.connection_kwargs), **_settings()})
         connection.connect()
+    except _REFUSALS as error:
+        raise ServerRefused(url=url, why=error) from error
     except (redis.RedisError, OSError) as error:
         raise ConnectionLost(url=url, why=error) from error
+    except TypeError as error:
+        rule = f"has a setting that redis-py does not know: {error}"
+        raise InvalidOption(option="url", value=url, rule=rule) from error
     return connection
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """A pool's settings without what only its own connections have: notifications of maintenance, which need RESP 3."""
+    return {name: value for name, value in settings.items() if not name.startswith(("maint_notifications", "orig_"))}
 
 
 def _untyped(thing: Any) -> Any:
@@ -166,7 +178,7 @@ def locate(place: Any) -> tuple[Server, str]:
         ), ""
     if isinstance(place, redis.Redis):
         pool: Any = _untyped(place).connection_pool
-        return _Pooled(_name_of(pool), _copy_of(pool), place), ""
+        return _Pooled(_name_of(pool), pool, place), ""
     url = str(_untyped(place))
     parts = urlsplit(url)
     query = parse_qs(parts.query, keep_blank_values=True)
@@ -187,14 +199,6 @@ def _name_of(pool: Any) -> str:
     if "path" in known:
         return f"unix://{known['path']}"
     return f"redis://{known.get('host', 'sentinel')}:{known.get('port', 6379)}/{known.get('db', 0)}"
-
-
-def _copy_of(pool: Any) -> Any:
-    """A pool that connects as the given one does, but with our settings."""
-    kwargs: dict[str, Any] = {**pool.connection_kwargs, **_settings()}
-    if hasattr(pool, "sentinel_manager"):
-        return _sentinels.SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **kwargs)
-    return redis.ConnectionPool(connection_class=pool.connection_class, **kwargs)
 
 
 def _hosts(netloc: str, port: int) -> list[tuple[str, int]]:

@@ -26,7 +26,7 @@ from tubes.redis.line import ThreadLine
 from tubes.redis.looplines import LoopLine, ThreadedLine
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
-from tubes.redis.scripts import script
+from tubes.redis.scripts import script, trial
 from tubes.redis.store import describe, describe_options, open_store
 from tubes.redis.wire import ErrorReply, error_of, hiredis
 
@@ -117,7 +117,13 @@ class Member:
         registry.admit(driver)
         if driver.rank is not None and driver.rank_lua is None:
             rule = "needs rank_lua, the same order as a Lua expression, to run on Redis"
-            raise InvalidOption(option="driver", value=driver, rule=rule)
+            raise InvalidOption(option="driver", value=driver.name, rule=rule)
+        if driver.rank_lua is not None:
+            reply = yield Call(trial(driver.rank_lua), self.store.key(name), ())
+            if isinstance(reply, ErrorReply):
+                raise InvalidOption(
+                    option="rank_lua", value=driver.rank_lua, rule=f"does not run on the server: {reply}"
+                )
         checked = driver.check_tube(options)
         yield from self._names("add", name)
         mode = "same" if if_not_exists else "new"

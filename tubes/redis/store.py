@@ -78,7 +78,9 @@ class RedisStore:
         with self._lock:
             self.members.add(member)
             if self._beating is None and not self.manual:
-                self._beating = threading.Thread(target=self._beat, name="tubes-leases", daemon=True)
+                self._beating = threading.Thread(
+                    target=self._beat, args=(member.awaited,), name="tubes-leases", daemon=True
+                )
                 self._beating.start()
 
     def leave(self) -> None:
@@ -153,13 +155,17 @@ class RedisStore:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked."""
+    def _beat(self, meets: bool) -> None:
+        """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked.
+
+        `meets`: look at the server first; for asyncio, which connects without a word.
+        """
         line = ThreadLine(self.server, "b")
-        try:  # asyncio connects without a word; what the server's clock says must be known all the same.
-            self.meet()
-        except Exception as error:
-            self._warn("%s could not be looked at: %s", self.url, error)
+        if meets:
+            try:
+                self.meet()
+            except Exception as error:
+                self._warn("%s could not be looked at: %s", self.url, error)
         while not self._stop.wait(self.lease / 3):
             try:
                 self._beat_once(line)
@@ -257,8 +263,10 @@ class RedisStore:
             if describe(known) == told:
                 return known
         except DriverNotFound:
-            if about["rank_lua"] is not None:
-                raise
+            known = None
+        if about["rank_lua"] is not None:
+            other = "" if known is None else "another one of this name, and "
+            raise DriverNotFound(name=about["name"], known=f"{other}none that ranks as the tube's: register it first")
         return Driver(
             about["name"],
             options=about["options"],

@@ -1,0 +1,109 @@
+"""Where a server is: URLs, clients, and what is refused there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+import redis
+
+import tubes
+from tubes import DriverNotFound, InvalidOption, ServerRefused
+from tubes.testing import LocalServer
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server on a port of loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number: int = free.getsockname()[1]
+    with LocalServer(port=number):
+        yield number
+
+
+def test_a_client_over_tcp_shows_where_the_server_is(port: int) -> None:
+    with redis.Redis(host="127.0.0.1", port=port) as client, tubes.connect(client) as queue:
+        tube = queue.create_tube(uuid4().hex)
+        tube.put({"a": 1})
+        task = tube.take(0)
+        assert task is not None
+        assert task.data == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:wrong@127.0.0.1:{port}", "redis://127.0.0.1:{port}/9999", "redis://who:ever@127.0.0.1:{port}"]
+)
+def test_what_the_server_refuses_is_said_at_once(port: int, url: str) -> None:
+    with pytest.raises(ServerRefused):
+        tubes.connect(url.format(port=port))
+
+    async def first_call() -> None:
+        async with tubes.aio.connect(url.format(port=port)) as queue:
+            await queue.tubes()
+
+    with pytest.raises(ServerRefused):
+        asyncio.run(first_call())
+
+
+def test_a_setting_that_nobody_knows_is_refused(port: int) -> None:
+    with pytest.raises(InvalidOption):
+        tubes.connect(f"redis://127.0.0.1:{port}?foo=1")
+
+
+@pytest.mark.parametrize("rank_lua", ["pri +", "foo", "nil"])
+def test_an_order_that_does_not_run_on_the_server_is_refused_by_create_tube(url: str, rank_lua: str) -> None:
+    driver = tubes.Driver("broken", options={"pri"}, rank=lambda task: task.pri, rank_lua=rank_lua)
+    with tubes.connect(url) as queue:
+        with pytest.raises(InvalidOption):
+            queue.create_tube("t", driver)
+        assert queue.tubes() == []
+
+
+def test_a_tube_whose_order_nobody_here_knows_is_refused(url: str) -> None:
+    ranked = tubes.Driver("mine", options={"pri"}, rank=lambda task: -task.pri, rank_lua="-pri")
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31) as other:
+        queue.create_tube("t", ranked)
+        with pytest.raises(DriverNotFound):
+            other.tube("t")
+        other.register_driver(tubes.Driver("mine", options={"pri"}, order="-id"))
+        with pytest.raises(DriverNotFound):
+            other.tube("t")
+
+
+def test_a_utube_may_have_an_empty_name(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "utube")
+        for utube in ("", "", None, None):
+            tube.put(utube, utube=utube)
+        taken = [task.data for task in iter(lambda: tube.take(0), None)]
+        assert taken == ["", None]
+        tube.release_all()
+        for _ in range(4):
+            task = tube.take(0)
+            assert task is not None
+            task.ack()
+
+
+def test_many_asyncio_workers_on_one_tube_do_not_get_in_each_others_way(url: str) -> None:
+    async def main() -> int:
+        done = 0
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t")
+
+            async def work() -> None:
+                nonlocal done
+                async for _ in tube:
+                    done += 1
+                    if done == 400:
+                        await queue.close()
+
+            workers = [asyncio.create_task(work()) for _ in range(100)]
+            await asyncio.gather(*(tube.put(number) for number in range(400)))
+            await asyncio.wait_for(asyncio.gather(*workers), 30)
+        return done
+
+    assert asyncio.run(main()) >= 400
