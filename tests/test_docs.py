@@ -85,7 +85,7 @@ def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer
         for number in range(4):
             tube.put(number, lane=str(number), ttl=60, delay=number // 3)
         putting = pool.submit(tube.put, 4, timeout=9)
-        while tube.statistics().waiting == 0:
+        while not client.hexists("tubes:{all}", "filling"):
             time.sleep(0.01)
         tube.take(timeout=0).ack()  # type: ignore[union-attr]
         assert putting.result() is not None

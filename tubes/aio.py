@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
@@ -27,9 +27,12 @@ from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
 from tubes.waiters import LoopWaiter
 
+if TYPE_CHECKING:
+    import redis
+
 
 def connect(
-    url: str = "memory://",
+    url: str | redis.Redis | redis.RedisCluster = "memory://",
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,

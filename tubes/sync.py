@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
@@ -19,9 +19,12 @@ from tubes.statistics import Statistics
 from tubes.task import SETTLED, Task, log_lost
 from tubes.waiters import ThreadWaiter
 
+if TYPE_CHECKING:
+    import redis
+
 
 def connect(
-    url: str = "memory://",
+    url: str | redis.Redis | redis.RedisCluster = "memory://",
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,

@@ -118,7 +118,7 @@ def test_a_session_that_opens_a_tube_after_its_lease_is_known_by_its_new_number(
 def test_a_client_is_kept_for_as_long_as_its_store(valkey: LocalServer) -> None:
     client = valkey.client()
     alive = weakref.ref(client)
-    with tubes.connect(client) as queue:  # type: ignore[arg-type]
+    with tubes.connect(client) as queue:
         del client
         gc.collect()
         assert alive() is not None
