@@ -12,6 +12,7 @@ import redis
 
 import tubes
 from tubes import DriverNotFound, InvalidOption, ServerRefused
+from tubes.drivers import Ranked
 from tubes.testing import LocalServer
 
 
@@ -107,3 +108,51 @@ def test_many_asyncio_workers_on_one_tube_do_not_get_in_each_others_way(url: str
         return done
 
     assert asyncio.run(main()) >= 400
+
+
+def test_an_order_that_fails_for_one_task_refuses_it_whole(url: str) -> None:
+    def picky(task: Ranked) -> float:
+        return task.pri
+
+    driver = tubes.Driver("picky", options={"pri"}, rank=picky, rank_lua="pri > 3 and 'x' or 1")
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        tube.put("good", pri=1)
+        with pytest.raises(ServerRefused):
+            tube.put("bad", pri=9)
+        assert tube.statistics().tasks["total"] == 1
+        assert tube.put("good too", pri=1).id == 1
+
+
+def test_a_take_that_is_cancelled_when_its_reply_is_there_loses_nothing(url: str) -> None:
+    async def main() -> tuple[int, int]:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t")
+            for number in range(300):
+                await tube.put(number)
+            acked = 0
+
+            async def work(number: int) -> None:
+                nonlocal acked
+                while True:
+                    call = asyncio.ensure_future(tube.take(0))
+                    for _ in range(number % 7):
+                        await asyncio.sleep(0)
+                    call.cancel()
+                    try:
+                        task = await call
+                    except asyncio.CancelledError:
+                        await asyncio.sleep(0.001)
+                        task = await tube.take(0.2)
+                    if task is None:
+                        return
+                    await task.ack()
+                    acked += 1
+
+            await asyncio.gather(*(work(number) for number in range(20)))
+            await asyncio.sleep(0.1)
+            return acked, (await tube.statistics()).tasks["taken"]
+
+    acked, taken = asyncio.run(main())
+    assert taken == 0
+    assert acked > 200

@@ -31,9 +31,11 @@ def _rest() -> object:
 class ThreadLine:
     """The calls of one connection, for threads: one at a time."""
 
-    def __init__(self, server: Server, slot: int | str = 0) -> None:
+    def __init__(self, server: Server, slot: int | str = 0, patience: float | None = None) -> None:
         self._server: Final = server
         self.slot: Final = slot
+        # So many seconds instead of the usual ones, also to connect.
+        self._patience: Final = patience
         self._lock: Final = threading.Lock()
         self._wires: Final[dict[str, Wire]] = {}
         # Where there is one server, its connection.
@@ -62,15 +64,12 @@ class ThreadLine:
             time.sleep(Rest.SECONDS)
         return not self._lock.locked()
 
-    def call(self, call: Call, patience: float | None = None) -> Any:
-        """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds.
-
-        `patience`: so many seconds instead, also for a server that does not answer.
-        """
+    def call(self, call: Call) -> Any:
+        """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
         with self._lock:
             call.begin(self.slot)
             try:
-                return self._until_answered(call.pack(moving=self._server.moving), call.key, call, patience=patience)
+                return self._until_answered(call.pack(moving=self._server.moving), call.key, call)
             except ConnectionLost:
                 raise
             except BaseException:
@@ -112,22 +111,12 @@ class ThreadLine:
         with self._lock:
             return self._until_answered(pack(*words), key, once=once)
 
-    def _until_answered(
-        self,
-        packed: bytes,
-        key: str,
-        call: Call | None = None,
-        *,
-        once: bool = False,
-        patience: float | None = None,
-    ) -> Any:
-        until = time.monotonic() + (0 if once else calls.PATIENCE if patience is None else patience)
+    def _until_answered(self, packed: bytes, key: str, call: Call | None = None, *, once: bool = False) -> Any:
+        until = time.monotonic() + (0 if once else self._patience or calls.PATIENCE)
         tries = 0
         while True:
             try:
                 wire = self._wire(key)
-                if patience is not None:
-                    wire.wait(patience)
                 reply = wire.call(packed)
                 if reply.__class__ is not ErrorReply:
                     return reply
@@ -156,7 +145,7 @@ class ThreadLine:
         node = self._server.node(key)
         wire = self._wires.get(node)
         if wire is None:
-            wire = self._wires[node] = Wire(self._server, key)
+            wire = self._wires[node] = Wire(self._server, key, self._patience)
             if not node:
                 self._only = wire
         return wire

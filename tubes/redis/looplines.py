@@ -104,7 +104,7 @@ class LoopLine:
             call = next(flow)
             while True:
                 try:
-                    reply = await (self.submit(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
+                    reply = await (self._ask(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
                 except BaseException as error:
                     call = flow.throw(error)
                 else:
@@ -112,6 +112,16 @@ class LoopLine:
         except StopIteration as end:
             answer: T = end.value
             return answer
+
+    async def _ask(self, call: Call) -> Any:
+        future = self.submit(call)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The reply may have come a moment before: then it is dropped here, and not where replies come in.
+            if call.orphaned is not None and not future.cancelled() and future.exception() is None:
+                call.orphaned(future.result())
+            raise
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
         """Send a call; its reply, or `ConnectionLost`, is the future's."""

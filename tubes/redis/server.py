@@ -47,8 +47,8 @@ class Server(Protocol):
     #: Whether keys may move to another server while they are used.
     moving: bool
 
-    def connect(self, key: str) -> Any:
-        """A new connection, connected, to the server that has this key."""
+    def connect(self, key: str, patience: float | None = None) -> Any:
+        """A new connection, connected, to the server that has this key; within so many seconds, if they are given."""
         ...
 
     def moved(self) -> None:
@@ -72,8 +72,8 @@ class _Pooled:
         self._client: Final = client
         self.secure = _is_secure(pool)
 
-    def connect(self, key: str) -> Any:
-        return _connected(self._pool, self.url)
+    def connect(self, key: str, patience: float | None = None) -> Any:
+        return _connected(self._pool, self.url, patience)
 
     def moved(self) -> None: ...
 
@@ -104,9 +104,9 @@ class _Cluster:
             self._client = None
             raise ConnectionLost(url=self.url, why=error) from error
 
-    def connect(self, key: str) -> Any:
+    def connect(self, key: str, patience: float | None = None) -> Any:
         client, node = self._find(key)
-        return _connected(client.get_redis_connection(node).connection_pool, self.url)
+        return _connected(client.get_redis_connection(node).connection_pool, self.url, patience)
 
     def moved(self) -> None:
         client = self._client
@@ -124,13 +124,16 @@ class _Cluster:
         return name
 
 
-def _connected(pool: Any, url: str) -> Any:
+def _connected(pool: Any, url: str, patience: float | None) -> Any:
     """A connection as the pool makes them, but with our settings, and not one of the pool's: it counts its own.
 
     Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
     """
     try:
-        connection: Any = pool.connection_class(**{**_plain(pool.connection_kwargs), **_settings()})
+        settings = {**_plain(pool.connection_kwargs), **_settings()}
+        if patience is not None:
+            settings |= {"socket_connect_timeout": patience, "socket_timeout": patience}
+        connection: Any = pool.connection_class(**settings)
         connection.connect()
     except _REFUSALS as error:
         raise ServerRefused(url=url, why=error) from error

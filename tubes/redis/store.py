@@ -160,7 +160,8 @@ class RedisStore:
 
         `meets`: look at the server first; for asyncio, which connects without a word.
         """
-        line = ThreadLine(self.server, "b")
+        # A server that is down must not keep the sessions elsewhere waiting until their leases are over.
+        line = ThreadLine(self.server, "b", patience=min(self.lease / 12, 5.0))
         if meets:
             try:
                 self.meet()
@@ -188,7 +189,7 @@ class RedisStore:
                 # One node that does not answer must not cost the sessions on the others their leases.
                 if node in lost:
                     continue
-                reply = line.call(call, patience=self.lease / 12)
+                reply = line.call(call)
             except ConnectionLost as error:
                 lost.add(node)
                 self._warn("sessions could not be renewed: %s", error)

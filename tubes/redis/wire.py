@@ -57,12 +57,12 @@ def pack(*words: Any) -> bytes:
 class Wire:
     """A socket that redis-py connected; hiredis parses, where it is installed."""
 
-    def __init__(self, server: Server, key: str) -> None:
+    def __init__(self, server: Server, key: str, patience: float | None = None) -> None:
         self.url: Final = server.url
-        self._connection: Final[Any] = server.connect(key)
+        self._connection: Final[Any] = server.connect(key, patience)
         self._sock: Final[socket.socket] = self._connection._sock
         self._plain: Final = hiredis is not None and not isinstance(self._sock, ssl.SSLSocket)
-        self.wait(ANSWER_TIMEOUT)
+        self.wait(patience or ANSWER_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
 
     def call(self, packed: bytes) -> Any:

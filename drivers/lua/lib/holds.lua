@@ -1,15 +1,16 @@
 -- What a session leaves when it ends.
 
--- Release what it holds, in the order of the ids, up to `limit` tasks; answers how many it held.
+-- Release what it holds, up to `limit` tasks, in the order of their ids; answers how many it held.
 local function release_of(session, limit)
   local first = session * TURNS
-  local ids = call('ZRANGEBYSCORE', M .. ':taken', first, first + TURNS - 1)
+  local all = call('ZCOUNT', M .. ':taken', first, first + TURNS - 1)
+  local ids = call('ZRANGEBYSCORE', M .. ':taken', first, first + TURNS - 1, 'LIMIT', 0, limit)
   table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
-  for n = 1, math.min(#ids, limit) do
+  for n = 1, #ids do
     local task, due = find(ids[n])
 --#move release t
   end
-  return #ids
+  return all
 end
 
 -- Forget sessions by their tokens, their callers' last answers, and processes that have not waited for long.

@@ -22,3 +22,7 @@ call('UNLINK', M)
 -- A marker for every other process that waits: it finds no tube.
 for n = 1, others do call('ZADD', M .. ':marker', 0, n) end
 if others > 0 then call('PEXPIRE', M .. ':marker', 1000) end
+--#if CAPACITY
+for n = 1, others do call('ZADD', M .. ':room', 0, n) end
+if others > 0 then call('PEXPIRE', M .. ':room', 1000) end
+--#end

@@ -25,6 +25,10 @@ local task = {
   -- The flags say whether it has a lane: one may be called ''.
   pri = tonumber(ARGV[10]), lane = string.byte(ARGV[6]) % 128 >= 64 and ARGV[11],
 }
+--#if RANK
+-- An order that fails for this task fails before anything is written.
+place(task)
+--#end
 note('next', id + 1)
 --#if TIMED
 if ARGV[9] ~= '' then
