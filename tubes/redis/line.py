@@ -128,7 +128,9 @@ class ThreadLine:
                 self._forget_wires()
                 lost = ConnectionLost(url=self._server.url, why=reply)
             except ConnectionLost as error:
-                self._server.moved()
+                # Looking again who has what may take long where a server hangs: no work for a line that has no time.
+                if self._patience is None:
+                    self._server.moved()
                 self._forget_wires()
                 lost = error
             if time.monotonic() > until or self._closed:
