@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import redis
 
@@ -90,18 +91,24 @@ class LocalServer:
         watch = ["/bin/sh", "-c", f"trap '' INT TERM; cat; kill -9 {self._process.pid} 2>/dev/null"]
         self._reaper = subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         patience = time.monotonic() + _PATIENCE
-        client: Any = self.client()
-        while True:
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > patience:
+                why = (self.folder / "log").read_text(errors="replace").strip()[-500:]
+                self.kill()
+                raise ServerRefused(url=self.url, why=f"it did not start: {why}")
+            time.sleep(0.005)
+
+    def _answers(self) -> bool:
+        """Whether it has begun to serve; that it asks for a password is an answer too."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
             try:
-                client.ping()
-                client.close()
-                return
-            except redis.RedisError as error:
-                if self._process.poll() is not None or time.monotonic() > patience:
-                    why = (self.folder / "log").read_text(errors="replace").strip()[-500:] or error
-                    self.kill()
-                    raise ServerRefused(url=self.url, why=f"it did not start: {why}") from error
-                time.sleep(0.005)
+                probe.connect(str(self.socket))
+                probe.sendall(b"PING\r\n")
+                answer = probe.recv(64)
+            except OSError:
+                return False
+            return bool(answer) and not answer.startswith(b"-LOADING")
 
     def signal(self, number: int) -> None:
         """Send it a signal: SIGSTOP, SIGCONT."""
