@@ -332,7 +332,7 @@ def test_who_hears_of_nothing_for_long_misses_nothing(
 def test_a_verb_of_an_event_loop_gives_up_on_a_line_that_is_always_cut(
     through: str, proxy: Proxy, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.3)
+    monkeypatch.setattr(calls, "PATIENCE", 1.0)
 
     async def main() -> int:
         async with tubes.aio.connect(through) as queue:

@@ -185,7 +185,14 @@ class LoopLine:
             self._connecting.pop(node, None)
 
     async def _open(self, key: str) -> _Pipe:
-        connection: Any = await asyncio.to_thread(self._server.connect, key)
+        connecting = self._loop.run_in_executor(None, self._server.connect, key)
+        try:
+            connection: Any = await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # The loop ends meanwhile: what comes too late is not left open.
+            connecting.add_done_callback(
+                lambda done: done.cancelled() or done.exception() or done.result().disconnect()
+            )
+            raise
         sock = connection._sock.dup()
         connection._sock.close()
         sock.setblocking(False)
