@@ -5,7 +5,6 @@ python examples/fleet.py redis://localhost pages-1a2b3c4d reports-1a2b3c4d --wor
 
 import argparse
 import asyncio
-import signal
 import subprocess
 import sys
 import threading
@@ -26,13 +25,7 @@ def serving(url: str) -> Generator[str]:
     if url != "redis":
         yield url if url.startswith("memory:") else f"{url}{'&' if '?' in url else '?'}prefix=demo-{uuid4().hex[:8]}"
         return
-    # Ctrl-C in a terminal reaches all its processes, but the tasks that are released then need the server.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        server = tubes.testing.LocalServer()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    with server:
+    with tubes.testing.LocalServer() as server:
         yield server.url
 
 

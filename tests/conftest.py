@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
 import tubes
 from tubes.conformance.faces import AioFace, Face, SyncFace
+from tubes.testing import LocalServer
 
 
 @pytest.fixture
@@ -26,3 +28,16 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     made: Face = request.param()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[LocalServer]:
+    """A Valkey, from the wheel, that no test harms: one per test process."""
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(valkey: LocalServer) -> str:
+    """An empty key space of one's own."""
+    return f"{valkey.url}?prefix={uuid4().hex}"

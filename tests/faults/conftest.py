@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
@@ -13,24 +12,11 @@ from faults.ledger import Ledger
 from tubes.testing import LocalServer
 
 
-@pytest.fixture(scope="session")
-def valkey() -> Iterator[LocalServer]:
-    """A server that no scenario harms."""
-    with LocalServer() as server:
-        yield server
-
-
 @pytest.fixture
 def own() -> Iterator[LocalServer]:
     """A server of a scenario's own, to do with as it likes."""
     with LocalServer() as server:
         yield server
-
-
-@pytest.fixture
-def url(valkey: LocalServer) -> str:
-    """An empty key space of one's own."""
-    return f"{valkey.url}?prefix={uuid4().hex}"
 
 
 @pytest.fixture

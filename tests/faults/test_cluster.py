@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 import redis
+from on_server import OnServer
 
 import tubes
 from faults.cluster import Cluster
 from faults.test_servers import load
-from tubes.conformance import Face
 from tubes.conformance.bench import eventually
 from tubes.conformance.lanes import Lanes
 from tubes.conformance.ownership import Ownership
@@ -22,7 +22,6 @@ from tubes.conformance.sessions import Sessions
 
 if TYPE_CHECKING:
     from faults.ledger import Ledger
-    from tubes.testing import ManualClock
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +32,11 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _cluster(cluster: Cluster) -> None:
-    OnCluster.cluster = cluster
+    OnCluster.url = cluster.url
 
 
-class OnCluster(Ownership, Lanes, Sessions, Queues):
-    """A key space of its own for every test; tubes are on whichever node their names lead to."""
-
-    cluster: ClassVar[Cluster]
-
-    def connect(self, face: Face, clock: ManualClock) -> Any:
-        url = f"{self.cluster.url}?prefix={uuid4().hex}"
-        return face.connect(url, clock=clock, session_ttl=self.session_ttl)
+class OnCluster(OnServer, Ownership, Lanes, Sessions, Queues):
+    """Tubes are on whichever node their names lead to."""
 
 
 class TestFifoOnCluster(OnCluster):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
-from uuid import uuid4
 
 import pytest
+from on_server import OnServer
 
-from tubes.conformance import Contract, Face
+from tubes.conformance import Contract
 from tubes.testing import LocalServer, server_program
-
-if TYPE_CHECKING:
-    from tubes.testing import ManualClock
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -20,18 +16,12 @@ def _server() -> Iterator[None]:
     if server_program("redis") is None:
         pytest.skip("redis-server is not installed")
     with LocalServer("redis") as server:
-        OnRedis.server = server
+        OnRedis.url = server.url
         yield
 
 
-class OnRedis(Contract):
-    """A key space of its own for every test."""
-
-    server: ClassVar[LocalServer]
-
-    def connect(self, face: Face, clock: ManualClock) -> Any:
-        url = f"{self.server.url}?prefix={uuid4().hex}"
-        return face.connect(url, clock=clock, session_ttl=self.session_ttl)
+class OnRedis(OnServer, Contract):
+    """Redis, where it is installed."""
 
 
 class TestFifoOnRedis(OnRedis):

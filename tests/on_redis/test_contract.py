@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
 import pytest
+from on_server import OnServer
 
 from tubes import Driver
-from tubes.conformance import Contract, Face
+from tubes.conformance import Contract
 
 if TYPE_CHECKING:
     from tubes.drivers import Ranked
-    from tubes.testing import LocalServer, ManualClock
+    from tubes.testing import LocalServer
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _server(valkey: LocalServer) -> None:
-    OnValkey.server = valkey
+    OnValkey.url = valkey.url
 
 
-class OnValkey(Contract):
-    """A key space of its own for every test."""
-
-    server: ClassVar[LocalServer]
-
-    def connect(self, face: Face, clock: ManualClock) -> Any:
-        url = f"{self.server.url}?prefix={uuid4().hex}"
-        return face.connect(url, clock=clock, session_ttl=self.session_ttl)
+class OnValkey(OnServer, Contract):
+    """Valkey, from the wheel."""
 
 
 class TestFifo(OnValkey):

@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from tubes.drivers.options import micros
 from tubes.errors import ConnectionLost
 from tubes.listeners import tell
 from tubes.redis.wire import Wire, pack
@@ -52,8 +51,7 @@ class Ears:
                     target=self._hear, args=(self._stopped,), name="tubes-ears", daemon=True
                 )
                 self._thread.start()
-        span = "" if store.manual else micros("lease", store.lease)
-        soonest = yield from port.ask("listen", span)
+        soonest = yield from port.ask("listen", store.span())
         self._ports[port] = None
         if soonest:
             self._home.watch(soonest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
@@ -18,6 +19,28 @@ if TYPE_CHECKING:
     from tubes.redis.server import Server
 
 T = TypeVar("T")
+
+
+async def _run(flow: Flow[T], ask: Callable[[Call], Awaitable[Any]]) -> T:
+    """Run a verb, whose calls are made by `ask`."""
+    try:
+        call = next(flow)
+        while True:
+            try:
+                reply = await (ask(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
+            except BaseException as error:
+                call = flow.throw(error)
+            else:
+                call = flow.send(reply)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+
+
+def _orphan(call: Call, done: asyncio.Future[Any]) -> None:
+    """Nobody waits for this reply any more."""
+    if not done.cancelled() and done.exception() is None and call.orphaned is not None:
+        call.orphaned(done.result())
 
 
 class _Sent:
@@ -100,18 +123,7 @@ class LoopLine:
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a verb."""
-        try:
-            call = next(flow)
-            while True:
-                try:
-                    reply = await (self._ask(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
-                except BaseException as error:
-                    call = flow.throw(error)
-                else:
-                    call = flow.send(reply)
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
+        return await _run(flow, self._ask)
 
     async def _ask(self, call: Call) -> Any:
         future = self.submit(call)
@@ -119,8 +131,7 @@ class LoopLine:
             return await future
         except asyncio.CancelledError:
             # The reply may have come a moment before: then it is dropped here, and not where replies come in.
-            if call.orphaned is not None and not future.cancelled() and future.exception() is None:
-                call.orphaned(future.result())
+            _orphan(call, future)
             raise
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
@@ -292,20 +303,9 @@ class ThreadedLine:
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a verb."""
-        try:
-            call = next(flow)
-            while True:
-                try:
-                    reply = await (self._call(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
-                except BaseException as error:
-                    call = flow.throw(error)
-                else:
-                    call = flow.send(reply)
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
+        return await _run(flow, self._ask)
 
-    async def _call(self, call: Call) -> Any:
+    async def _ask(self, call: Call) -> Any:
         slot = self._slots.take()
         line = self._lines.get(slot)
         if line is None:
@@ -322,8 +322,3 @@ class ThreadedLine:
         """End the lines."""
         for line in self._lines.values():
             line.close()
-
-
-def _orphan(call: Call, done: asyncio.Future[Any]) -> None:
-    if not done.cancelled() and done.exception() is None and call.orphaned is not None:
-        call.orphaned(done.result())

@@ -167,7 +167,7 @@ class Port(Generic[F]):
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
         home = self.home
         id, attempts, _ = self._refer(task)
-        if home.takers:
+        if home.takers and self.serves:
             try:
                 yield from self._ack(task)
             except TaskNotTaken as lost:

@@ -68,14 +68,18 @@ class ThreadPort(AnyPort[F]):
         return _words(new.due, new.delayed, new.pri, new.lane, self._room, "", "")
 
     def _exchange(
-        self, verb: str, tail: bytes, args: tuple[Any, ...], orphaned: Callable[[Any], None] | None = None
+        self,
+        verb: str,
+        tail: bytes,
+        words: Callable[[], tuple[Any, ...]],
+        orphaned: Callable[[Any], None] | None = None,
     ) -> Any:
-        """The reply to a verb; `tail` is what its request says after the number, `args` the verb's own words."""
+        """The reply to a verb; `tail`: what its request says after the number, `words`: the verb's, to say again."""
 
         def again(number: int) -> Call:
             sent = self._line.slot, number
             known = script(verb, self.home.driver)
-            return Call(known, self.home.key, args, self._packed_for, orphaned=orphaned, sent=sent)
+            return Call(known, self.home.key, words(), self._packed_for, orphaned=orphaned, sent=sent)
 
         return self._line.exchange(self.home.key, self._heads[verb], tail, again)
 
@@ -91,8 +95,7 @@ class ThreadPort(AnyPort[F]):
         raw = encode(self.codec, data)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
-        words = self.put_words(new, raw, waits=False)
-        reply = self._exchange("put", tail, words)
+        reply = self._exchange("put", tail, lambda: self.put_words(new, raw, waits=False))
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
         if reply is None:
@@ -104,7 +107,7 @@ class ThreadPort(AnyPort[F]):
         if not self._is_plain():
             return super().take()
         tail = b"\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n"
-        reply = self._exchange("take", tail, ("", ""), self.untake)
+        reply = self._exchange("take", tail, lambda: ("", ""), self.untake)
         if reply.__class__ is int:
             return None
         if reply.__class__ is not list:
@@ -122,7 +125,7 @@ class ThreadPort(AnyPort[F]):
             return super().ack(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
-        reply = self._exchange("ack", tail, (id, turn, "1"))
+        reply = self._exchange("ack", tail, lambda: (id, turn, "1"))
         if reply.__class__ is not list:
             return super().ack(task)
         if reply[4]:
@@ -139,7 +142,7 @@ class ThreadPort(AnyPort[F]):
             return super().next(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
-        reply = self._exchange("next", tail, (id, turn), self.unnext)
+        reply = self._exchange("next", tail, lambda: (id, turn), self.unnext)
         if reply.__class__ is not list:
             return super().next(task)
         return self.show_next(task, reply[0], reply[1:])

@@ -1,4 +1,4 @@
-"""Tasks as the server stores them: `drivers/lua/task.lua` says how. This is the same in Python."""
+"""Tasks as the server stores them: `drivers/lua/lib/task.lua` says how. This is the same in Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _STATES: Final = {state.value.encode(): state for state in State}
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE = 4, 8, 16, 32, 64
-_PLAIN: Final = b"\0"
 
 
 class Stored:

@@ -32,7 +32,7 @@ _LIBRARY: Final = ("notes", "task", "order", "held", "ends", "holds")
 _PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there"})
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
-#: How many in one script; the score of a taken task in task.lua.
+#: The score of a taken task is the number of its session times this, plus its attempts.
 _TURNS: Final = 1 << 20
 
 

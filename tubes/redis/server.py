@@ -21,8 +21,6 @@ _clusters: Final[Any] = redis_cluster
 # Of these a second try gets no other answer.
 _REFUSALS: Final = (redis.AuthenticationError, AuthorizationError, redis.ResponseError)
 
-#: URLs of these schemes lead here.
-SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 #: Seconds that a server may take to accept a connection, and to answer.
 CONNECT_TIMEOUT: Final = 5.0
 ANSWER_TIMEOUT: Final = 10.0

@@ -48,14 +48,13 @@ class Member:
     tells its name: then it is written down, and others may join it.
     """
 
-    def __init__(self, store: RedisStore, lease: float, face: Face) -> None:
+    def __init__(self, store: RedisStore, face: Face) -> None:
         self.closed: Callable[[], TubesError] | None = None
         self.store: Final = store
         self.uuid = uuid4().hex
         self._face: Final = face
         #: Whether its verbs are to be awaited.
         self.awaited: Final = face.awaited
-        self._lease: Final = lease
         #: Its number among the callers of a shared session.
         self._caller = 0
         # Its name among them: who joins or leaves again because an answer was lost is counted once.
@@ -88,8 +87,8 @@ class Member:
     def sibling(self) -> Member:
         """Another connection to the same store, with a session of its own."""
         self.check()
-        self.store.users += 1
-        return type(self)(self.store, self._lease, self._face)
+        self.store.enter()
+        return type(self)(self.store, self._face)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""
@@ -199,7 +198,7 @@ class Member:
         maker: str = "",
     ) -> Flow[Any]:
         """Open a tube for this session."""
-        span = self.store.span(self._lease)
+        span = self.store.span()
         args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker)
         reply = yield Call(script("open"), key, args, parts=("leases",))
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
@@ -253,8 +252,8 @@ class Member:
     def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[Any]:
         """Change what is written down of a shared session."""
         key = f"{self.store.prefix}:session:{uuid or self.uuid}"
-        span = self.store.span(self._lease)
-        args = (what, span, self.store.now(), tube, micros("session_ttl", self._lease), self._name)
+        span = self.store.span()
+        args = (what, span, self.store.now(), tube, micros("session_ttl", self.store.lease), self._name)
         reply = yield Call(script("session"), key, args)
         return self._sane(reply)
 
@@ -318,7 +317,7 @@ class Member:
                     reply = yield from self._open(key, "any", uuid=uuid)
                     if not isinstance(reply, ErrorReply):
                         open_in[key] = (reply[2], reply[3].decode(), 0)
-        span: int | str = micros("session_ttl", self._lease) if how == "lose" else ""
+        span: int | str = micros("session_ttl", self.store.lease) if how == "lose" else ""
         idle = {port.home.key for port in self._ports.values() if port.home.waits_for_nobody()}
         drivers = {port.home.key: port.home.driver for port in self._ports.values()}
         for key, session in open_in.items():
@@ -390,8 +389,8 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
     """A connection to the server of this URL or client; for threads it is tried out at once."""
     store = open_store(url, clock, codec, session_ttl)
     if face.awaited:
-        return LoopMember(store, session_ttl, face)
-    member = ThreadMember(store, session_ttl, face)
+        return LoopMember(store, face)
+    member = ThreadMember(store, face)
     try:
         store.meet()
     except BaseException:
@@ -403,9 +402,9 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
 class ThreadMember(Member):
     """For threads: its verbs answer when they are done."""
 
-    def __init__(self, store: RedisStore, lease: float, face: Face) -> None:
+    def __init__(self, store: RedisStore, face: Face) -> None:
         self.line: Final = ThreadLine(store.server)
-        super().__init__(store, lease, face)
+        super().__init__(store, face)
 
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
@@ -425,10 +424,10 @@ class ThreadMember(Member):
 class LoopMember(Member):
     """For asyncio: its verbs are awaited. Each event loop has a line of its own."""
 
-    def __init__(self, store: RedisStore, lease: float, face: Face) -> None:
+    def __init__(self, store: RedisStore, face: Face) -> None:
         self._lines: Final[dict[asyncio.AbstractEventLoop, LoopLine | ThreadedLine]] = {}
         self._slots: Final = Slots()
-        super().__init__(store, lease, face)
+        super().__init__(store, face)
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         if self._pid != os.getpid():

@@ -20,7 +20,7 @@ from tubes.codecs import find as find_codec
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
-from tubes.errors import ConnectionLost, DriverNotFound, TubesError
+from tubes.errors import ConnectionLost, DriverNotFound, QueueClosed, TubesError
 from tubes.redis.calls import Call, Flow
 from tubes.redis.home import Home
 from tubes.redis.line import ThreadLine
@@ -58,13 +58,11 @@ class RedisStore:
         self.members: Final[WeakSet[Member]] = WeakSet()
         self._homes: Final[dict[str, Home]] = {}
         self._lock: Final = threading.RLock()
-        #: How many connections it has.
-        self.users = 0
+        self._users = 0
         self._ahead = 0
         self._timed = False
         self._met = False
         self._meeting: Final = threading.Lock()
-        self._pid: Final = os.getpid()
         self._line: Final = ThreadLine(server, "s")
         self._inbox: Final[SimpleQueue[Callable[[], Any] | None]] = SimpleQueue()
         self._helper: threading.Thread | None = None
@@ -73,8 +71,15 @@ class RedisStore:
 
     # -- the life of a store -------------------------------------------------------------------------------------------
 
+    def enter(self) -> None:
+        """One connection more: from now on it stays. Raises `QueueClosed` if the last one has taken it along."""
+        with _opening:
+            if self.closed:
+                raise QueueClosed(why="close() was called")
+            self._users += 1
+
     def join(self, member: Member) -> None:
-        """A connection that it was opened for."""
+        """A connection that has entered."""
         with self._lock:
             self.members.add(member)
             if self._beating is None and not self.manual:
@@ -86,8 +91,8 @@ class RedisStore:
     def leave(self) -> None:
         """One connection less; the last one takes the threads along."""
         with _opening, self._lock:
-            self.users -= 1
-            if self.users:
+            self._users -= 1
+            if self._users:
                 return
             _stores.pop(self._key, None)
             self.closed = True
@@ -104,9 +109,9 @@ class RedisStore:
         """The time that scripts are told: none, since servers know it, unless it is in a test's hands."""
         return self.clock.micros() if self.manual else ""
 
-    def span(self, seconds: float) -> int | str:
-        """A lease as scripts are told it."""
-        return "" if self.manual else micros("session_ttl", seconds)
+    def span(self) -> int | str:
+        """The lease as scripts are told it."""
+        return "" if self.manual else micros("session_ttl", self.lease)
 
     def local_micros(self, moment: int) -> int:
         """The server's time in this process's."""
@@ -325,8 +330,8 @@ def open_store(url: Any, clock: Clock | None, codec: str | Codec | None, lease: 
         if store is None:
             server, prefix = locate(url)
             store = _stores[key] = RedisStore(key, server, prefix, clock, found, lease)
-        # Under the lock: the last of the others may be about to take it along.
-        store.users += 1
+        # Before anybody else may leave: the last one takes it along.
+        store.enter()
         return store
 
 

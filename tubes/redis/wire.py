@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 
 from tubes.errors import ConnectionLost, ServerFull, ServerRefused, TubesError
+from tubes.redis.server import ANSWER_TIMEOUT
 
 if TYPE_CHECKING:
     from tubes.redis.server import Server
@@ -26,8 +27,6 @@ _connections: Final[Any] = redis.Connection
 _packer: Final = _connections()
 
 _CHUNK: Final = 65536
-#: Seconds that a server may take to answer.
-ANSWER_TIMEOUT: Final = 10.0
 
 
 class ErrorReply(Exception):
@@ -79,20 +78,23 @@ class Wire:
 
     def receive(self) -> Any:
         """The next reply."""
-        reader = self._reader
         try:
-            if reader is None:
-                try:
-                    return self._connection.read_response(disable_decoding=True)
-                except redis.ResponseError as error:
-                    return ErrorReply(_code_of(error) + str(error))
-            while (reply := reader.gets()) is False:
-                chunk = self._sock.recv(_CHUNK)
-                if not chunk:
-                    raise ConnectionResetError("the server closed the connection")
-                reader.feed(chunk)
+            return self._read()
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
+
+    def _read(self) -> Any:
+        reader = self._reader
+        if reader is None:
+            try:
+                return self._connection.read_response(disable_decoding=True)
+            except redis.ResponseError as error:
+                return ErrorReply(_code_of(error) + str(error))
+        while (reply := reader.gets()) is False:
+            chunk = self._sock.recv(_CHUNK)
+            if not chunk:
+                raise ConnectionResetError("the server closed the connection")
+            reader.feed(chunk)
         return reply
 
     def wait(self, seconds: float) -> None:
@@ -108,21 +110,15 @@ class Wire:
 
     def hear(self, seconds: float) -> Any:
         """The next message; None after so many seconds of silence."""
-        reader = self._reader
         try:
-            if reader is None:
-                return self.receive() if self._connection.can_read(seconds) else None
+            if self._reader is None and not self._connection.can_read(seconds):
+                return None
             self.wait(seconds)
-            while (message := reader.gets()) is False:
-                chunk = self._sock.recv(_CHUNK)
-                if not chunk:
-                    raise ConnectionResetError("the server closed the connection")
-                reader.feed(chunk)
+            return self._read()
         except (TimeoutError, BlockingIOError):
             return None
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
-        return message
 
     def hang_up(self) -> None:
         """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
