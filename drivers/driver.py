@@ -72,8 +72,8 @@ class Ranked(Protocol):
 class Driver:
     """How the tasks of a tube behave. Two drivers with equal fields are the same driver.
 
-    `options`: what `put` takes: any of `ttl ttr delay pri timeout capacity` (the last one belongs to the tube, see
-    `create_tube`) and the name of the lane.
+    `options`: what `put` takes: any of `ttl ttr delay pri` and the name of the lane. What belongs to no driver in
+    particular, as `key`, `max_attempts` or a tube's `capacity`, every driver knows.
     `order`: which ready task comes first: `id` (oldest), `-id` (newest), `pri` (smallest number), `-pri`; after a
     priority `,id` (the default) or `,-id` says what comes first among equals.
     `lane`: the option that names a task's lane; of one lane at most one task is taken at a time.
@@ -124,10 +124,15 @@ class Driver:
             raise InvalidOption(option="rank_lua", value=rank_lua, rule="must be a Lua expression, a string")
         if rank_lua is not None and rank is None:
             raise InvalidOption(option="rank_lua", value=rank_lua, rule="needs its Python half, rank")
-        of_tasks = {option: check for option, check in known.OF_TASKS.items() if option in wanted}
+        accepted = wanted | known.ANYWHERE
+        if "delay" in wanted:
+            accepted |= known.WITH_DELAY
+        if lane is not None:
+            accepted |= known.WITH_LANE
+        of_tasks = {option: check for option, check in known.OF_TASKS.items() if option in accepted}
         if lane is not None:
             of_tasks[lane] = known.lane
-        of_tubes = {option: check for option, check in known.OF_TUBES.items() if option in wanted}
+        of_tubes = {option: check for option, check in known.OF_TUBES.items() if option in accepted}
         signs = _ORDERS[order]
         values = (name, wanted, order, lane, ttl_spares_taken, rank, rank_lua, signs, of_tasks, of_tubes)
         for slot, value in zip(self.__slots__, values, strict=True):

@@ -209,7 +209,7 @@ class Engine:
         entry.data = data
         entry.created = now
         entry.pri = entry.line = entry.attempts = entry.turn = 0
-        entry.state = entry.utube = entry.lane = entry.hold = entry.index = None
+        entry.state = entry.utube = entry.lane = entry.hold = entry.index = entry.more = None
         delay = 0
         if self.timed:
             entry.ttl = entry.ttr = None

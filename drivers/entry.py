@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tubes.drivers.moves import State
 
 if TYPE_CHECKING:
     from tubes.drivers.lanes import Lane
     from tubes.drivers.ready import Ready
+
+
+class More(NamedTuple):
+    """What few tasks have. It is replaced, never changed: snapshots share it."""
+
+    key: str | None = None
+    #: For how many microseconds the key is remembered after the task is gone.
+    key_ttl: int = 0
+    #: How often the task may be taken; 0: any number of times.
+    max_attempts: int = 0
+    #: Why it is buried.
+    reason: str | None = None
+    #: Whether a put found it by its key, and added nothing.
+    kept: bool = False
+
+
+NOTHING_MORE = More()
 
 
 class Hold(dict[int, "Entry"]):
@@ -31,6 +48,7 @@ class Entry:
         "index",  # the Ready that it counts in
         "lane",
         "line",  # the line of a Ready where tasks come in the order of their rank
+        "more",  # what few tasks have; None: nothing
         "pri",
         "queued",  # the earliest moment at which the timers look at it
         "rank",  # its place: smaller comes first
@@ -55,6 +73,7 @@ class Entry:
     lane: Lane | None
     hold: Hold | None
     index: Ready | None
+    more: More | None
     # These are there only where the driver knows any of ttl, ttr and delay.
     ttl: int | None
     ttr: int | None

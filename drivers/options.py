@@ -16,6 +16,7 @@ SECOND: Final = 1_000_000
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
 MAX_PRI: Final = 2**32 - 1
 MAX_COUNT: Final = 2**53 - 1
+MAX_ATTEMPTS: Final = 2**20 - 2
 #: The lane of the tasks that were put without one; the original calls it so too.
 NO_LANE: Final = "nil"
 
@@ -42,6 +43,51 @@ def whole(option: str, value: Any, most: int = MAX_COUNT) -> int:
     if not 0 <= value <= most:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {most}")
     return value
+
+
+def positive(option: str, value: Any) -> int:
+    """A whole number from 1."""
+    if whole(option, value) == 0:
+        raise InvalidOption(option=option, value=value, rule="must be at least 1")
+    return int(value)
+
+
+def attempts(option: str, value: Any) -> int:
+    """How often a task may be taken."""
+    if whole(option, value, MAX_ATTEMPTS) == 0:
+        raise InvalidOption(option=option, value=value, rule="must be at least 1")
+    return int(value)
+
+
+def fraction(option: str, value: Any) -> float:
+    """A number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InvalidOption(option=option, value=value, rule="must be a number from 0 to 1")
+    return float(value)
+
+
+def text(option: str, value: Any) -> str:
+    """A string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise InvalidOption(option=option, value=value, rule="must be a string, not an empty one")
+    return value
+
+
+def one_of(*known: str) -> Callable[[str, Any], str]:
+    """One of these words."""
+
+    def check(option: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in known:
+            raise InvalidOption(option=option, value=value, rule=f"must be one of {', '.join(known)}")
+        return value
+
+    return check
+
+
+def _backoff(option: str, value: Any) -> Any:
+    from tubes.drivers.backoff import Rests  # It needs the checks of this file.
+
+    return Rests.of(value)
 
 
 def flag(option: str, value: Any) -> bool:
@@ -77,6 +123,10 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "delay": micros,
     "utube": lane,
     "timeout": micros,
+    "max_attempts": attempts,
+    "key": text,
+    "on_duplicate": one_of("keep", "replace", "raise"),
+    "key_ttl": micros,
 }
 
 #: What `create_tube` may be given, if the driver knows it: the defaults of its tasks, and limits.
@@ -85,4 +135,18 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "ttl": micros,
     "ttr": micros,
     "capacity": whole,
+    "max_attempts": attempts,
+    "key_ttl": micros,
+    "backoff": _backoff,
+    "max_in_flight": positive,
+    "interval": micros,
+    "jitter": fraction,
+    "order": one_of("fifo", "round_robin"),
 }
+
+#: Those that every driver knows.
+ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl"})
+#: Those of a tube whose driver has the option `delay`.
+WITH_DELAY: Final = frozenset({"backoff"})
+#: Those of a tube whose driver has lanes.
+WITH_LANE: Final = frozenset({"max_in_flight", "interval", "jitter", "order"})

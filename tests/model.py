@@ -264,7 +264,7 @@ class Model:
 
     def put(self, data: Any, options: dict[str, Any]) -> Shown | None:
         """Put, without waiting for room."""
-        if not options.keys() <= self.driver.options - {"capacity"}:
+        if not options.keys() <= (self.driver.options - {"capacity"}) | {"timeout"}:
             raise Refused(OptionNotSupported)
         if not self.room():
             return None

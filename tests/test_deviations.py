@@ -16,11 +16,11 @@ from tubes.testing import ManualClock
 DRIVERS = ("fifo", "fifottl", "limfifottl", "utube", "utubettl")
 TIMED = ("fifottl", "limfifottl", "utubettl")
 LANES = ("utube", "utubettl")
-PUT_OPTIONS: dict[str, Any] = {"pri": 1, "ttl": 9, "ttr": 9, "delay": 1, "utube": "x", "timeout": 1}
+PUT_OPTIONS: dict[str, Any] = {"pri": 1, "ttl": 9, "ttr": 9, "delay": 1, "utube": "x"}
 KNOWN = {
     "fifo": set[str](),
     "fifottl": {"pri", "ttl", "ttr", "delay"},
-    "limfifottl": {"pri", "ttl", "ttr", "delay", "timeout"},
+    "limfifottl": {"pri", "ttl", "ttr", "delay"},
     "utube": {"utube"},
     "utubettl": {"pri", "ttl", "ttr", "delay", "utube"},
 }
@@ -120,8 +120,7 @@ def test_a_put_option_that_the_driver_lacks_is_refused(root: Any, driver: str, o
 def test_a_tube_option_that_the_driver_lacks_is_refused(root: Any, driver: str) -> None:
     # The original ignores and stores it.
     known = KNOWN[driver] & {"pri", "ttl", "ttr"}
-    known |= {"capacity"} if driver == "limfifottl" else set[str]()
-    for option in {"pri", "ttl", "ttr", "capacity", "nonsense"} - known:
+    for option in {"pri", "ttl", "ttr", "nonsense"} - known:
         with pytest.raises(OptionNotSupported):
             root.create_tube("t", driver, **{option: 1})
     assert root.tubes() == []

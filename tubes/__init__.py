@@ -11,6 +11,7 @@ https://example.com/
 
 from tubes.clock import Clock, SystemClock
 from tubes.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
+from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
 from tubes.drivers.moves import MOVES, State
 from tubes.errors import (

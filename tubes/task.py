@@ -17,7 +17,7 @@ from tubes.errors import CodecError, TaskNotTaken, TubesError
 if TYPE_CHECKING:
     from tubes.aio import AsyncTube
     from tubes.codecs import Codec
-    from tubes.drivers.entry import Entry
+    from tubes.drivers.entry import Entry, More
     from tubes.sync import Tube
 
 
@@ -43,6 +43,7 @@ class Facts:
 
     __slots__ = (
         "_attempts",
+        "_more",
         "_record",
         "_state",
         "_times",
@@ -54,6 +55,7 @@ class Facts:
     _record: Record
     _state: State
     _attempts: int
+    _more: More | None
     _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
     # Which take of the task this is, and `SETTLED` once the caller has dealt with it through this object.
     _turn: int
@@ -88,6 +90,26 @@ class Facts:
     def attempts(self) -> int:
         """How often the task was taken, this take included."""
         return self._attempts
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How often the task may be taken: when the last attempt fails it is buried. None: any number of times."""
+        return None if self._more is None else self._more.max_attempts or None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the task is buried; None if nobody said so, or it is not."""
+        return None if self._more is None else self._more.reason
+
+    @property
+    def key(self) -> str | None:
+        """The key: while the task lives there is no other one of its key in the tube. None: it has none."""
+        return None if self._more is None else self._more.key
+
+    @property
+    def created_now(self) -> bool:
+        """False if a put found a task of this key, and answered that one instead of adding another."""
+        return self._more is None or not self._more.kept
 
     @property
     def created(self) -> float:
@@ -155,7 +177,9 @@ class Facts:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-_key = attrgetter("tube", "id", "_state", "_attempts", "_record.data", "utube", "pri", "_record.created", "_times")
+_key = attrgetter(
+    "tube", "id", "_state", "_attempts", "_more", "_record.data", "utube", "pri", "_record.created", "_times"
+)
 
 F = TypeVar("F", bound=Facts)
 
@@ -179,6 +203,7 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
     task._record = entry
     task._state = entry.state  # type: ignore[assignment]
     task._attempts = entry.attempts
+    task._more = entry.more
     task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else _NO_TIMES
     task._turn = entry.turn
     return task

@@ -21,7 +21,7 @@ ROOM: dict[str, Callable[[Bench, Any], object]] = {
 
 
 class Capacity(Bench):
-    """Capacity, for drivers that have one."""
+    """Capacity: every driver accepts one."""
 
     def full(self, capacity: int = 2) -> Any:
         """Work in a full tube; answers its first task, taken."""
@@ -31,19 +31,17 @@ class Capacity(Bench):
             self.put()
         return first
 
-    @needs("capacity")
     def test_a_put_into_a_full_tube_answers_none_and_changes_nothing(self) -> None:
         self.full()
         before = self.everything()
         assert self.tube.put("more") is None
         assert self.everything() == before
 
-    @needs("capacity")
     def test_a_tube_without_capacity_is_never_full(self) -> None:
         for tube in (self.tube, self.create("any", capacity=0)):
             assert all(tube.put(number, **self.lane(str(number))) is not None for number in range(50))
 
-    @needs("capacity", "delay")
+    @needs("delay")
     def test_tasks_of_every_state_take_room(self) -> None:
         self.tube = self.create("full", capacity=4)
         self.taken()
@@ -52,25 +50,22 @@ class Capacity(Bench):
         self.put()
         assert self.tube.put("more") is None
 
-    @needs("capacity")
     @pytest.mark.parametrize("way", ROOM)
     def test_a_task_that_is_gone_makes_room(self, way: str) -> None:
         first = self.full()
         ROOM[way](self, first)
         assert self.put() is not None
 
-    @needs("capacity")
     def test_a_full_tube_takes_its_own_tasks_back(self) -> None:
         first = self.full()
         assert self.tube.release(first).state == State.READY
 
-    @needs("capacity")
     def test_a_buried_task_makes_no_room(self) -> None:
         first = self.full()
         self.tube.bury(first)
         assert self.tube.put("more") is None
 
-    @needs("capacity", "ttl")
+    @needs("ttl")
     def test_a_task_that_expires_makes_room(self) -> None:
         self.tube = self.create("full", capacity=1)
         self.put(ttl=5)
@@ -78,12 +73,10 @@ class Capacity(Bench):
         self.clock.advance(5)
         assert self.put() is not None
 
-    @needs("capacity", "timeout")
     def test_a_put_that_finds_room_does_not_wait(self) -> None:
         self.tube = self.create("full", capacity=1)
         assert self.put(timeout=9).state == State.READY
 
-    @needs("capacity", "timeout")
     @pytest.mark.parametrize("way", ROOM)
     def test_room_serves_one_waiting_put(self, way: str) -> None:
         first = self.full(1)
@@ -94,7 +87,6 @@ class Capacity(Bench):
         assert self.waiting(1)
         assert not calls[1].done()
 
-    @needs("capacity", "timeout")
     def test_waiting_puts_are_served_in_order_of_arrival_whatever_their_timeouts(self) -> None:
         first = self.full(1)
         calls = [self.begin(None, "put", timeout, timeout=timeout) for timeout in (9, 5, 7)]
@@ -104,7 +96,6 @@ class Capacity(Bench):
             first = self.take()
             assert first.id == put.id
 
-    @needs("capacity", "timeout")
     def test_a_put_waits_for_its_timeout_and_no_longer(self) -> None:
         first = self.full(1)
         call = self.begin(None, "put", "late", timeout=5)
@@ -115,12 +106,10 @@ class Capacity(Bench):
         self.tube.ack(first)
         assert (self.count("total"), self.tube.take(timeout=0)) == (0, None)
 
-    @needs("capacity", "timeout")
     def test_a_put_of_timeout_0_does_not_wait(self) -> None:
         self.full()
         assert self.tube.put("more", timeout=0) is None
 
-    @needs("capacity", "timeout")
     def test_a_waiting_put_serves_a_waiting_take(self) -> None:
         first = self.full(1)
         taking = self.begin()
@@ -128,7 +117,7 @@ class Capacity(Bench):
         self.tube.ack(first)
         assert self.got(putting).id == self.got(taking).id
 
-    @needs("capacity", "timeout", "ttl")
+    @needs("ttl")
     def test_a_task_lives_from_the_moment_when_it_got_room(self) -> None:
         first = self.full(1)
         call = self.begin(None, "put", "late", timeout=9, ttl=5)
@@ -137,7 +126,7 @@ class Capacity(Bench):
         put = self.got(call)
         assert (put.created, put.expires) == (3, 8)
 
-    @needs("capacity", "timeout", "ttl")
+    @needs("ttl")
     def test_a_waiting_put_of_a_task_with_ttl_0_serves_nobody(self) -> None:
         first = self.full(1)
         taking = self.begin()
@@ -149,7 +138,7 @@ class Capacity(Bench):
         task = self.put()
         assert self.got(taking).id == task.id
 
-    @needs("capacity", "timeout", "ttl")
+    @needs("ttl")
     def test_time_makes_room_for_a_waiting_put(self) -> None:
         self.tube = self.create("full", capacity=1)
         self.put(ttl=5)
@@ -157,7 +146,6 @@ class Capacity(Bench):
         self.clock.advance(5)
         assert self.got(call).created == 5
 
-    @needs("capacity", "timeout")
     def test_closing_a_queue_sends_its_waiting_puts_away(self) -> None:
         first, worker = self.full(1), self.another()
         call = self.begin(worker.tube, "put", "late", timeout=9)
@@ -167,7 +155,6 @@ class Capacity(Bench):
         self.tube.ack(first)
         assert self.count("total") == 0
 
-    @needs("capacity", "timeout")
     def test_a_dropped_tube_sends_its_waiting_puts_away(self) -> None:
         self.tube = self.create("full", capacity=1)
         self.put()

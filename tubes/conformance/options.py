@@ -7,8 +7,9 @@ from typing import Any
 from tubes import InvalidOption, OptionNotSupported
 from tubes.conformance.bench import Bench, needs
 
-TASKS = ("pri", "ttl", "ttr", "delay", "timeout", "utube")
-TUBES = ("pri", "ttl", "ttr", "capacity")
+TASKS = ("pri", "ttl", "ttr", "delay", "utube")
+TUBES = ("pri", "ttl", "ttr")
+SPANNING = ("ttl", "ttr")
 SPANS: list[Any] = [-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1", [1], True]
 WHOLE: list[Any] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
 
@@ -17,7 +18,7 @@ class Options(Bench):
     """Options."""
 
     def test_put_refuses_an_option_that_the_driver_lacks(self) -> None:
-        for option in {*TASKS, "capacity", "colour"} - (self.knobs.options - {"capacity"}):
+        for option in {*TASKS, "capacity", "interval", "colour"} - self.knobs.options:
             with self.refused(OptionNotSupported):
                 self.tube.put(0, **{option: 1})
 
@@ -25,6 +26,13 @@ class Options(Bench):
         for option in {*TUBES, "colour"} - self.knobs.options:
             with self.refused(OptionNotSupported):
                 self.create("other", **{option: 1})
+        if self.knobs.lane is None:
+            for option in ("max_in_flight", "interval", "jitter", "order"):
+                with self.refused(OptionNotSupported):
+                    self.create("other", **{option: 1})
+        if "delay" not in self.knobs.options:
+            with self.refused(OptionNotSupported):
+                self.create("other", backoff=[1])
         assert self.queue.tubes() == ["contract"]
 
     def test_what_is_a_tasks_own_is_refused_for_a_tube(self) -> None:
@@ -33,11 +41,11 @@ class Options(Bench):
                 self.create("other", **{option: 1})
 
     def test_a_span_of_time_is_a_number_of_seconds(self) -> None:
-        for option in {"ttl", "ttr", "delay", "timeout"} & self.knobs.options:
+        for option in ({"ttl", "ttr", "delay"} & self.knobs.options) | {"timeout", "key_ttl"}:
             for value in SPANS:
                 with self.refused(InvalidOption):
                     self.tube.put(0, **{option: value})
-                if option in TUBES:
+                if option in (*SPANNING, "key_ttl"):
                     with self.refused(InvalidOption):
                         self.create("other", **{option: value})
 
@@ -49,14 +57,19 @@ class Options(Bench):
             with self.refused(InvalidOption):
                 self.create("other", pri=value)
 
-    @needs("capacity")
     def test_a_capacity_is_a_whole_number(self) -> None:
         for value in WHOLE:
             with self.refused(InvalidOption):
                 self.create("other", capacity=value)
 
     def test_an_option_of_none_counts_as_not_given(self) -> None:
-        for option in self.knobs.options - {"capacity"}:
+        for option in (self.knobs.options - {"capacity"}) | {
+            "timeout",
+            "key",
+            "max_attempts",
+            "key_ttl",
+            "on_duplicate",
+        }:
             assert self.put(**{option: None}).state == "r"
 
     @needs("ttl")

@@ -121,6 +121,7 @@ def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int,
     task._record = stored
     task._state = state
     task._attempts = attempts
+    task._more = None
     ttl = stored.ttl
     task._times = (ttl, stored.ttr, due, NEVER if ttl is None else stored.created + ttl)
     # Which take of a task this is its attempts say.

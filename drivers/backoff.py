@@ -1,0 +1,86 @@
+"""How long a task rests after an attempt that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tubes.drivers.chance import varied
+from tubes.drivers.options import fraction, micros, whole
+from tubes.errors import InvalidOption
+
+#: Delays that differ; the last one is used from then on.
+_MOST: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays that grow: the tube option `backoff`. After its n-th attempt a task rests `first * factor ** (n - 1)` s.
+
+    `first`: seconds after the first attempt. `factor`: by how much the next one is longer, at least 1.
+    `cap`: the longest delay, in seconds. `jitter`: the fraction, 0 to 1, by which a delay is shortened at most, at
+    random, so that tasks that failed together do not come back together. `seed`: of that chance, which depends on the
+    seed, the task and the attempt alone: runs can be repeated.
+
+    >>> Backoff(1, factor=2, cap=10).delay(attempts=3)
+    4.0
+    >>> [Backoff(1, cap=10, jitter=0.5).delay(attempts=4, id=id) for id in range(3)]
+    [6.218706, 6.197388, 6.17607]
+    """
+
+    first: float
+    factor: float = 2
+    cap: float = 3600
+    jitter: float = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        Rests.of(self)
+
+    def delay(self, attempts: int, id: int = 0) -> float:
+        """Seconds that a task rests after so many attempts."""
+        return Rests.of(self).after(id, attempts) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """A backoff in the machine's units: microseconds after each attempt, the last one repeats."""
+
+    delays: tuple[int, ...]
+    jitter: float
+    seed: int
+
+    @classmethod
+    def of(cls, value: Any) -> Rests:
+        """What a user gave as `backoff`: a `Backoff`, or a list of seconds."""
+        if isinstance(value, Backoff):
+            return cls(_growing(value), fraction("jitter", value.jitter), whole("seed", value.seed))
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            raise InvalidOption(option="backoff", value=value, rule="must be a tubes.Backoff, or a list of seconds")
+        given: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        if not 1 <= len(given) <= _MOST:
+            raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {_MOST} delays")
+        return cls(tuple(micros("backoff", delay) for delay in given), 0, 0)
+
+    def after(self, id: int, attempts: int) -> int:
+        """How long this task rests after so many attempts."""
+        span = self.delays[min(max(attempts, 1), len(self.delays)) - 1]
+        return varied(span, -self.jitter, self.seed, id, attempts)
+
+
+def _growing(backoff: Backoff) -> tuple[int, ...]:
+    factor: Any = backoff.factor
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor < float("inf"):
+        raise InvalidOption(option="factor", value=factor, rule="must be a number, at least 1")
+    first, cap = micros("first", backoff.first), micros("cap", backoff.cap)
+    if not first or factor == 1:
+        return (min(first, cap),)
+    delays: list[int] = []
+    exact = float(first)
+    while len(delays) < _MOST:
+        if exact >= cap:
+            return (*delays, cap)
+        delays.append(round(exact))
+        exact *= factor
+    raise InvalidOption(option="factor", value=factor, rule=f"must grow from first to cap in {_MOST} steps")
