@@ -90,6 +90,10 @@ class TaskNotTaken(TubesError):
     """task {id} of tube {tube!r} is not taken, or not by this session, or its time to run was over since."""
 
 
+class DuplicateKey(TubesError):
+    """key {key!r} of tube {tube!r} is in use: it is that of task {id}, which lives, or is remembered."""
+
+
 class NothingReady(TubesError):
     """no task of tube {tube!r} became ready within {timeout} s."""
 
