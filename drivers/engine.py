@@ -6,7 +6,7 @@ calls it runs `expire` first, so that what is due by `now` has happened before t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
@@ -200,6 +200,18 @@ class Engine:
     def full(self) -> bool:
         """Whether a put has no room."""
         return self.capacity > 0 and len(self.tasks) >= self.capacity
+
+    def has_room(self, count: int) -> bool:
+        """Whether a put of so many tasks has room."""
+        return not self.capacity or len(self.tasks) + count <= self.capacity
+
+    def check_puts(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
+        """Raise what a put of any of these tasks would raise, before the first of them is put."""
+        if self._hook is not None:
+            for id, (data, options) in enumerate(tasks, self.next_id):
+                entry = Entry()
+                entry.id, entry.data, entry.created = id, data, now
+                self._rank(entry, options)
 
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""

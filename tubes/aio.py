@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
+from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -163,6 +164,16 @@ class AsyncTube:
         task: AsyncTask | None = await answer if self._awaited else answer
         return task
 
+    async def put_many(self, items: Iterable[Any], **options: Any) -> list[AsyncTask]:
+        """See `Tube.put_many`."""
+        batch = self._port.gather(items, options)
+        tasks: list[AsyncTask] | None
+        if batch.timeout:
+            tasks = await LoopWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        else:
+            tasks = await _answer(self._port.put_many(batch))
+        return tasks or []
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
@@ -173,6 +184,17 @@ class AsyncTube:
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
+
+    async def take_many(self, limit: int, timeout: float | None = None) -> list[AsyncTask]:
+        """See `Tube.take_many`."""
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        tasks: list[AsyncTask] = await _answer(self._port.take_many(count))
+        if not tasks and patience != 0:
+            first = await LoopWaiter(self._port.clock, patience).wait(self._port)
+            if first is not None:
+                tasks = await _answer(self._port.top_up(first, count))
+        return tasks
 
     @asynccontextmanager
     async def taking(self, timeout: float | None = None) -> AsyncGenerator[AsyncTask]:
@@ -219,6 +241,16 @@ class AsyncTube:
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
+    async def ack_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+        """See `Tube.ack_many`."""
+        done: dict[int, bool] = await _answer(self._port.ack_many(tasks))
+        return done
+
+    async def release_many(self, tasks: Iterable[AsyncTask | int], delay: float | None = None) -> dict[int, bool]:
+        """See `Tube.release_many`."""
+        done: dict[int, bool] = await _answer(self._port.release_many(tasks, delay))
+        return done
+
     async def release(self, task: AsyncTask | int, delay: float | None = None) -> AsyncTask:
         """See `Tube.release`."""
         answer = self._port.release(task, delay)
@@ -255,6 +287,11 @@ class AsyncTube:
         answer = self._port.delete(task)
         after: AsyncTask = await answer if self._awaited else answer
         return after
+
+    async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+        """See `Tube.delete_many`."""
+        done: dict[int, bool] = await _answer(self._port.delete_many(tasks))
+        return done
 
     async def release_all(self) -> None:
         """See `Tube.release_all`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
+from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -204,6 +205,33 @@ class Tube:
         task: Task | None = self._port.put(data, options)
         return task
 
+    def put_many(self, items: Iterable[Any], **options: Any) -> list[Task]:
+        """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
+
+        `items`: data, or `tubes.Item(data, **options)` where one has options of its own. All are checked and encoded
+        before the first is put: an error says which item it is about.
+        `options`: those of all items, where an `Item` does not say otherwise. `timeout`: seconds to wait until there is
+        room for all of them, where the tube has a `capacity`; without room the answer is [], and nothing was put.
+
+        On Redis a few thousand are one round trip; more are brought there first, and put by one call at the end.
+
+        Raises what `put` raises, and `InvalidOption` for more items than the tube's `capacity`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tasks = tube.put_many(f"to {name}" for name in ("ann", "bob"))
+        ...     [task.data for task in tasks]
+        ['to ann', 'to bob']
+        """
+        batch = self._port.gather(items, options)
+        tasks: list[Task] | None
+        if batch.timeout:
+            tasks = ThreadWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        else:
+            tasks = self._port.put_many(batch)
+        return tasks or []
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, timeout: float | None = None) -> Task | None:
@@ -226,6 +254,31 @@ class Tube:
         if task is None and patience != 0:
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
+
+    def take_many(self, limit: int, timeout: float | None = None) -> list[Task]:
+        """Take as many tasks as there are, up to `limit`, in the order in which `take` would answer them. As `take` for each.
+
+        `limit`: from 1 to 100,000.
+        `timeout`: seconds to wait until there is at least one, as for `take`. Answers [] when the time is over.
+
+        Of one lane there are never more tasks in it than may be taken at a time. On Redis a thousand are one round trip.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob", "to cid"])
+        ...     tasks = tube.take_many(2, timeout=0)
+        ...     tube.ack_many(tasks)
+        {0: True, 1: True}
+        """
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        tasks: list[Task] = self._port.take_many(count)
+        if not tasks and patience != 0:
+            first = ThreadWaiter(self._port.clock, patience).wait(self._port)
+            if first is not None:
+                tasks = self._port.top_up(first, count)
+        return tasks
 
     @contextmanager
     def taking(self, timeout: float | None = None) -> Generator[Task]:
@@ -287,6 +340,38 @@ class Tube:
         after: Task = self._port.ack(task)
         return after
 
+    def ack_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+        """The work on these tasks is done: as `ack` for each. Answers by id, in their order, whether it was acked.
+
+        False: this session does not have it, or not by that take. On Redis a few thousand are one round trip. Raises
+        `InvalidOption` for what is no task of this tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.ack_many([tube.take(0), 1])
+        {0: True, 1: False}
+        """
+        done: dict[int, bool] = self._port.ack_many(tasks)
+        return done
+
+    def release_many(self, tasks: Iterable[Task | int], delay: float | None = None) -> dict[int, bool]:
+        """Give these tasks back: as `release` for each. Answers by id, in their order, whether it was released.
+
+        Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
+        tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.release_many(tube.take_many(2))
+        {0: True, 1: True}
+        """
+        done: dict[int, bool] = self._port.release_many(tasks, delay)
+        return done
+
     def release(self, task: Task | int, delay: float | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
@@ -329,6 +414,19 @@ class Tube:
         """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
         after: Task = self._port.delete(task)
         return after
+
+    def delete_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+        """Remove these tasks: as `delete` for each. Answers by id, in their order, whether there was one.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.delete_many([1, 7])
+        {1: True, 7: False}
+        """
+        done: dict[int, bool] = self._port.delete_many(tasks)
+        return done
 
     def release_all(self) -> None:
         """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
@@ -30,6 +31,7 @@ class Contract(
     Waiting,
     Waking,
     Capacity,
+    Batches,
     Sessions,
     Events,
     Loops,

@@ -88,6 +88,9 @@ class AioFace:
         """Make the methods of a queue, a tube or a task block; other answers pass as they are."""
         if hasattr(answer, "__aenter__") or hasattr(answer, "__aiter__"):
             return _Blocking(answer, self)
+        if isinstance(answer, list):
+            answers: list[Any] = answer
+            return [self.show(each) for each in answers]
         return answer
 
     def _submit(self, call: Coroutine[Any, Any, Any]) -> Future[Any]:
@@ -100,6 +103,13 @@ class AioFace:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _inner(argument: Any) -> Any:
+    if isinstance(argument, list):
+        arguments: list[Any] = argument
+        return [_inner(each) for each in arguments]
+    return argument.inner if isinstance(argument, _Blocking) else argument
 
 
 class _Blocking:
@@ -115,7 +125,7 @@ class _Blocking:
             return found
 
         def call(*args: Any, **options: Any) -> Any:
-            answer = found(*(arg.inner if isinstance(arg, _Blocking) else arg for arg in args), **options)
+            answer = found(*map(_inner, args), **options)
             return self._face.run(answer) if inspect.iscoroutine(answer) else self._face.show(answer)
 
         return call

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.alarms import Alarm
+from tubes.batches import Batch
 from tubes.clock import soon
 from tubes.drivers.engine import Engine
 from tubes.drivers.moves import State
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from tubes.waiters import Waiter
 
 _log = logging.getLogger("tubes")
+
+
+def _size_of(request: Any) -> int:
+    """For how many tasks a put needs room."""
+    return request.size if request.__class__ is Batch else 1
 
 
 class Home:
@@ -76,7 +82,7 @@ class Home:
                             engine.untake(now, entry)
                     del takers[waiter]
                     waiter.owner.waiters.discard(waiter)
-                if engine.timers.soonest > now and (not self.putters or engine.full):
+                if engine.timers.soonest > now and not self._may_let_in():
                     break
         except BaseException as error:
             self._mend(error, turn=turn)
@@ -85,24 +91,29 @@ class Home:
         if self.watched:  # Somebody would notice.
             self._alarm.set(engine.timers.soonest)
 
+    def _may_let_in(self) -> bool:
+        """Whether there is room for what the first of the putters waits with."""
+        waiter = next(iter(self.putters), None)
+        return waiter is not None and self.engine.has_room(_size_of(waiter.request))
+
     def _let_in(self, now: int) -> None:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
-        while self.putters and not self.engine.full:
+        while self.putters:
             waiter = next(iter(self.putters))
             if not self._is_late(waiter, now):
-                id = self.engine.next_id
-                entry = None
+                if not self._may_let_in():
+                    break
+                id, count = self.engine.next_id, _size_of(waiter.request)
                 try:
-                    entry = self.engine.put(now, *waiter.request)
-                    waiter.answer = waiter.owner.show(entry)
+                    waiter.answer = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
-                    self._mend(error, id=id)
+                    self._mend(error, id=id, count=count)
                     raise
                 except BaseException as error:
-                    self._mend(error, id=id)
+                    self._mend(error, id=id, count=count)
                     waiter.answer = error
-                if not waiter.wake() and entry is not None:
-                    self.engine.unput(now, entry)
+                if not waiter.wake():
+                    self.undo(waiter.answer, is_put=True)
             self.strike(waiter)
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
@@ -114,35 +125,36 @@ class Home:
         # Where sleepers go by the store's clock, `_ring` ends the wait, after what is due at the same moment.
         return waiter.deadline is not None and waiter.deadline < now and not self.store.rings_sleepers
 
-    def recover(self, error: BaseException, *, turn: int = 0, id: int = -1) -> None:
+    def recover(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> None:
         """A verb was broken off by an error, perhaps in the middle of a move. Under the lock.
 
         A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine is mended;
-        `turn` and `id` name the take and the put of which the caller will not hear: they are undone.
+        `turn` and `id` name the take and the put of which the caller will not hear, or the first of `count`: they are
+        undone.
         """
-        if self._mend(error, turn=turn, id=id):
+        if self._mend(error, turn=turn, id=id, count=count):
             self.settle(self.store.clock.micros())
 
-    def _mend(self, error: BaseException, *, turn: int = 0, id: int = -1) -> bool:
+    def _mend(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
         engine.mend()
         now = self.store.clock.micros()
-        for entry in [entry for entry in engine.tasks.values() if turn and entry.turn == turn]:
+        for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
             else:  # It was numbered, and had not moved yet.
                 entry.attempts -= 1
-        new = engine.tasks.get(id)
-        if new is not None and new.turn == 0 and new.state in (State.READY, State.DELAYED):
-            engine.unput(now, new)
+        for new in [engine.tasks[each] for each in range(id, id + count) if each in engine.tasks]:
+            if new.turn == 0 and new.state in (State.READY, State.DELAYED):
+                engine.unput(now, new)
         # Who was answered, but perhaps not woken.
         for line in (self.takers, self.putters):
             for waiter in [waiter for waiter in line if waiter.answer is not PENDING]:
                 self.strike(waiter)
                 with suppress(RuntimeError):  # It was woken.
-                    if not waiter.wake() and isinstance(waiter.answer, Facts):
+                    if not waiter.wake():
                         self.undo(waiter.answer, is_put=waiter.request is not None)
         return True
 
@@ -206,8 +218,14 @@ class Home:
         line.pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
 
-    def undo(self, task: Facts, *, is_put: bool) -> None:
-        """Undo what a caller did not get: its take, or its put if nobody took it yet. Under the lock."""
+    def undo(self, task: Any, *, is_put: bool) -> None:
+        """Undo what a caller did not get: its takes, or its puts if nobody took them yet. Under the lock."""
+        if isinstance(task, list):
+            those: list[Any] = task
+            for each in reversed(those):  # As if time ran backwards: each has its place again.
+                self.undo(each, is_put=is_put)
+        if not isinstance(task, Facts):  # It got an error, or nothing.
+            return
         entry = self.engine.tasks.get(task.id)
         if entry is not None and entry.turn == task._turn:
             if not is_put:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from tubes.batches import Batch, gather, named, settled
 from tubes.codecs import encode
 from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
@@ -159,8 +160,8 @@ class Port(Generic[F]):
             if home.events:
                 home.tell()
 
-    def _retract(self, task: F | None, *, is_put: bool) -> None:
-        """Undo a put or a take whose caller gets an error for an answer."""
+    def _retract(self, task: F | list[F] | None, *, is_put: bool) -> None:
+        """Undo puts or takes whose caller gets an error for an answer."""
         home = self.home
         if task is not None:
             with self._store.lock:
@@ -175,6 +176,135 @@ class Port(Generic[F]):
         except TaskNotTaken as lost:
             log_lost(lost)
         return self.take()
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def gather(self, items: Any, options: dict[str, Any]) -> Batch:
+        """What is to be put, checked and encoded."""
+        return gather(self.home.driver, self.codec, self._engine.capacity, items, options)
+
+    def put_all(self, now: int, batch: Batch) -> list[F]:
+        """Put a batch for which there is room. Under the lock."""
+        engine = self._engine
+        engine.check_puts(now, batch)
+        put, kind, tube = engine.put, self.kind, self.tube
+        # The first may be the first task of all that has a time to live.
+        entries = [put(now, data, options) for options, many in batch.runs for data in many]
+        return [snapshot(kind, tube, entry, engine.ticking) for entry in entries]
+
+    def put_waiting(self, now: int, request: Any) -> F | list[F]:
+        """Put what a caller waits with, who has room now. Under the lock."""
+        if request.__class__ is Batch:
+            return self.put_all(now, request)
+        return self.show(self._engine.put(now, *request))
+
+    def put_many(self, batch: Batch) -> list[F] | None:
+        """Add tasks, all or none; None if there is no room."""
+        home = self.home
+        engine = self._engine
+        tasks: list[F] | None = None
+        id = -1
+        try:
+            with self._store.lock:
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = self._micros()
+                    if engine.timers.soonest <= now:
+                        home.settle(now)
+                    if engine.has_room(batch.size):
+                        id = engine.next_id
+                        tasks = self.put_all(now, batch)
+                        if home.watched:
+                            home.settle(now)
+                except BaseException as error:
+                    home.recover(error, id=id, count=batch.size)
+                    raise
+            if home.events:
+                home.tell()
+            return tasks
+        except BaseException:
+            self._retract(tasks, is_put=True)
+            raise
+
+    def take_many(self, limit: int) -> list[F]:
+        """The first tasks that may be taken, up to so many."""
+        home = self.home
+        engine = self._engine
+        tasks: list[F] = []
+        turn = over = 0
+        try:
+            with self._store.lock:
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = self._micros()
+                    if engine.timers.soonest <= now:
+                        home.settle(now)
+                    turn = engine.next_turn
+                    take, hold, kind, tube, timed = engine.take, self.hold, self.kind, self.tube, engine.ticking
+                    while len(tasks) < limit:
+                        entry = take(now, hold)
+                        if entry is None:
+                            break
+                        tasks.append(snapshot(kind, tube, entry, timed))
+                    over = engine.next_turn
+                    if home.watched:
+                        home.settle(now)
+                except BaseException as error:
+                    home.recover(error, turn=turn, count=(over or engine.next_turn) - turn)
+                    raise
+            if home.events:
+                home.tell()
+            return tasks
+        except BaseException:
+            self._retract(tasks, is_put=False)
+            raise
+
+    def top_up(self, first: F, limit: int) -> list[F]:
+        """What was waited for, and what else there is, up to so many."""
+        try:
+            return [first, *self.take_many(limit - 1)]
+        except BaseException:
+            self._retract(first, is_put=False)
+            raise
+
+    def ack_many(self, tasks: Any) -> dict[int, bool]:
+        """Held tasks are done."""
+        return self._do_many(tasks, self._engine.ack)
+
+    def release_many(self, tasks: Any, delay: float | None) -> dict[int, bool]:
+        """Give held tasks back."""
+        span = 0 if delay is None else micros("delay", delay)
+        if delay is not None and "delay" not in self.home.driver.options:
+            raise self.home.driver.lacks("delay")
+        return self._do_many(tasks, lambda now, entry: self._engine.release(now, entry, span))
+
+    def delete_many(self, tasks: Any) -> dict[int, bool]:
+        """Remove tasks."""
+        return self._do_many(tasks, self._engine.delete, anybody=True)
+
+    def _do_many(
+        self, tasks: Any, verb: Callable[[int, Entry], None], *, anybody: bool = False
+    ) -> dict[int, bool]:
+        """Do something with each of these tasks, if this session has it, or `anybody` may; whether it was done."""
+        those = named(tasks, self._refer)
+        done = dict.fromkeys((one.id for one in those), False)
+
+        def act(engine: Engine, now: int) -> None:
+            found: Mapping[int, Entry] = engine.tasks if anybody else self.hold
+            for one in those:
+                id, turn = one.meant
+                entry = found.get(id)
+                if entry is not None and (anybody or not turn or entry.turn == turn):
+                    verb(now, entry)
+                    done[one.id] = True
+
+        try:
+            self._do(act)
+        finally:
+            settled(those, done)
+        return done
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 
@@ -351,7 +481,7 @@ class Port(Generic[F]):
             try:
                 home.strike(waiter)
                 answer = waiter.answer
-                if undo and isinstance(answer, Facts):
+                if undo:
                     home.undo(answer, is_put=waiter.request is not None)
                 if home.watched:
                     home.settle(self._micros())

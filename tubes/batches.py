@@ -1,0 +1,146 @@
+"""Batches: many tasks in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tubes.codecs import encode
+from tubes.drivers.options import whole
+from tubes.errors import InvalidOption, TubesError
+from tubes.task import SETTLED, Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.codecs import Codec
+    from tubes.drivers.driver import Driver
+
+#: How many tasks one `take_many` may ask for.
+MOST: Final = 100_000
+
+
+class Item:
+    """What `Tube.put_many` puts, with options of its own: those that `Tube.put` takes, but for `timeout`.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail", "fifottl")
+    ...     tasks = tube.put_many(["to ann", tubes.Item("to bob", pri=0)], pri=5)
+    ...     [task.pri for task in tasks]
+    [5, 0]
+    """
+
+    __slots__ = ("data", "options")
+
+    def __init__(self, data: Any, **options: Any) -> None:
+        self.data = data
+        self.options = options
+
+    def __repr__(self) -> str:
+        shown = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"Item({self.data!r}{shown})"
+
+
+class Run(NamedTuple):
+    """Tasks to be put one after the other, all with the same options; checked and encoded."""
+
+    options: dict[str, Any]
+    data: list[Any]
+
+
+class Batch:
+    """Tasks to be put, all or none. `timeout`: microseconds to wait for room."""
+
+    __slots__ = ("runs", "size", "timeout")
+
+    def __init__(self, runs: list[Run], size: int, timeout: int | None) -> None:
+        self.runs: Final = runs
+        self.size: Final = size
+        self.timeout: Final = timeout
+
+    def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Data and options of each task, in their order."""
+        for options, many in self.runs:
+            for data in many:
+                yield data, options
+
+
+def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: dict[str, Any]) -> Batch:
+    """What `put_many` is given: everything is checked and encoded. `room`: for how many tasks at all; 0: any number.
+
+    What is wrong with an item says which one it is.
+    """
+    if isinstance(items, (str, bytes, bytearray)) or not isinstance(items, Iterable):
+        raise InvalidOption(option="items", value=items, rule="must be data or Items, in a list or what else can be looped over")
+    base = driver.check_put(options)
+    data: list[Any] = []
+    runs = [Run(base, data)]
+    size = 0
+    item: Any
+    for item in items:
+        try:
+            wanted = base
+            if item.__class__ is Item:
+                wanted, item = _options_of(driver, base, item), item.data
+            if wanted is not runs[-1].options and wanted != runs[-1].options:
+                data = []
+                runs.append(Run(wanted, data))
+            data.append(item if codec is None else encode(codec, item))
+        except TubesError as error:
+            raise type(error)(**error.facts, item=size) from error.__cause__
+        size += 1
+    if room and size > room:
+        raise InvalidOption(option="items", value=size, rule=f"must be at most {room}, the tube's capacity")
+    return Batch([run for run in runs if run.data], size, base.get("timeout"))
+
+
+def _options_of(driver: Driver, base: dict[str, Any], item: Item) -> dict[str, Any]:
+    if not item.options:
+        return base
+    if "timeout" in item.options:
+        rule = "is an option of the whole batch, not of an Item"
+        raise InvalidOption(option="timeout", value=item.options["timeout"], rule=rule)
+    return {**base, **driver.check_put(item.options)}
+
+
+def check_limit(value: Any) -> int:
+    """How many tasks a `take_many` asks for."""
+    if whole("limit", value, MOST) == 0:
+        raise InvalidOption(option="limit", value=value, rule=f"must be from 1 to {MOST}")
+    return int(value)
+
+
+class Named(NamedTuple):
+    """A task that a caller names."""
+
+    #: As the caller knows it; the backend may know that there is none.
+    id: int
+    #: What the backend makes of it: see `refer` of a port.
+    meant: Any
+    task: Any
+
+
+def named(tasks: Any, refer: Callable[[Any], Any]) -> list[Named]:
+    """The tasks that a caller names, by tasks or ids, each once; `refer`: what a port makes of one."""
+    if isinstance(tasks, (str, bytes, bytearray, Facts)) or not isinstance(tasks, Iterable):
+        raise InvalidOption(option="tasks", value=tasks, rule="must be tasks or ids, in a list or what else can be looped over")
+    found: dict[int, Named] = {}
+    task: Any
+    for number, task in enumerate(tasks):
+        try:
+            meant = refer(task)
+        except TubesError as error:
+            raise type(error)(**error.facts, item=number) from error.__cause__
+        id = task.id if isinstance(task, Facts) else task
+        if id not in found:
+            found[id] = Named(id, meant, task)
+    return list(found.values())
+
+
+def settled(those: Iterable[Named], done: dict[int, bool]) -> dict[int, bool]:
+    """The callers have dealt with these tasks, as far as that was done."""
+    for one in those:
+        if done[one.id] and isinstance(one.task, Facts):
+            one.task._turn = SETTLED
+    return done
