@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: How many tasks one `take_many` may ask for.
 MOST: Final = 100_000
+_LOOPED: Final = ", in a list or in what else can be looped over"
 
 
 class Item:
@@ -52,12 +53,14 @@ class Run(NamedTuple):
 class Batch:
     """Tasks to be put, all or none. `timeout`: microseconds to wait for room."""
 
-    __slots__ = ("runs", "size", "timeout")
+    __slots__ = ("runs", "size", "staged", "timeout")
 
     def __init__(self, runs: list[Run], size: int, timeout: int | None) -> None:
         self.runs: Final = runs
         self.size: Final = size
         self.timeout: Final = timeout
+        #: Where its tasks are, if they were brought to a server already: the name of a list.
+        self.staged = ""
 
     def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Data and options of each task, in their order."""
@@ -72,7 +75,7 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: 
     What is wrong with an item says which one it is.
     """
     if isinstance(items, (str, bytes, bytearray)) or not isinstance(items, Iterable):
-        raise InvalidOption(option="items", value=items, rule="must be data or Items, in a list or what else can be looped over")
+        raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_LOOPED}")
     base = driver.check_put(options)
     data: list[Any] = []
     runs = [Run(base, data)]
@@ -124,7 +127,7 @@ class Named(NamedTuple):
 def named(tasks: Any, refer: Callable[[Any], Any]) -> list[Named]:
     """The tasks that a caller names, by tasks or ids, each once; `refer`: what a port makes of one."""
     if isinstance(tasks, (str, bytes, bytearray, Facts)) or not isinstance(tasks, Iterable):
-        raise InvalidOption(option="tasks", value=tasks, rule="must be tasks or ids, in a list or what else can be looped over")
+        raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
     found: dict[int, Named] = {}
     task: Any
     for number, task in enumerate(tasks):

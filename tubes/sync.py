@@ -256,12 +256,12 @@ class Tube:
         return task
 
     def take_many(self, limit: int, timeout: float | None = None) -> list[Task]:
-        """Take as many tasks as there are, up to `limit`, in the order in which `take` would answer them. As `take` for each.
+        """Take as many tasks as there are, up to `limit`, in the order in which `take` would. As `take` for each.
 
         `limit`: from 1 to 100,000.
         `timeout`: seconds to wait until there is at least one, as for `take`. Answers [] when the time is over.
 
-        Of one lane there are never more tasks in it than may be taken at a time. On Redis a thousand are one round trip.
+        Of one lane it has no more tasks than may be taken at a time. On Redis a thousand are one round trip.
 
         >>> import tubes
         >>> with tubes.connect() as queue:

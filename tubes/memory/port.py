@@ -284,9 +284,7 @@ class Port(Generic[F]):
         """Remove tasks."""
         return self._do_many(tasks, self._engine.delete, anybody=True)
 
-    def _do_many(
-        self, tasks: Any, verb: Callable[[int, Entry], None], *, anybody: bool = False
-    ) -> dict[int, bool]:
+    def _do_many(self, tasks: Any, verb: Callable[[int, Entry], None], *, anybody: bool = False) -> dict[int, bool]:
         """Do something with each of these tasks, if this session has it, or `anybody` may; whether it was done."""
         those = named(tasks, self._refer)
         done = dict.fromkeys((one.id for one in those), False)

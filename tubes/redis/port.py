@@ -42,6 +42,11 @@ _LOST: Final = b"0"[0]
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
+#: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
+_OF_TAKERS: Final = frozenset({"ack", "ack_many", "release", "release_many", "touch", "hold", "untake", "leave"})
+_OF_ANYBODY: Final = frozenset({"put", "put_many", "take", "take_many", "kick", "bury", "delete", "delete_many"})
+
+
 class Port(Generic[F]):
     """What one connection can do with one tube."""
 
@@ -72,10 +77,11 @@ class Port(Generic[F]):
         *args: Any,
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
+        parts: tuple[str, ...] = (),
     ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
-        `slot`: as for `Call`.
+        `slot`, `parts`: as for `Call`.
         """
         known = script(verb, self.home.driver)
         while True:
@@ -85,20 +91,20 @@ class Port(Generic[F]):
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot, parts=parts)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
             code = reply.code
-            if code == "NOTTAKEN" or code == "NOTFOUND":
+            if code in ("NOTTAKEN", "NOTFOUND", "STAGEGONE"):
                 return reply
             if code == "AGAIN":
                 continue
             if code == "SESSIONGONE":
                 self.lose(session)
-                if verb in ("ack", "release", "touch", "hold", "untake", "leave"):
+                if verb in _OF_TAKERS:
                     return reply
-                if call.resent and verb in ("put", "take", "kick", "bury", "delete"):
+                if call.resent and verb in _OF_ANYBODY:
                     raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
             if code == "TUBEGONE":
@@ -378,11 +384,14 @@ class Port(Generic[F]):
 
 
 #: Those that may make something takeable, or make room.
-_SERVING: Final = frozenset({"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"})
+_SERVING: Final = frozenset(
+    {"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"}
+    | {"put_many", "ack_many", "release_many", "delete_many"}
+)
 
 
-def _running(name: str) -> Any:
-    flow = getattr(Port, f"_{name}")
+def running(name: str, flow: Any) -> Any:
+    """A verb of a port: its flow, run by the member; those who wait in this process are served then."""
 
     def verb(self: Any, *args: Any, **options: Any) -> Any:
         return self.member.run(flow(self, *args, **options))
@@ -401,18 +410,18 @@ def _running(name: str) -> Any:
 class AnyPort(Port[F]):
     """A port with its verbs: they answer in a thread, and are awaited in an event loop, as its member runs them."""
 
-    put = _running("put")
-    take = _running("take")
-    next = _running("next")
-    ack = _running("ack")
-    release = _running("release")
-    touch = _running("touch")
-    bury = _running("bury")
-    delete = _running("delete")
-    peek = _running("peek")
-    kick = _running("kick")
-    release_all = _running("release_all")
-    truncate = _running("truncate")
-    statistics = _running("statistics")
-    drop = _running("drop")
-    listen = _running("listen")
+    put = running("put", Port._put)
+    take = running("take", Port._take)
+    next = running("next", Port._next)
+    ack = running("ack", Port._ack)
+    release = running("release", Port._release)
+    touch = running("touch", Port._touch)
+    bury = running("bury", Port._bury)
+    delete = running("delete", Port._delete)
+    peek = running("peek", Port._peek)
+    kick = running("kick", Port._kick)
+    release_all = running("release_all", Port._release_all)
+    truncate = running("truncate", Port._truncate)
+    statistics = running("statistics", Port._statistics)
+    drop = running("drop", Port._drop)
+    listen = running("listen", Port._listen)

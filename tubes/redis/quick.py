@@ -14,7 +14,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.redis import record
 from tubes.redis.calls import Call
-from tubes.redis.port import AnyPort
+from tubes.redis.many import BatchPort
 from tubes.redis.scripts import script
 from tubes.redis.wire import pack
 from tubes.task import F, Facts
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TAKEN: Final = State.TAKEN
 
 
-class ThreadPort(AnyPort[F]):
+class ThreadPort(BatchPort[F]):
     """A port for threads."""
 
     def __init__(self, member: ThreadMember, home: Home) -> None:
@@ -45,8 +45,8 @@ class ThreadPort(AnyPort[F]):
         self._heads: dict[str, bytes] = {}
         self._plain: Final = record.write(home.driver, home.options, {})
         self._room: Final = home.options.get("capacity") or ""
-        # How many words of its own a put has: those that are empty for every task of this driver are left out.
-        self._of_put: Final = _words_of_put(home.driver)
+        # How many words of its own a put has: those that are empty for every task of the tube are left out.
+        self._of_put: Final = _words_of_put(home.driver, self._room)
         self._plain_end: Final = self._end_of_put(self._plain)
 
     def _is_plain(self) -> bool:
@@ -150,8 +150,8 @@ class ThreadPort(AnyPort[F]):
         return self.show_next(task, reply)
 
 
-def _words_of_put(driver: Driver) -> int:
-    if "capacity" in driver.options:
+def _words_of_put(driver: Driver, room: object) -> int:
+    if room:
         return 6
     if driver.lane is not None:
         return 5

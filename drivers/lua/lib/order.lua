@@ -39,6 +39,10 @@ local function append(task)
   call('RPUSH', M .. ':ready', task.id)
 end
 
+local function append_all(ids)
+  many('RPUSH', M .. ':ready', ids)
+end
+
 local loose = (META.loose or 0) + 0
 
 local function loosen(by)
@@ -82,6 +86,20 @@ local function pop()
     if counts(id) then return id end
     loosen(-1)
   end
+--#fast
+end
+
+-- The ids of the first tasks, up to so many; and whether not all were found, since there were too many stale ones.
+local function pop_some(limit)
+  if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
+--#slow
+  local ids = {}
+  for n = 1, limit do
+    local id = pop()
+    if not id then return ids, id == nil end
+    ids[n] = string.format('%d', id)
+  end
+  return ids
 --#fast
 end
 
@@ -183,6 +201,16 @@ local function push(task)
 end
 
 local append = push
+
+local function append_all(scored)
+  many('ZADD', M .. ':ready', scored)
+end
+
+local function pop_some(limit)
+  local scored, ids = call('ZPOPMIN', M .. ':ready', limit), {}
+  for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
+  return ids
+end
 
 local function pull(task)
   call('ZREM', M .. ':ready', place(task))

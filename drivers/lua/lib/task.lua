@@ -112,6 +112,20 @@ local function shown(task, bare)
   return header .. (bare and sub(task.value, 1, task.body - 1) or task.value)
 end
 
+-- The same of many: their ids, attempts and when they are due in a string each, whether there are more, then the tasks.
+local function shown_all(tasks, more)
+  local reply, ids, attempts, dues = { '', '', '', more and '1' or '' }, {}, {}, {}
+  for n = 1, #tasks do
+    local task = tasks[n]
+    ids[n], attempts[n], reply[n + 4] = task.id, task.attempts, task.value
+--#if TIMED
+    dues[n] = string.format('%.0f', task.due or -1)
+--#end
+  end
+  reply[1], reply[2], reply[3] = table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' ')
+  return reply
+end
+
 local function tell(task, event)
   local head = string.format('%s %d %s %d %.0f ', event, task.id, task.state, task.attempts, task.due or -1)
   call('PUBLISH', M .. ':events', head .. task.value)
