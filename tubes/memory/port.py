@@ -79,7 +79,7 @@ class Port(Generic[F]):
                     if self.gone is not None:
                         raise self.gone()
                     now = self._micros()
-                    if engine.ticking and engine.timers.soonest <= now:
+                    if engine.timers.soonest <= now:
                         home.settle(now)
                     if not engine.capacity or not engine.full:
                         id = engine.next_id
@@ -108,7 +108,7 @@ class Port(Generic[F]):
                     if self.gone is not None:
                         raise self.gone()
                     now = 0
-                    if engine.ticking:
+                    if engine.ticking or engine.pacing:
                         now = self._micros()
                         if engine.timers.soonest <= now:
                             home.settle(now)
@@ -138,7 +138,7 @@ class Port(Generic[F]):
                     if self.gone is not None:
                         raise self.gone()
                     now = 0
-                    if engine.ticking:
+                    if engine.ticking or engine.pacing:
                         now = self._micros()
                         if engine.timers.soonest <= now:
                             home.settle(now)
