@@ -71,12 +71,14 @@ class Engine:
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
         self._ends_taken: Final = not driver.ttl_spares_taken
         self._lane_option: Final = driver.lane or ""
-        #: Whether any task ever had a ttl, ttr or delay; until then time plays no part.
-        self.ticking = self._ttl is not None or self._ttr is not None
+        #: Whether any task ever had a ttl, ttr or delay.
+        self.dated = self._ttl is not None or self._ttr is not None
         self._options: Final = options
         self._in_rounds: Final = options.get("order") == "round_robin"
-        #: Whether any lane ever had a pace; until then takes are not asked when they are.
+        #: Whether a lane may have a pace.
         self.pacing = self._in_rounds or options.get("interval", 0) > 0
+        #: Whether time plays a part: until then verbs need not be told it.
+        self.ticking = self.dated or self.pacing
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
@@ -144,7 +146,7 @@ class Engine:
         else:
             self._delayed += 1
         # Watch the time.
-        if self.ticking:
+        if self.dated:
             if to is _READY or to is _BURIED:
                 due = entry.dead
             elif to is _DONE:
@@ -230,7 +232,7 @@ class Engine:
             if options:
                 ttl, ttr, delay = options.get("ttl", ttl), options.get("ttr", ttr), options.get("delay", 0)
             if delay or ttl is not None or ttr is not None:
-                self.ticking = True
+                self.dated = self.ticking = True
                 entry.set_times(ttl, ttr, delay)
         if self._ranks:
             self._rank(entry, options)
@@ -266,7 +268,7 @@ class Engine:
             entry.turn = turn = self.next_turn
             self.next_turn = turn + 1
             entry.attempts += 1
-            if self.ticking:
+            if self.dated:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
             if self.pacing:
                 self._lanes.start(now, entry)  # type: ignore[union-attr]
@@ -287,7 +289,7 @@ class Engine:
     def release(self, now: int, entry: Entry, delay: int = 0) -> None:
         """A held task goes back to its place, now or after a delay, by which its life is prolonged."""
         if delay:
-            self.ticking = True
+            self.dated = self.ticking = True
             entry.until = now + delay
             self._prolong(entry, delay)
         self._go(entry, "release_delayed" if delay else "release")
@@ -368,7 +370,7 @@ class Engine:
         lanes = self.lanes
         pace = lanes.pace(name) if span else lanes.pace_known(name)
         if pace is not None:
-            self.pacing = True
+            self.pacing = self.ticking = True
             pace.block(now, now + span if span else 0)
 
     def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
@@ -377,7 +379,7 @@ class Engine:
         known = any(value is not None for value in changes.values())
         pace = lanes.pace(name) if known else lanes.pace_known(name)
         if pace is not None:
-            self.pacing = True
+            self.pacing = self.ticking = True
             pace.configure(now, changes)
 
     @property
