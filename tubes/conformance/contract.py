@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tubes.conformance.any import TakeAny
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
@@ -29,6 +30,7 @@ class Contract(
     Delay,
     Waiting,
     Waking,
+    TakeAny,
     Capacity,
     Sessions,
     Events,
