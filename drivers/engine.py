@@ -69,8 +69,10 @@ class Engine:
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
         self._ends_taken: Final = not driver.ttl_spares_taken
         self._lane_option: Final = driver.lane or ""
-        #: Whether any task ever had a ttl, ttr or delay; until then time plays no part.
-        self.ticking = self._ttl is not None or self._ttr is not None
+        #: Whether any task ever had a ttl, ttr or delay.
+        self.dated = self._ttl is not None or self._ttr is not None
+        #: Whether time plays a part: until then verbs need not be told it.
+        self.ticking = self.dated
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
@@ -136,7 +138,7 @@ class Engine:
         else:
             self._delayed += 1
         # Watch the time.
-        if self.ticking:
+        if self.dated:
             if to is _READY or to is _BURIED:
                 due = entry.dead
             elif to is _DONE:
@@ -218,7 +220,7 @@ class Engine:
             if options:
                 ttl, ttr, delay = options.get("ttl", ttl), options.get("ttr", ttr), options.get("delay", 0)
             if delay or ttl is not None or ttr is not None:
-                self.ticking = True
+                self.dated = self.ticking = True
                 entry.set_times(ttl, ttr, delay)
         if self._ranks:
             self._rank(entry, options)
@@ -254,7 +256,7 @@ class Engine:
             entry.turn = turn = self.next_turn
             self.next_turn = turn + 1
             entry.attempts += 1
-            if self.ticking:
+            if self.dated:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
             self._move(entry, self._take, hold)
         return entry
@@ -273,7 +275,7 @@ class Engine:
     def release(self, now: int, entry: Entry, delay: int = 0) -> None:
         """A held task goes back to its place, now or after a delay, by which its life is prolonged."""
         if delay:
-            self.ticking = True
+            self.dated = self.ticking = True
             entry.until = now + delay
             self._prolong(entry, delay)
         self._go(entry, "release_delayed" if delay else "release")

@@ -70,7 +70,7 @@ class Home:
                         if entry is None:
                             break
                         owner = waiter.owner
-                        waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.ticking)
+                        waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
                         turn = 0
                         if not waiter.wake():
                             engine.untake(now, entry)

@@ -57,7 +57,7 @@ class Port(Generic[F]):
 
     def show(self, entry: Entry) -> F:
         """The entry as the user sees it."""
-        return snapshot(self.kind, self.tube, entry, self._engine.ticking)
+        return snapshot(self.kind, self.tube, entry, self._engine.dated)
 
     # -- the three verbs of every program's inner loop: written out, since a call costs what they cost ---------------
     # An interrupt may come at any moment. Under the lock `recover` puts in order what it has left half done; what was
@@ -83,7 +83,7 @@ class Port(Generic[F]):
                         home.settle(now)
                     if not engine.capacity or not engine.full:
                         id = engine.next_id
-                        task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.ticking)
+                        task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.dated)
                         if home.watched:
                             home.settle(now)
                 except BaseException as error:
@@ -115,7 +115,7 @@ class Port(Generic[F]):
                     turn = engine.next_turn
                     entry = engine.take(now, self.hold)
                     if entry is not None:
-                        task = snapshot(self.kind, self.tube, entry, engine.ticking)
+                        task = snapshot(self.kind, self.tube, entry, engine.dated)
                         if home.watched:
                             home.settle(now or self._micros())
                 except BaseException as error:
@@ -146,7 +146,7 @@ class Port(Generic[F]):
                     if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
                         entry = engine.held(self.hold, *self._refer(task))
                     engine.ack(now, entry)
-                    done = snapshot(self.kind, self.tube, entry, engine.ticking)
+                    done = snapshot(self.kind, self.tube, entry, engine.dated)
                     if isinstance(task, Facts):
                         task._turn = SETTLED
                     if home.watched:
