@@ -41,7 +41,9 @@ def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int
     with tubes.connect(url, session_ttl=31.0) as putting, tubes.connect(url) as queue:
         made = [putting.create_tube(name) for name in NAMES]
         takers = [
-            threading.Thread(target=take, args=(queue if number % 2 else queue.session(), number)) for number in range(6)
+            threading.Thread(target=take, args=(session, number))
+            for number in range(6)
+            for session in (queue if number % 2 else queue.session(),)
         ]
         for taker in takers:
             taker.start()

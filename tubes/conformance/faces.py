@@ -7,7 +7,7 @@ import inspect
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import tubes
 
@@ -35,8 +35,8 @@ class Face(Protocol):
 
 def _waiting(where: Any) -> int:
     """How many callers wait on a tube, or on all tubes of a queue."""
-    found = where.statistics()
-    return sum(each.waiting for each in found.values()) if isinstance(found, dict) else int(found.waiting)
+    found: Any = where.statistics()
+    return sum(each.waiting for each in found.values()) if hasattr(found, "values") else int(found.waiting)
 
 
 def _until_waiting(where: Any, before: int, future: Future[Any]) -> Future[Any]:
@@ -46,9 +46,12 @@ def _until_waiting(where: Any, before: int, future: Future[Any]) -> Future[Any]:
 
 
 def _inner(argument: Any) -> Any:
-    """An argument as the asyncio face takes it."""
+    """An argument as the asyncio face takes it: a task or a tube, or a list of such."""
     if isinstance(argument, list):
-        return [_inner(each) for each in argument]
+        parts = cast("list[Any]", argument)
+        if any(isinstance(each, _Blocking) for each in parts):
+            return [getattr(each, "inner", each) for each in parts]
+        return parts
     return argument.inner if isinstance(argument, _Blocking) else argument
 
 
