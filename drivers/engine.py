@@ -17,7 +17,9 @@ from tubes.drivers.invariants import check, mend
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import NO_LANE
+from tubes.drivers.paces import Pace
 from tubes.drivers.ready import Ready
+from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, Timers
 from tubes.errors import InvalidOption, TaskNotFound, TaskNotTaken
 
@@ -71,8 +73,12 @@ class Engine:
         self._lane_option: Final = driver.lane or ""
         #: Whether any task ever had a ttl, ttr or delay.
         self.dated = self._ttl is not None or self._ttr is not None
+        self._options: Final = options
+        self._in_rounds: Final = options.get("order") == "round_robin"
+        #: Whether a lane may have a pace.
+        self.pacing = self._in_rounds or options.get("interval", 0) > 0
         #: Whether time plays a part: until then verbs need not be told it.
-        self.ticking = self.dated
+        self.ticking = self.dated or self.pacing
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
@@ -84,10 +90,12 @@ class Engine:
 
     def _clear_indexes(self) -> None:
         newest_first = self._signs[1] < 0
-        self.timers = Timers()
+        self.timers: Timers[Entry | Pace] = Timers()
         self._delayed = 0
-        self._offers = Ready(newest_first=newest_first)
-        self._lanes = Lanes(self._offers, newest_first=newest_first) if self.driver.lane else None
+        self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
+        self._lanes: Lanes | None = None
+        if self.driver.lane:
+            self._lanes = Lanes(self._offers, self.timers, self._options, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
 
     # -- the one place where a state changes -----------------------------------------------------------------------
@@ -108,7 +116,7 @@ class Engine:
             del entry.hold[entry.id]  # type: ignore[union-attr]
             entry.hold = None
             if lane is not None:
-                lane.taken = False
+                lane.taken -= 1
         elif was is _READY:
             if entry.index is not None:
                 entry.index.discard(entry)
@@ -130,7 +138,7 @@ class Engine:
             entry.hold = hold
             hold[entry.id] = entry  # type: ignore[index]
             if lane is not None:
-                lane.taken = True
+                lane.taken += 1
         elif to is _DONE:
             del self.tasks[entry.id]
         elif to is _BURIED:
@@ -151,11 +159,13 @@ class Engine:
                     due = entry.dead
             entry.due = due
             if due < entry.queued:
-                self.timers.add(entry, due, len(self.tasks))
+                self.timers.add(entry, due)
         # Offer a neighbour.
         if lane is not None:
-            if lane.behind is not None and lane.head is None and not lane.taken:
+            if lane.behind is not None and lane.head is None and lane.taken < lane.limit:
                 lane.offer()
+            if lane.pace is not None:
+                lane.pace.leave_if_idle()
             if to is _DONE:
                 lane.living -= 1
                 if not lane.living:
@@ -167,12 +177,14 @@ class Engine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
-        """Let happen what is due by now, in the order of the moments: delays, times to run and times to live end."""
+        """Let happen what is due by now, in the order of the moments: delays, times to run and to live, rests end."""
         while self.timers.soonest <= now:
-            entry = self.timers.pop(now, len(self.tasks))
+            entry = self.timers.pop(now)
             if entry is None:
                 return
-            if entry.state is _DELAYED:
+            if isinstance(entry, Pace):
+                entry.settle(now)
+            elif entry.state is _DELAYED:
                 self._go(entry, "delay")
             elif entry.state is _TAKEN:
                 self._go(entry, "ttr")
@@ -258,6 +270,8 @@ class Engine:
             entry.attempts += 1
             if self.dated:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
+            if self.pacing:
+                self._lanes.start(now, entry)  # type: ignore[union-attr]
             self._move(entry, self._take, hold)
         return entry
 
@@ -282,8 +296,14 @@ class Engine:
 
     def untake(self, now: int, entry: Entry) -> None:
         """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
-        entry.attempts -= 1
+        self.undo_attempt(now, entry)
         self._go(entry, "untake")
+
+    def undo_attempt(self, now: int, entry: Entry) -> None:
+        """The task, and its lane, are as they were before its last take was numbered."""
+        if entry.lane is not None and entry.lane.pace is not None:
+            entry.lane.pace.undo_start(now, entry)
+        entry.attempts -= 1
 
     def unput(self, now: int, entry: Entry) -> None:
         """Undo a put whose caller has gone before it heard of it: it counts as never having happened."""
@@ -342,6 +362,32 @@ class Engine:
                 entry.hold = None
             hold.clear()
         self._clear()
+
+    # -- lanes -----------------------------------------------------------------------------------------------------
+
+    def block(self, now: int, name: str, span: int) -> None:
+        """No task of this lane starts for so long; 0 ends that. Cost: O(log n)."""
+        lanes = self.lanes
+        pace = lanes.pace(name) if span else lanes.pace_known(name)
+        if pace is not None:
+            self.pacing = self.ticking = True
+            pace.block(now, now + span if span else 0)
+
+    def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
+        """A lane has an interval or a max_in_flight of its own; None: the tube's again. Cost: O(log n)."""
+        lanes = self.lanes
+        known = any(value is not None for value in changes.values())
+        pace = lanes.pace(name) if known else lanes.pace_known(name)
+        if pace is not None:
+            self.pacing = self.ticking = True
+            pace.configure(now, changes)
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lanes, else `OptionNotSupported`."""
+        if self._lanes is None:
+            raise self.driver.lacks("utube")
+        return self._lanes
 
     # -- looking ---------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from tubes.drivers.moves import State
 if TYPE_CHECKING:
     from tubes.drivers.lanes import Lane
     from tubes.drivers.ready import Ready
+    from tubes.drivers.rounds import Rounds
 
 
 class More(NamedTuple):
@@ -45,7 +46,7 @@ class Entry:
         "due",  # its next timed move
         "hold",  # who holds it: the hold that it is in
         "id",
-        "index",  # the Ready that it counts in
+        "index",  # the Ready or Rounds that it counts in
         "lane",
         "line",  # the line of a Ready where tasks come in the order of their rank
         "more",  # what few tasks have; None: nothing
@@ -72,7 +73,7 @@ class Entry:
     utube: str | None
     lane: Lane | None
     hold: Hold | None
-    index: Ready | None
+    index: Ready | Rounds | None
     more: More | None
     # These are there only where the driver knows any of ttl, ttr and delay.
     ttl: int | None

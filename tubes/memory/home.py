@@ -133,7 +133,7 @@ class Home:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
             else:  # It was numbered, and had not moved yet.
-                entry.attempts -= 1
+                engine.undo_attempt(now, entry)
         new = engine.tasks.get(id)
         if new is not None and new.turn == 0 and new.state in (State.READY, State.DELAYED):
             engine.unput(now, new)
