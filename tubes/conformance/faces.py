@@ -7,7 +7,7 @@ import inspect
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tubes
 
@@ -47,11 +47,8 @@ def _until_waiting(where: Any, before: int, future: Future[Any]) -> Future[Any]:
 
 def _inner(argument: Any) -> Any:
     """An argument as the asyncio face takes it: a task or a tube, or a list of such."""
-    if isinstance(argument, list):
-        parts = cast("list[Any]", argument)
-        if any(isinstance(each, _Blocking) for each in parts):
-            return [getattr(each, "inner", each) for each in parts]
-        return parts
+    if argument.__class__ is list and any(isinstance(each, _Blocking) for each in argument):
+        return [getattr(each, "inner", each) for each in argument]
     return argument.inner if isinstance(argument, _Blocking) else argument
 
 
