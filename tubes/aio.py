@@ -23,6 +23,7 @@ from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.listeners import tell
+from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
 from tubes.waiters import LoopWaiter
@@ -101,6 +102,23 @@ class AsyncQueue:
                 found[name] = await self.statistics(name)
         return found
 
+    async def take_any(
+        self, tubes: Iterable[AsyncTube | str], timeout: float | None = None, *, fair: bool = False
+    ) -> AsyncTask | None:
+        """See `Queue.take_any`."""
+        patience = None if timeout is None else micros("timeout", timeout)
+        named = listed(tubes, fair, AsyncTube, self._member)
+        found = [await _answer(self._member.find(one)) if isinstance(one, str) else one._port for one in named]
+        ports = in_turn(found, fair)
+        for port in ports:
+            ready: AsyncTask | None = await _answer(port.take())
+            if ready is not None:
+                return ready
+        task: AsyncTask | None = None
+        if patience != 0:
+            task = await LoopWaiter(ports[0].clock, patience).wait(Several(ports))
+        return task
+
     async def session(self) -> AsyncQueue:
         """See `Queue.session`."""
         return AsyncQueue(self._member.sibling())
@@ -147,6 +165,8 @@ class AsyncTube:
         self.name = port.home.name
         self.driver = port.home.driver
         self._awaited = port.awaited
+        # In which fair call of `take_any` it was the first.
+        self._first_in = 0
 
     # -- putting -------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Member(Protocol):
     def url(self) -> str: ...
     @property
     def closed(self) -> Callable[[], TubesError] | None: ...
+    def check(self) -> None: ...
     def create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
     ) -> Any: ...
@@ -48,7 +49,9 @@ class Member(Protocol):
 class Port(Desk, Protocol):
     """What one connection can do with one tube; where `awaited` says so its answers are to be awaited."""
 
+    member: Any
     home: Any
+    tube: Any
     awaited: bool
 
     @property

@@ -15,6 +15,7 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
+from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, Task, log_lost
 from tubes.waiters import ThreadWaiter
@@ -113,6 +114,40 @@ class Queue:
                 found[name] = self.tube(name).statistics()
         return found
 
+    def take_any(self, tubes: Iterable[Tube | str], timeout: float | None = None, *, fair: bool = False) -> Task | None:
+        """Take the first task that may be taken from any of several tubes.
+
+        `tubes`: tubes of this queue, or names, in order of preference: where several have a task, the first of them
+        gives it. On a server a name costs a round trip more than a tube.
+        `timeout`: seconds to wait for one; None: for ever; 0: not at all. Who waits stands in the line of every tube,
+        and gets what comes first in any of them; nothing polls. Answers None when the time is over.
+        `fair`: each such call begins with the next tube of the list, so that one that is never empty lets the others
+        have their turn.
+
+        O(1) for each tube that is asked; waiting with threads on a server, a thread for each tube while it waits.
+
+        Raises `TubeNotFound` if one is not there, or is dropped while the call waits, `InvalidOption` for an empty list
+        and for a tube of another queue.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     urgent, other = queue.create_tube("urgent"), queue.create_tube("other")
+        ...     _ = other.put("later"), urgent.put("now")
+        ...     [queue.take_any([urgent, other]).data for _ in range(2)]
+        ['now', 'later']
+        """
+        patience = None if timeout is None else micros("timeout", timeout)
+        named = listed(tubes, fair, Tube, self._member)
+        ports = in_turn([self._member.find(one) if isinstance(one, str) else one._port for one in named], fair)
+        for port in ports:
+            ready: Task | None = port.take()
+            if ready is not None:
+                return ready
+        task: Task | None = None
+        if patience != 0:
+            task = ThreadWaiter(ports[0].clock, patience).wait(Several(ports))
+        return task
+
     def session(self) -> Queue:
         """Another session on the same queue; it is closed by itself."""
         return Queue(self._member.sibling())
@@ -171,6 +206,8 @@ class Tube:
         self._port = port
         self.name = port.home.name
         self.driver = port.home.driver
+        # In which fair call of `take_any` it was the first.
+        self._first_in = 0
 
     # -- putting -------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tubes.conformance.any import TakeAny
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
@@ -32,6 +33,7 @@ class Contract(
     Delay,
     Waiting,
     Waking,
+    TakeAny,
     Capacity,
     Failures,
     UniqueKeys,
