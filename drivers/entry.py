@@ -9,6 +9,7 @@ from tubes.drivers.moves import State
 if TYPE_CHECKING:
     from tubes.drivers.lanes import Lane
     from tubes.drivers.ready import Ready
+    from tubes.drivers.rounds import Rounds
 
 
 class More(NamedTuple):
@@ -45,7 +46,7 @@ class Entry:
         "due",  # its next timed move
         "hold",  # who holds it: the hold that it is in
         "id",
-        "index",  # the Ready that it counts in
+        "index",  # the Ready or Rounds that it counts in
         "lane",
         "line",  # the line of a Ready where tasks come in the order of their rank
         "more",  # what few tasks have; None: nothing
@@ -72,7 +73,7 @@ class Entry:
     utube: str | None
     lane: Lane | None
     hold: Hold | None
-    index: Ready | None
+    index: Ready | Rounds | None
     more: More | None
     # These are there only where the driver knows any of ttl, ttr and delay.
     ttl: int | None
@@ -81,6 +82,18 @@ class Entry:
     dead: int
     due: int
     queued: int
+
+    def __lt__(self, other: Entry) -> bool:
+        # Heaps ask where the places are equal: of an entry and its copy, one of which has left.
+        return False
+
+    def copy(self) -> Entry:
+        """Another entry that says the same."""
+        other = Entry()
+        for slot in self.__slots__:
+            if hasattr(self, slot):
+                setattr(other, slot, getattr(self, slot))
+        return other
 
     def set_times(self, ttl: int | None, ttr: int | None, delay: int) -> None:
         """How long it lives and runs, and when it begins to be ready; a delay prolongs its life."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from tubes.drivers.timers import NEVER
 if TYPE_CHECKING:
     from tubes.drivers.engine import Engine
     from tubes.drivers.entry import Entry
+    from tubes.drivers.lanes import Lanes
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
@@ -20,7 +22,9 @@ def mend(engine: Engine) -> None:
     """Make all indexes anew from what the tasks themselves say: their state, holder, lane and deadlines."""
     for hold in engine._holds.values():
         hold.clear()
+    lanes = engine._lanes
     engine._clear_indexes()
+    engine._keys.living.clear()
     for entry in list(engine.tasks.values()):
         if entry.state is _TAKEN and entry.hold is None:
             entry.state = _READY
@@ -28,7 +32,9 @@ def mend(engine: Engine) -> None:
             del engine.tasks[entry.id]
         else:
             _enter(engine, entry)
-    # Only now it is known which lanes are busy.
+    if lanes is not None:
+        engine.lanes.adopt(lanes)
+    # Only now it is known which lanes are busy, and which rest.
     for entry in engine.tasks.values():
         if entry.state is _READY:
             if entry.lane is None:
@@ -44,7 +50,9 @@ def _enter(engine: Engine, entry: Entry) -> None:
         name = NO_LANE if entry.utube is None else entry.utube
         entry.lane = engine._lanes.by_name.get(name) or engine._lanes.make(name)
         entry.lane.living += 1
-        entry.lane.taken = entry.lane.taken or entry.state is _TAKEN
+        entry.lane.taken += entry.state is _TAKEN
+    if entry.more is not None and entry.more.key is not None:
+        engine._keys.living[entry.more.key] = entry
     if entry.state is _TAKEN:
         entry.hold[entry.id] = entry  # type: ignore[index]
     else:
@@ -59,7 +67,7 @@ def _enter(engine: Engine, entry: Entry) -> None:
             due = min(due, entry.dead)
         entry.due, entry.queued = due, NEVER
         if due != NEVER:
-            engine.timers.add(entry, due, len(engine.tasks))
+            engine.timers.add(entry, due)
 
 
 def check(engine: Engine) -> None:
@@ -77,6 +85,8 @@ def check(engine: Engine) -> None:
         assert entry.hold is None or entry.hold[entry.id] is entry
         assert (entry.index is not None) == (entry.state is _READY)
         assert not engine.timed or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
+    keyed = {entry.more.key: entry for entry in engine.tasks.values() if entry.more and entry.more.key is not None}
+    assert keyed == engine._keys.living
     _check_offers(engine, by_state[_READY], by_state[_TAKEN])
 
 
@@ -85,10 +95,29 @@ def _check_offers(engine: Engine, ready: Iterable[Entry], taken: Iterable[Entry]
     if engine._lanes is None:
         assert offered == {entry.id for entry in ready}
         return
-    busy = [entry.lane for entry in taken]
-    assert len(busy) == len(set(busy)), "two taken tasks in one lane"
+    in_flight = Counter(entry.lane for entry in taken)
+    for lane in engine._lanes.by_name.values():
+        assert lane.taken == in_flight[lane]
+    busy = {lane for lane in engine._lanes.by_name.values() if lane.taken >= lane.limit}
     best: dict[Any, Entry] = {}
     for entry in ready:
         if entry.lane not in busy and (entry.lane not in best or entry.rank < best[entry.lane].rank):
             best[entry.lane] = entry
     assert offered == {entry.id for entry in best.values()}
+    _check_paces(engine, engine._lanes)
+
+
+def _check_paces(engine: Engine, lanes: Lanes) -> None:
+    paces = [lane.pace for lane in lanes.by_name.values() if lane.pace is not None]
+    for lane in lanes.by_name.values():
+        assert lane.living > 0
+        assert lane.limit == (lanes.max_in_flight if lane.pace is None else lane.pace.limit)
+        assert lane.pace is None or (lane.pace.lane is lane and lane.pace.name == lane.name)
+    for name, pace in lanes.alone.items():
+        assert pace.name == name
+        assert pace.lane is None
+        assert name not in lanes.by_name
+    for pace in (*paces, *lanes.alone.values()):
+        assert pace.due == NEVER or engine.timers.soonest <= pace.queued <= pace.due == pace.next_start()
+        asked = pace.interval is not None or pace.max_in_flight is not None
+        assert asked or pace.due != NEVER or (pace.lane is not None and (pace.lane.taken or pace.lane.head is not None))

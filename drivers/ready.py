@@ -106,6 +106,10 @@ class Ready:
         """How many entries are kept, those that have left included."""
         return len(self._back) + sum(map(len, self._lines.values()))
 
+    def count(self) -> int:
+        """How many entries there are."""
+        return self.kept() - self._stale
+
     def _open(self, key: Any) -> deque[Entry] | None:
         """A line for this key, if one is worth its memory. A key of None never has one."""
         if key is None:

@@ -1,12 +1,9 @@
-"""Deadlines of tasks, in the order in which they fall due."""
+"""Deadlines of tasks, and of lanes that rest, in the order in which they fall due."""
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from tubes.drivers.entry import Entry
+from typing import Final, Generic, Protocol, TypeVar
 
 #: Later than every deadline.
 NEVER: Final = 1 << 62
@@ -17,7 +14,24 @@ _SPAN: Final = 1 << _BITS
 _STALE: Final = 64
 
 
-class Timers:
+class Timed(Protocol):
+    """What can fall due."""
+
+    #: Its deadline.
+    due: int
+    #: The earliest moment at which the timers look at it; they set it.
+    queued: int
+
+    @property
+    def id(self) -> int:
+        """What comes first of two that fall due at one moment: no two have the same."""
+        ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+class Timers(Generic[T]):
     """A deadline per entry, `entry.due`. Setting and removing it is O(1), O(log n) if it is the only one within 65 ms.
 
     Most deadlines never fall due: the task is acked first. So an entry is just thrown into the slot of its moment, and
@@ -26,13 +40,15 @@ class Timers:
     is opened; what the heap has of it counts if `entry.queued` agrees.
     """
 
-    __slots__ = ("_empty", "_horizon", "_next", "_slots", "_starts", "soonest")
+    __slots__ = ("_empty", "_horizon", "_most", "_next", "_slots", "_starts", "soonest")
 
     def __init__(self) -> None:
         # Deadlines before it are in the heap, the others in the slots.
         self._horizon = 0
-        self._next: list[tuple[int, int, Entry]] = []
-        self._slots: dict[int, set[Entry]] = {}
+        self._next: list[tuple[int, int, T]] = []
+        # When it has more than so many, what no longer counts is looked for.
+        self._most = _STALE
+        self._slots: dict[int, set[T]] = {}
         # The moments at which the slots begin: a heap.
         self._starts: list[int] = []
         # How many slots are empty.
@@ -40,12 +56,12 @@ class Timers:
         #: No deadline is before this moment.
         self.soonest = NEVER
 
-    def add(self, entry: Entry, due: int, living: int) -> None:
-        """Look at the entry when it is due, sooner than `entry.queued` says; `living`: how many tasks there are."""
+    def add(self, entry: T, due: int) -> None:
+        """Look at the entry when it is due, sooner than `entry.queued` says."""
         if entry.queued != NEVER:
             self.remove(entry)
         if due < self._horizon:
-            self._hurry(entry, due, living)
+            self._hurry(entry, due)
             return
         start = entry.queued = due & -_SPAN
         slot = self._slots.get(start)
@@ -55,7 +71,7 @@ class Timers:
             self._empty -= 1
         slot.add(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: T) -> None:
         """Look at the entry no more."""
         if entry.queued >= self._horizon:
             slot = self._slots[entry.queued]
@@ -64,11 +80,11 @@ class Timers:
                 self._note_empty()
         entry.queued = NEVER
 
-    def pop(self, now: int, living: int) -> Entry | None:
+    def pop(self, now: int) -> T | None:
         """Take out the entry that fell due first, by `now`; ties go by id. None if none is due."""
         while self.soonest <= now:
             if not self._next or (self._starts and self._starts[0] <= self._next[0][0]):
-                self._open_slot(living)
+                self._open_slot()
                 continue
             due, _, entry = heappop(self._next)
             self._note_soonest()
@@ -77,21 +93,23 @@ class Timers:
                 if entry.due == due:
                     return entry
                 if entry.due != NEVER:
-                    self.add(entry, entry.due, living)
+                    self.add(entry, entry.due)
         return None
 
-    def _hurry(self, entry: Entry, due: int, living: int) -> None:
+    def _hurry(self, entry: T, due: int) -> None:
         """It is due soon: find its place in the order."""
-        if len(self._next) > 2 * living + _STALE:
+        if len(self._next) > self._most:
             self._next = [item for item in self._next if item[0] == item[2].queued]
             heapify(self._next)
+            self._most = 2 * len(self._next) + _STALE
         entry.queued = due
         heappush(self._next, (due, entry.id, entry))
         if due < self.soonest:
             self.soonest = due
 
-    def _add_slot(self, start: int) -> set[Entry]:
-        slot = self._slots[start] = set()
+    def _add_slot(self, start: int) -> set[T]:
+        slot: set[T] = set()
+        self._slots[start] = slot
         heappush(self._starts, start)
         self._note_soonest()
         return slot
@@ -105,7 +123,7 @@ class Timers:
             self._empty = 0
             self._note_soonest()
 
-    def _open_slot(self, living: int) -> None:
+    def _open_slot(self) -> None:
         """The time of the first slot has come."""
         start = heappop(self._starts)
         self._horizon = start + _SPAN
@@ -115,7 +133,7 @@ class Timers:
         for entry in slot:
             entry.queued = NEVER
             if entry.due != NEVER:
-                self.add(entry, entry.due, living)
+                self.add(entry, entry.due)
         self._note_soonest()
 
     def _note_soonest(self) -> None:

@@ -53,12 +53,14 @@ class Run(NamedTuple):
 class Batch:
     """Tasks to be put, all or none. `timeout`: microseconds to wait for room."""
 
-    __slots__ = ("runs", "size", "staged", "timeout")
+    __slots__ = ("keyed", "runs", "size", "staged", "timeout")
 
     def __init__(self, runs: list[Run], size: int, timeout: int | None) -> None:
         self.runs: Final = runs
         self.size: Final = size
         self.timeout: Final = timeout
+        #: Whether any task has a key.
+        self.keyed: Final = any("key" in options for options, _ in runs)
         #: Where its tasks are, if they were brought to a server already: the name of a list.
         self.staged = ""
 
@@ -93,9 +95,10 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: 
         except TubesError as error:
             raise type(error)(**error.facts, item=size) from error.__cause__
         size += 1
-    if room and size > room:
+    batch = Batch([run for run in runs if run.data], size, base.get("timeout"))
+    if room and size > room and not batch.keyed:  # Of those with keys some may be there already.
         raise InvalidOption(option="items", value=size, rule=f"must be at most {room}, the tube's capacity")
-    return Batch([run for run in runs if run.data], size, base.get("timeout"))
+    return batch
 
 
 def _options_of(driver: Driver, base: dict[str, Any], item: Item) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tubes.batches import Batch
 from tubes.clock import soon
 from tubes.drivers.engine import Engine
 from tubes.drivers.moves import State
-from tubes.errors import TubesError
+from tubes.errors import DuplicateKey, TubesError
 from tubes.listeners import Listener, tell
 from tubes.task import Facts, snapshot
 from tubes.waiters import PENDING
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from tubes.waiters import Waiter
 
 _log = logging.getLogger("tubes")
-
-
-def _size_of(request: Any) -> int:
-    """For how many tasks a put needs room."""
-    return request.size if request.__class__ is Batch else 1
 
 
 class Home:
@@ -76,13 +71,13 @@ class Home:
                         if entry is None:
                             break
                         owner = waiter.owner
-                        waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.ticking)
+                        waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
                         turn = 0
                         if not waiter.wake():
                             engine.untake(now, entry)
                     del takers[waiter]
                     waiter.owner.waiters.discard(waiter)
-                if engine.timers.soonest > now and not self._may_let_in():
+                if engine.timers.soonest > now and not self._admits_first(now):
                     break
         except BaseException as error:
             self._mend(error, turn=turn)
@@ -91,32 +86,41 @@ class Home:
         if self.watched:  # Somebody would notice.
             self._alarm.set(engine.timers.soonest)
 
-    def _may_let_in(self) -> bool:
-        """Whether there is room for what the first of the putters waits with."""
-        waiter = next(iter(self.putters), None)
-        return waiter is not None and self.engine.has_room(_size_of(waiter.request))
-
     def _let_in(self, now: int) -> None:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
         while self.putters:
             waiter = next(iter(self.putters))
             if not self._is_late(waiter, now):
-                if not self._may_let_in():
+                if not self.admits(now, waiter.request):
                     break
-                id, count = self.engine.next_id, _size_of(waiter.request)
+                id = self.engine.next_id
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
-                    self._mend(error, id=id, count=count)
+                    self._mend(error, id=id, count=self.engine.next_id - id)
                     raise
                 except BaseException as error:
-                    self._mend(error, id=id, count=count)
+                    self._mend(error, id=id, count=self.engine.next_id - id)
                     waiter.answer = error
                 if not waiter.wake():
                     self.undo(waiter.answer, is_put=True)
             self.strike(waiter)
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
+
+    def _admits_first(self, now: int) -> bool:
+        """Whether the first of those who wait for room has it."""
+        return bool(self.putters) and self.admits(now, next(iter(self.putters)).request)
+
+    def admits(self, now: int, request: Any) -> bool:
+        """Whether there is room for what is to be put, or none is needed."""
+        if not isinstance(request, Batch):
+            return self.engine.admits(now, request[1])
+        try:
+            count = self.engine.count_new(now, request) if request.keyed else request.size
+        except DuplicateKey:  # The put says so.
+            return True
+        return self.engine.has_room(count)
 
     def _is_late(self, waiter: Waiter, now: int) -> bool:
         """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
@@ -145,7 +149,7 @@ class Home:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
             else:  # It was numbered, and had not moved yet.
-                entry.attempts -= 1
+                engine.undo_attempt(now, entry)
         for new in [engine.tasks[each] for each in range(id, id + count) if each in engine.tasks]:
             if new.turn == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
@@ -227,7 +231,7 @@ class Home:
         if not isinstance(task, Facts):  # It got an error, or nothing.
             return
         entry = self.engine.tasks.get(task.id)
-        if entry is not None and entry.turn == task._turn:
+        if entry is not None and entry.turn == task._turn and task.created_now:
             if not is_put:
                 if entry.hold is not None:
                     self.engine.untake(self.store.clock.micros(), entry)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from tubes.batches import Batch, gather, named, settled
 from tubes.codecs import encode
+from tubes.drivers import options as known
 from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
-from tubes.drivers.options import flag, micros, whole
+from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.listeners import Listener, checked
 from tubes.statistics import Statistics
@@ -58,7 +59,7 @@ class Port(Generic[F]):
 
     def show(self, entry: Entry) -> F:
         """The entry as the user sees it."""
-        return snapshot(self.kind, self.tube, entry, self._engine.ticking)
+        return snapshot(self.kind, self.tube, entry, self._engine.dated)
 
     # -- the three verbs of every program's inner loop: written out, since a call costs what they cost ---------------
     # An interrupt may come at any moment. Under the lock `recover` puts in order what it has left half done; what was
@@ -82,9 +83,9 @@ class Port(Generic[F]):
                     now = self._micros()
                     if engine.ticking and engine.timers.soonest <= now:
                         home.settle(now)
-                    if not engine.capacity or not engine.full:
+                    if not engine.capacity or engine.admits(now, options):
                         id = engine.next_id
-                        task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.ticking)
+                        task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.dated)
                         if home.watched:
                             home.settle(now)
                 except BaseException as error:
@@ -116,7 +117,7 @@ class Port(Generic[F]):
                     turn = engine.next_turn
                     entry = engine.take(now, self.hold)
                     if entry is not None:
-                        task = snapshot(self.kind, self.tube, entry, engine.ticking)
+                        task = snapshot(self.kind, self.tube, entry, engine.dated)
                         if home.watched:
                             home.settle(now or self._micros())
                 except BaseException as error:
@@ -147,7 +148,7 @@ class Port(Generic[F]):
                     if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
                         entry = engine.held(self.hold, *self._refer(task))
                     engine.ack(now, entry)
-                    done = snapshot(self.kind, self.tube, entry, engine.ticking)
+                    done = snapshot(self.kind, self.tube, entry, engine.dated)
                     if isinstance(task, Facts):
                         task._turn = SETTLED
                     if home.watched:
@@ -186,11 +187,13 @@ class Port(Generic[F]):
     def put_all(self, now: int, batch: Batch) -> list[F]:
         """Put a batch for which there is room. Under the lock."""
         engine = self._engine
-        engine.check_puts(now, batch)
+        if batch.keyed:
+            engine.count_new(now, batch)
+        engine.check_ranks(now, batch)
         put, kind, tube = engine.put, self.kind, self.tube
         # The first may be the first task of all that has a time to live.
         entries = [put(now, data, options) for options, many in batch.runs for data in many]
-        return [snapshot(kind, tube, entry, engine.ticking) for entry in entries]
+        return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
 
     def put_waiting(self, now: int, request: Any) -> F | list[F]:
         """Put what a caller waits with, who has room now. Under the lock."""
@@ -203,7 +206,7 @@ class Port(Generic[F]):
         home = self.home
         engine = self._engine
         tasks: list[F] | None = None
-        id = -1
+        id, over = -1, 0
         try:
             with self._store.lock:
                 try:
@@ -212,13 +215,14 @@ class Port(Generic[F]):
                     now = self._micros()
                     if engine.timers.soonest <= now:
                         home.settle(now)
-                    if engine.has_room(batch.size):
+                    if home.admits(now, batch):
                         id = engine.next_id
                         tasks = self.put_all(now, batch)
+                        over = engine.next_id
                         if home.watched:
                             home.settle(now)
                 except BaseException as error:
-                    home.recover(error, id=id, count=batch.size)
+                    home.recover(error, id=id, count=(over or engine.next_id) - id)
                     raise
             if home.events:
                 home.tell()
@@ -242,7 +246,7 @@ class Port(Generic[F]):
                     if engine.timers.soonest <= now:
                         home.settle(now)
                     turn = engine.next_turn
-                    take, hold, kind, tube, timed = engine.take, self.hold, self.kind, self.tube, engine.ticking
+                    take, hold, kind, tube, timed = engine.take, self.hold, self.kind, self.tube, engine.dated
                     while len(tasks) < limit:
                         entry = take(now, hold)
                         if entry is None:
@@ -275,7 +279,7 @@ class Port(Generic[F]):
 
     def release_many(self, tasks: Any, delay: float | None) -> dict[int, bool]:
         """Give held tasks back."""
-        span = 0 if delay is None else micros("delay", delay)
+        span = None if delay is None else micros("delay", delay)
         if delay is not None and "delay" not in self.home.driver.options:
             raise self.home.driver.lacks("delay")
         return self._do_many(tasks, lambda now, entry: self._engine.release(now, entry, span))
@@ -348,15 +352,26 @@ class Port(Generic[F]):
         return answer
 
     def release(self, task: Any, delay: float | None) -> F:
-        """Give a held task back."""
+        """Give a held task back; without a delay after as long as the tube's backoff says."""
         id, turn = self._refer(task)
-        span = 0 if delay is None else micros("delay", delay)
+        span = None if delay is None else micros("delay", delay)
 
         def act(engine: Engine, now: int) -> Entry:
             entry = engine.held(self.hold, id, turn)
             if delay is not None and "delay" not in engine.driver.options:
                 raise engine.driver.lacks("delay")
             engine.release(now, entry, span)
+            return entry
+
+        return self._settle_task(task, act)
+
+    def give_back(self, task: Any) -> F:
+        """Give a held task back at once: nothing has failed."""
+        id, turn = self._refer(task)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.held(self.hold, id, turn)
+            engine.release(now, entry)
             return entry
 
         return self._settle_task(task, act)
@@ -376,9 +391,11 @@ class Port(Generic[F]):
         touched: F = self._do(act)
         return touched
 
-    def bury(self, task: Any) -> F:
+    def bury(self, task: Any, reason: str | None) -> F:
         """Put a task aside."""
-        return self._reach(task, Engine.bury)
+        if reason is not None:
+            text("reason", reason)
+        return self._reach(task, lambda engine, now, entry: engine.bury(now, entry, reason))
 
     def delete(self, task: Any) -> F:
         """Remove a task."""
@@ -395,17 +412,62 @@ class Port(Generic[F]):
 
         return self._settle_task(task, act)
 
+    def update(self, task: Any, changes: Mapping[str, Any]) -> F:
+        """Change a task."""
+        id, _ = self._refer(task)
+        checked = self.home.driver.check_update(changes)
+        if self.codec is not None and "data" in checked:
+            checked["data"] = encode(self.codec, checked["data"])
+        updated: F = self._do(lambda engine, now: engine.update(now, engine.find(id), **checked))
+        return updated
+
     def peek(self, task: Any) -> F:
         """Look at a task."""
         id, _ = self._refer(task)
         found: F = self._do(lambda engine, now: engine.find(id))
         return found
 
-    def kick(self, count: int) -> int:
+    def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
         """Make buried tasks ready."""
         checked = whole("count", count)
-        kicked: int = self._do(lambda engine, now: engine.kick(now, checked))
+        respawn = self.home.driver.check_kick(attempts, ttl)
+        kicked: int = self._do(lambda engine, now: engine.kick(now, checked, *respawn))
         return kicked
+
+    def kick_task(self, task: Any, attempts: int | None, ttl: float | None) -> F:
+        """Make one buried task ready."""
+        id, _ = self._refer(task)
+        respawn = self.home.driver.check_kick(attempts, ttl)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.find(id)
+            engine.kick_task(now, entry, *respawn)
+            return entry
+
+        kicked: F = self._do(act)
+        return kicked
+
+    def buried(self, limit: int) -> list[F]:
+        """The oldest buried tasks."""
+        checked = whole("limit", limit)
+        found: list[F] = self._do(lambda engine, now: [self.show(entry) for entry in engine.buried(checked)])
+        return found
+
+    def oldest_ready_age(self) -> float | None:
+        """How long ago the oldest ready task was put."""
+
+        def act(engine: Engine, now: int) -> float | None:
+            oldest = engine.oldest_ready()
+            return None if oldest is None else (now - oldest.created) / SECOND
+
+        age: float | None = self._do(act)
+        return age
+
+    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+        """Count tasks by when they move by themselves."""
+        spans = known.edges(edges)
+        counts: list[int] = self._do(lambda engine, now: engine.due_histogram([now + span for span in spans]))
+        return counts
 
     def release_all(self) -> None:
         """Release whatever is taken."""
@@ -506,4 +568,4 @@ class Port(Generic[F]):
 
     def _release_quietly(self, task: Any) -> None:
         with suppress(TubesError):
-            self.release(task, None)
+            self.give_back(task)

@@ -1,0 +1,142 @@
+"""How fast a lane may go: when it started last, how long it rests, and what was asked for it alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tubes.drivers.chance import varied
+from tubes.drivers.timers import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tubes.drivers.entry import Entry
+    from tubes.drivers.lanes import Lane, Lanes
+
+
+class Start(NamedTuple):
+    """A take of one of the lane's tasks: when, which, by its how manieth take, and where that puts it in the round.
+
+    Of a lane that has not started only the last says something.
+    """
+
+    at: int
+    id: int
+    attempts: int
+    number: int
+
+
+_NO_START: Final = Start(-1, -1, 0, 0)
+
+
+class Pace:
+    """What is known of a lane besides its tasks. Most lanes of most tubes have none.
+
+    While it rests it stands in the timers, as a task does: `due` is the moment at which it may start again. Nothing is
+    on offer of a lane that rests, so those who take never see it.
+    """
+
+    __slots__ = ("blocked", "due", "id", "interval", "lane", "lanes", "max_in_flight", "name", "queued", "starts")
+
+    def __init__(self, lanes: Lanes, name: str, lane: Lane | None, id: int) -> None:
+        self.lanes: Final = lanes
+        self.name: Final = name
+        #: None: it has no tasks.
+        self.lane = lane
+        #: Below zero: no task's.
+        self.id: Final = id
+        self.due = self.queued = NEVER
+        #: No start before this moment.
+        self.blocked = 0
+        # Instead of the tube's; None: the tube's.
+        self.interval: int | None = None
+        self.max_in_flight: int | None = None
+        #: The last start and the one before, to which the lane goes back when the last one is undone.
+        self.starts = (_NO_START, _NO_START)
+
+    @property
+    def limit(self) -> int:
+        """How many of the lane's tasks may be taken at a time."""
+        if self.due != NEVER:
+            return 0
+        return self.lanes.max_in_flight if self.max_in_flight is None else self.max_in_flight
+
+    def next_start(self) -> int:
+        """When the lane may start again; a moment that has passed: now."""
+        interval = self.lanes.interval if self.interval is None else self.interval
+        last = self.starts[0]
+        if not interval or last.at < 0:
+            return self.blocked
+        return max(self.blocked, last.at + varied(interval, self.lanes.jitter, 0, last.id, last.attempts))
+
+    def start(self, now: int, entry: Entry) -> None:
+        """A task of the lane is about to be taken."""
+        start = Start(now, entry.id, entry.attempts, self.lanes.number())
+        self.starts = (start, self.starts[0])
+        self._rest(now)
+
+    def undo_start(self, now: int, entry: Entry) -> None:
+        """That take counts as never having happened: the lane is as before it, unless it has started since."""
+        last, before = self.starts
+        if (last.id, last.attempts) == (entry.id, entry.attempts):
+            if self.lane is not None and self.lane.head is not None:
+                self.lane.withdraw()  # It may get another place in the round.
+            self.starts = (before, _NO_START)
+            self.settle(now)
+
+    def block(self, now: int, until: int) -> None:
+        """No start before this moment; 0: never mind."""
+        self.blocked = until
+        self.settle(now)
+
+    def configure(self, now: int, changes: Mapping[str, int | None]) -> None:
+        """Instead of what the tube says; None: what the tube says."""
+        self.interval = changes.get("interval", self.interval)
+        self.max_in_flight = changes.get("max_in_flight", self.max_in_flight)
+        self.settle(now)
+
+    def place(self) -> int:
+        """Its place in the round: that of its last start, or where it came with something to offer."""
+        last, before = self.starts
+        if not last.number:
+            last = last._replace(number=self.lanes.number())
+            self.starts = (last, before)
+        return last.number
+
+    def settle(self, now: int) -> None:
+        """Something has changed, or a rest is over: what is on offer is what may be taken now."""
+        self._rest(now)
+        lane = self.lane
+        if lane is not None:
+            if lane.head is not None and lane.taken >= lane.limit:
+                lane.withdraw()
+            elif lane.head is None and lane.taken < lane.limit:
+                lane.offer()
+        self.leave_if_idle()
+
+    def leave_if_idle(self) -> None:
+        """A lane that is free, and has nothing to be taken, forgets its starts; if it was asked nothing, its pace."""
+        lane = self.lane
+        if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
+            return
+        self.starts = (_NO_START, _NO_START)
+        if self.interval is None and self.max_in_flight is None:
+            if lane is not None:
+                lane.pace = None
+            else:
+                del self.lanes.alone[self.name]
+
+    def _rest(self, now: int) -> None:
+        """Rest until the next start, or do not."""
+        moment = self.next_start()
+        timers = self.lanes.timers
+        if moment > now:
+            self.due = moment
+            if moment < self.queued:
+                timers.add(self, moment)
+        else:
+            self.due = NEVER
+            if self.queued != NEVER:
+                timers.remove(self)
+        if self.lane is not None:
+            self.lane.limit = self.limit
