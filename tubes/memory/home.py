@@ -224,9 +224,8 @@ class Home:
 
     def undo(self, task: Any, *, is_put: bool) -> None:
         """Undo what a caller did not get: its takes, or its puts if nobody took them yet. Under the lock."""
-        if isinstance(task, list):
-            those: list[Any] = task
-            for each in reversed(those):  # As if time ran backwards: each has its place again.
+        if task.__class__ is list:
+            for each in reversed(task):  # As if time ran backwards: each has its place again.
                 self.undo(each, is_put=is_put)
         if not isinstance(task, Facts):  # It got an error, or nothing.
             return

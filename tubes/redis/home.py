@@ -39,10 +39,7 @@ _LINGER: Final = SECOND
 
 def _ids_of(answer: Any) -> list[int]:
     """The ids of what was put, the last one first: so it is undone."""
-    if isinstance(answer, list):
-        tasks: list[Any] = answer
-        return [task.id for task in reversed(tasks)]
-    return [answer.id]
+    return [task.id for task in reversed(answer)] if answer.__class__ is list else [answer.id]
 
 
 class Home:
@@ -111,7 +108,7 @@ class Home:
             answer = waiter.answer
         if answer is PENDING and waiter.request is not None and self.putters:
             self.nudge()  # Who stands behind it may need less room.
-        if not hasattr(answer, "_turn") and not isinstance(answer, list):
+        if not hasattr(answer, "_turn") and answer.__class__ is not list:
             return answer if isinstance(answer, Exception) else None
         if undo:
             port = waiter.owner

@@ -407,21 +407,25 @@ def running(name: str, flow: Any) -> Any:
     return chosen
 
 
+def _running(name: str) -> Any:
+    return running(name, getattr(Port, f"_{name}"))
+
+
 class AnyPort(Port[F]):
     """A port with its verbs: they answer in a thread, and are awaited in an event loop, as its member runs them."""
 
-    put = running("put", Port._put)
-    take = running("take", Port._take)
-    next = running("next", Port._next)
-    ack = running("ack", Port._ack)
-    release = running("release", Port._release)
-    touch = running("touch", Port._touch)
-    bury = running("bury", Port._bury)
-    delete = running("delete", Port._delete)
-    peek = running("peek", Port._peek)
-    kick = running("kick", Port._kick)
-    release_all = running("release_all", Port._release_all)
-    truncate = running("truncate", Port._truncate)
-    statistics = running("statistics", Port._statistics)
-    drop = running("drop", Port._drop)
-    listen = running("listen", Port._listen)
+    put = _running("put")
+    take = _running("take")
+    next = _running("next")
+    ack = _running("ack")
+    release = _running("release")
+    touch = _running("touch")
+    bury = _running("bury")
+    delete = _running("delete")
+    peek = _running("peek")
+    kick = _running("kick")
+    release_all = _running("release_all")
+    truncate = _running("truncate")
+    statistics = _running("statistics")
+    drop = _running("drop")
+    listen = _running("listen")
