@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tubes.codecs import encode
 from tubes.drivers.options import whole
@@ -79,26 +79,37 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: 
     if isinstance(items, (str, bytes, bytearray)) or not isinstance(items, Iterable):
         raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_LOOPED}")
     base = driver.check_put(options)
-    data: list[Any] = []
-    runs = [Run(base, data)]
-    size = 0
-    item: Any
-    for item in items:
-        try:
-            wanted = base
-            if item.__class__ is Item:
-                wanted, item = _options_of(driver, base, item), item.data
-            if wanted is not runs[-1].options and wanted != runs[-1].options:
-                data = []
-                runs.append(Run(wanted, data))
-            data.append(item if codec is None else encode(codec, item))
-        except TubesError as error:
-            raise type(error)(**error.facts, item=size) from error.__cause__
-        size += 1
+    wanted: list[Any] = list(items)  # pyright: ignore[reportUnknownArgumentType]
+    runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base)
+    size = len(wanted)
     batch = Batch([run for run in runs if run.data], size, base.get("timeout"))
     if room and size > room and not batch.keyed:  # Of those with keys some may be there already.
         raise InvalidOption(option="items", value=size, rule=f"must be at most {room}, the tube's capacity")
     return batch
+
+
+def _plain_run(codec: Codec | None, items: list[Any], base: dict[str, Any]) -> list[Run] | None:
+    """The tasks where all have the same options; None: one has others, or the codec refuses one."""
+    if Item in set(map(type, items)):
+        return None
+    try:
+        return [Run(base, items if codec is None else list(map(codec.encode, items)))]
+    except Exception:  # Whose it is, and which error that means, is seen when they are looked at one by one.
+        return None
+
+
+def _runs(driver: Driver, codec: Codec | None, items: list[Any], base: dict[str, Any]) -> list[Run]:
+    """The tasks one by one."""
+    runs = [Run(base, [])]
+    for number, item in enumerate(items):
+        try:
+            options, data = (_options_of(driver, base, item), item.data) if type(item) is Item else (base, item)
+            if options is not runs[-1].options and options != runs[-1].options:
+                runs.append(Run(options, []))
+            runs[-1].data.append(data if codec is None else encode(codec, data))
+        except TubesError as error:
+            raise type(error)(**error.facts, item=number) from error.__cause__
+    return runs
 
 
 def _options_of(driver: Driver, base: dict[str, Any], item: Item) -> dict[str, Any]:
@@ -117,36 +128,30 @@ def check_limit(value: Any) -> int:
     return int(value)
 
 
-class Named(NamedTuple):
-    """A task that a caller names."""
-
-    #: As the caller knows it; the backend may know that there is none.
-    id: int
-    #: What the backend makes of it: see `refer` of a port.
-    meant: Any
-    task: Any
+#: By id what a caller names: what a port makes of it (its id, under 0 if there is no such task, …), and it itself.
+Named: TypeAlias = dict[int, tuple[Any, Any]]
 
 
-def named(tasks: Any, refer: Callable[[Any], Any]) -> list[Named]:
+def named(tasks: Any, refer: Callable[[Any], Any]) -> Named:
     """The tasks that a caller names, by tasks or ids, each once; `refer`: what a port makes of one."""
     if isinstance(tasks, (str, bytes, bytearray, Facts)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
-    found: dict[int, Named] = {}
+    found: Named = {}
     task: Any
     for number, task in enumerate(tasks):
         try:
             meant = refer(task)
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from error.__cause__
-        id = task.id if isinstance(task, Facts) else task
+        id = meant[0] if meant[0] >= 0 else task.id
         if id not in found:
-            found[id] = Named(id, meant, task)
-    return list(found.values())
+            found[id] = meant, task
+    return found
 
 
-def settled(those: Iterable[Named], done: dict[int, bool]) -> dict[int, bool]:
+def settled(those: Named, done: dict[int, bool]) -> dict[int, bool]:
     """The callers have dealt with these tasks, as far as that was done."""
-    for one in those:
-        if done[one.id] and isinstance(one.task, Facts):
-            one.task._turn = SETTLED
+    for id, (_, task) in those.items():
+        if done[id] and isinstance(task, Facts):
+            task._turn = SETTLED
     return done

@@ -3,6 +3,10 @@
 --
 -- A script says `--#moves why state`. What is `due` in move.lua is `task.due` here, in and out. Only new tasks, takes and
 -- acks come in such numbers that it pays: the other rows have no text here.
+--#if PLAIN
+-- Where a task has nothing but an id and data the script has made these columns itself, without tables for tasks: `ids`;
+-- of new ones `stored`, id and value of each, and `order`, what `append_all` gets; of takes `scores`, score and id of each.
+--#else
 local ids, stored, order, scores, dues, undue = {}, {}, {}, {}, {}, {}
 -- By attempts: one session takes them all, most of them for the first time.
 local score_of = {}
@@ -49,6 +53,7 @@ for n = 1, #tasks do
 --#end
 --#end
 end
+--#end
 -- Leave.
 --#if WAS_TAKEN
 many('ZREM', M .. ':taken', ids)
@@ -63,7 +68,7 @@ many('HSET', M .. ':tasks', stored)
 --#if TO_READY
 append_all(order)
 --#elif TO_DELAYED
-if #ids > 0 then call('HINCRBY', M, 'delayed', #ids) end
+call('HINCRBY', M, 'delayed', #ids)
 --#end
 --#end
 -- Watch the time.

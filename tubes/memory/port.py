@@ -291,16 +291,15 @@ class Port(Generic[F]):
     def _do_many(self, tasks: Any, verb: Callable[[int, Entry], None], *, anybody: bool = False) -> dict[int, bool]:
         """Do something with each of these tasks, if this session has it, or `anybody` may; whether it was done."""
         those = named(tasks, self._refer)
-        done = dict.fromkeys((one.id for one in those), False)
+        done = dict.fromkeys(those, False)
 
         def act(engine: Engine, now: int) -> None:
             found: Mapping[int, Entry] = engine.tasks if anybody else self.hold
-            for one in those:
-                id, turn = one.meant
-                entry = found.get(id)
+            for id, ((meant, turn), _) in those.items():
+                entry = found.get(meant)
                 if entry is not None and (anybody or not turn or entry.turn == turn):
                     verb(now, entry)
-                    done[one.id] = True
+                    done[id] = True
 
         try:
             self._do(act)

@@ -139,7 +139,7 @@ class BatchPort(AnyPort[F]):
                 wanted = min(limit - len(tasks), TAKES)
                 reply = yield from self.ask("take_many", wanted, orphaned=self.untake_many)
                 tasks += self.show_many(reply)
-                more = len(reply) - 4 == wanted or bool(reply and reply[3])
+                more = bool(reply) and (len(reply[4]) == wanted or bool(reply[3]))
         except BaseException:
             # Those of the last reply may be among the tasks already; each is given back once.
             self._untake_later({**_taken_in(reply), **{task.id: task._turn for task in tasks}})
@@ -159,7 +159,7 @@ class BatchPort(AnyPort[F]):
         """What `take_many` answers."""
         if not reply:
             return []
-        ids, attempts, dues, _, *raws = reply
+        ids, attempts, dues, _, raws = reply
         moments = [int(due) for due in dues.split()]
         soonest = min((due for due in moments if due >= 0), default=None)
         if soonest is not None:
@@ -197,17 +197,23 @@ class BatchPort(AnyPort[F]):
         done: dict[int, bool] = yield from self._about_many("delete_many", named(tasks, self._refer))
         return done
 
-    def _about_many(self, verb: str, those: list[Named], *args: Any) -> Flow[dict[int, bool]]:
+    def _about_many(self, verb: str, those: Named, *args: Any) -> Flow[dict[int, bool]]:
         """Do something with each of these tasks; whether it was done."""
-        done = dict.fromkeys((one.id for one in those), False)
+        done = dict.fromkeys(those, False)
+        ids = list(those)
+        count = 1 if verb == "delete_many" else 2
         try:
-            for first in range(0, len(those), IDS):
-                some = those[first : first + IDS]
-                words = (word for one in some for word in (one.meant[:1] if verb == "delete_many" else one.meant[:2]))
+            for first in range(0, len(ids), IDS):
+                some = ids[first : first + IDS]
+                words = [word for id in some for word in those[id][0][:count]]
                 reply = yield from self.ask(verb, *args, *words)
-                if reply.__class__ is not ErrorReply:  # Else the session has ended, and had none of them.
-                    for one, was_done in zip(some, reply, strict=True):
-                        done[one.id] = was_done == _DONE
+                if reply.__class__ is ErrorReply:  # The session has ended, and had none of them.
+                    continue
+                if _LOST not in reply:
+                    done.update(dict.fromkeys(some, True))
+                    continue
+                for id, answer in zip(some, reply, strict=True):
+                    done[id] = answer != _LOST[0]
         finally:
             settled(those, done)
         return done
@@ -220,7 +226,8 @@ class BatchPort(AnyPort[F]):
     delete_many = running("delete_many", _delete_many)
 
 
-_DONE: Final = ord("1")
+#: What a script answers for a task with which nothing was done.
+_LOST: Final = b"0"
 
 
 def _taken_in(reply: Any) -> dict[int, int]:

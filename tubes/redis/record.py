@@ -183,11 +183,19 @@ def shown_taken(
 ) -> list[F]:
     """Tasks that were taken together; `dues`: when each is due (-1: never), if anything in the tube ever is."""
     tasks: list[F] = []
-    for number, (id, turn, raw) in enumerate(zip(ids, attempts, raws, strict=True)):
-        stored, at = read(int(id), raw)
-        stored.data = raw[at:]
+    add = tasks.append
+    for number, (id, turn, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
+        stored: Any
+        # A byte of flags, then the moment of its put: without flags it is a moment.
+        begin = int.from_bytes(raw[:8], "big")
+        if begin >> 56:
+            stored, at = read(id, raw)
+            stored.data = raw[at:]
+        else:
+            stored = _Plain()
+            stored.id, stored.created, stored.data = id, begin, raw[8:]
         due = dues[number] if dues else -1
-        tasks.append(shown(kind, tube, stored, State.TAKEN, int(turn), NEVER if due < 0 else due))
+        add(shown(kind, tube, stored, State.TAKEN, turn, NEVER if due < 0 else due))
     return tasks
 
 

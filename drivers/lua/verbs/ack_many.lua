@@ -24,16 +24,26 @@ if listening then
   end
 --#fast
 else
-  local named, tasks, first = {}, {}, ARGV[1] * TURNS
-  for n = 6, #ARGV, 2 do named[#named + 1] = ARGV[n] end
+  local named, ids, tasks, first, text_of = {}, {}, {}, ARGV[1] * TURNS, {}
+  for n = 6, #ARGV, 2 do named[n / 2 - 2] = ARGV[n] end
   local scores = all_of('ZMSCORE', M .. ':taken', named)
   for n = 1, #named do
-    local attempts, meant = (scores[n] or 0) - first, ARGV[2 * n + 5]
-    if attempts < 0 or attempts >= TURNS or (meant ~= '' and attempts ~= meant + 0) then
-      done[n] = '0'
-    else
+    local score, meant = scores[n], ARGV[2 * n + 5]
+    local text = text_of[meant]
+    if not text then
+      text = meant ~= '' and string.format('%.0f', first + meant) or meant
+      text_of[meant] = text
+    end
+    -- As text it is compared at once.
+    if score == text or (score and meant == '' and score - first >= 0 and score - first < TURNS) then
       done[n] = '1'
+--#if PLAIN
+      ids[#ids + 1] = named[n]
+--#else
       tasks[#tasks + 1] = { id = named[n], state = 't' }
+--#end
+    else
+      done[n] = '0'
     end
   end
 --#moves ack t

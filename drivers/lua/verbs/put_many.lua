@@ -25,89 +25,44 @@ end
 local created, id = pack('>I7', now), META.next + 0
 local answer = created .. META.next
 -- All are made before the first is put: an order that fails for one of them fails before anything is written.
-local ready, delayed, all = {}, {}, {}
-while #all < size do
-  local flags = words[at + 1]
-  local is_delayed = byte(flags) % 2 == 1
-  local head = flags .. created .. words[at + 5]
---#if TIMED
-  local due = words[at + 2] ~= '' and now + words[at + 2]
---#end
---#if PRI
-  local pri = tonumber(words[at + 3])
---#end
---#if LANE
-  local named = byte(flags) % 128 >= 64 and words[at + 4]
---#end
-  local count = tonumber(words[at])
-  at = at + 5
-  local those = is_delayed and delayed or ready
-  for n = at + 1, at + count do
-    local task = {
-      id = string.format('%d', id), value = head .. words[n], attempts = 0, state = 'new',
---#if TIMED|RANK
-      created = now,
---#end
---#if TIMED
-      due = due,
---#end
---#if PRI
-      pri = pri,
---#end
---#if LANE
-      lane = named,
---#end
-    }
---#if RANK
-    place(task)
---#end
-    id = id + 1
-    those[#those + 1], all[#all + 1] = task, task
-  end
-  at = at + count + 1
-end
-META.next = id
---#if LANE
-for n = 1, size do
-  local task, due = all[n], all[n].due
---#if TIMED
-  if byte(task.value) % 2 == 1 then
---#move put_delayed new
-  else
---#move put new
-  end
+--#if PLAIN
+if not listening then
+  local ids, stored, order = {}, {}, {}
+--#if LIST
 --#else
---#move put new
+  local task = { created = now }
 --#end
-end
+  while #ids < size do
+    local head = words[at + 1] .. created .. words[at + 5]
+--#if PRI
+    task.pri = tonumber(words[at + 3])
+--#end
+    local first, count = #ids, tonumber(words[at])
+    at = at + 5
+    for n = first + 1, first + count do
+      local text = string.format('%d', id)
+      ids[n], stored[2 * n - 1], stored[2 * n] = text, text, head .. words[at + n - first]
+--#if LIST
 --#else
-if listening then
---#slow
-  for n = 1, size do
-    local task, due = all[n], all[n].due
---#if TIMED
-    if byte(task.value) % 2 == 1 then
---#move put_delayed new
-    else
---#move put new
+      task.id = id
+      order[2 * n - 1], order[2 * n] = '0', place(task)
+--#end
+      id = id + 1
     end
---#else
---#move put new
---#end
+    at = at + count + 1
   end
---#fast
-else
-  do
-    local tasks = ready
+--#if LIST
+  order = ids
+--#end
+  META.next = id
 --#moves put new
-  end
---#if TIMED
-  if #delayed > 0 then
-    local tasks = delayed
---#moves put_delayed new
-  end
---#end
+else
+--#slow
+--#include put_each
+--#fast
 end
+--#else
+--#include put_each
 --#end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
 if (ARGV[10] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[11] .. ':room') end
