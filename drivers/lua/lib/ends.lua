@@ -3,7 +3,6 @@
 -- Whether somebody who waits for room has it now. A process says in a field of its own for how many tasks the first of
 -- its callers needs it: '0 size until', as one of no callers.
 local function has_room()
-  if tonumber(META.filling) <= now then return false end
   local room = call('HGET', M, 'capacity') - call('HLEN', M .. ':tasks')
   local processes = call('HVALS', M .. ':waiting')
   for n = 1, #processes do
