@@ -234,7 +234,7 @@ class Batches(Bench):
     def test_what_has_come_back_has_its_place_in_a_batch(self) -> None:
         tasks = self.in_order(self.put_some(6))
         held = self.tube.take_many(3, timeout=0)
-        self.tube.bury(tasks[4].id)
+        self.tube.delete(tasks[4].id)
         self.tube.release_many([held[1], held[0]])
         found = self.tube.take_many(9, timeout=0)
         assert [task.id for task in found] == [tasks[n].id for n in (0, 1, 3, 5)]
