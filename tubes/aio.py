@@ -25,6 +25,7 @@ from tubes.face import Face, Member, Port
 from tubes.listeners import tell
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
+from tubes.utube import UNSET, Unset, Utube
 from tubes.waiters import LoopWaiter
 
 if TYPE_CHECKING:
@@ -267,6 +268,27 @@ class AsyncTube:
     async def drop(self, *, force: bool = False) -> None:
         """See `Tube.drop`."""
         await _answer(self._port.drop(force))
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    async def block(self, utube: str, seconds: float) -> None:
+        """See `Tube.block`."""
+        await _answer(self._port.block(utube, seconds))
+
+    async def configure(
+        self,
+        utube: str,
+        *,
+        interval: float | Unset | None = UNSET,
+        max_in_flight: int | Unset | None = UNSET,
+    ) -> None:
+        """See `Tube.configure`."""
+        await _answer(self._port.configure(utube, interval, max_in_flight))
+
+    async def utubes(self, limit: int = 1000) -> list[Utube]:
+        """See `Tube.utubes`."""
+        found: list[Utube] = await _answer(self._port.utubes(limit))
+        return found
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
+from tubes.conformance.throttle import Blocks, Intervals, Limits, Rounds
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
 from tubes.conformance.verbs import Verbs
@@ -24,6 +25,10 @@ class Contract(
     Ownership,
     Order,
     Lanes,
+    Limits,
+    Intervals,
+    Blocks,
+    Rounds,
     TimeToLive,
     TimeToRun,
     Delay,
