@@ -119,6 +119,13 @@ def table() -> list[Row]:
         ("a number too long for JSON", CodecError, lambda s: s.plain.put(10**5000)),
         ("with on a task that is not taken", TaskNotTaken, lambda s: s.plain.peek(3).__enter__()),
         ("a complex timeout", InvalidOption, lambda s: s.plain.take(0j)),
+        ("a take from no tubes", InvalidOption, lambda s: s.queue.take_any([], 0)),
+        ("a take from something else", InvalidOption, lambda s: s.queue.take_any([s.plain, 7], 0)),
+        ("a take from one name", InvalidOption, lambda s: s.queue.take_any("plain", 0)),
+        ("a take from a foreign tube", InvalidOption, lambda s: s.queue.take_any([s.other.tube("plain")], 0)),
+        ("a take from an unknown tube", TubeNotFound, lambda s: s.queue.take_any(["plain", "nosuch"], 0)),
+        ("fair that is no bool", InvalidOption, lambda s: s.queue.take_any(["plain"], 0, fair=1)),
+        ("a take from tubes of a closed queue", QueueClosed, lambda s: s.closed.take_any(["plain"], 0)),
     ]
     return [
         *rows,
@@ -145,6 +152,7 @@ def of_seconds(bad: Any) -> list[Row]:
         (f"tube ttl={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
         (f"tube ttr={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
         (f"take timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take(bad)),
+        (f"take_any timeout={shown(bad)}", InvalidOption, lambda s: s.queue.take_any(["plain"], bad)),
         (f"touch {shown(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
         (f"release delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
     ]

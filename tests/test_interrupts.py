@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ def interrupted(verb: Callable[[], object], moment: int) -> bool:
             if left < 0:  # Whatever a profiler raises ends its work.
                 raise KeyboardInterrupt
 
+    gc.disable()  # An interrupt of a finalizer reaches nobody.
     try:
         sys.setprofile(watch)
         verb()
@@ -40,6 +42,7 @@ def interrupted(verb: Callable[[], object], moment: int) -> bool:
         return True
     finally:
         sys.setprofile(None)
+        gc.enable()
     return False
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -19,13 +19,14 @@ from tubes import urls
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
-from tubes.drivers.options import micros
+from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.listeners import tell
+from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
-from tubes.utube import UNSET, Unset, Utube
+from tubes.utube import Utube
 from tubes.waiters import LoopWaiter
 
 if TYPE_CHECKING:
@@ -102,6 +103,23 @@ class AsyncQueue:
                 found[name] = await self.statistics(name)
         return found
 
+    async def take_any(
+        self, tubes: Iterable[AsyncTube | str], timeout: float | None = None, *, fair: bool = False
+    ) -> AsyncTask | None:
+        """See `Queue.take_any`."""
+        patience = None if timeout is None else micros("timeout", timeout)
+        named = listed(tubes, fair, AsyncTube, self._member)
+        found = [await _answer(self._member.find(one)) if isinstance(one, str) else one._port for one in named]
+        ports = in_turn(found, fair)
+        for port in ports:
+            ready: AsyncTask | None = await _answer(port.take())
+            if ready is not None:
+                return ready
+        task: AsyncTask | None = None
+        if patience != 0:
+            task = await LoopWaiter(ports[0].clock, patience).wait(Several(ports))
+        return task
+
     async def session(self) -> AsyncQueue:
         """See `Queue.session`."""
         return AsyncQueue(self._member.sibling())
@@ -148,6 +166,8 @@ class AsyncTube:
         self.name = port.home.name
         self.driver = port.home.driver
         self._awaited = port.awaited
+        # In which fair call of `take_any` it was the first.
+        self._first_in = 0
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -234,16 +254,36 @@ class AsyncTube:
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    async def bury(self, task: AsyncTask | int) -> AsyncTask:
+    async def bury(self, task: AsyncTask | int, reason: str | None = None) -> AsyncTask:
         """See `Tube.bury`."""
-        answer = self._port.bury(task)
+        answer = self._port.bury(task, reason)
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
-    async def kick(self, count: int = 1) -> int:
+    async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
         """See `Tube.kick`."""
-        kicked: int = await _answer(self._port.kick(count))
+        kicked: int = await _answer(self._port.kick(count, attempts, ttl))
         return kicked
+
+    async def kick_task(
+        self, task: AsyncTask | int, *, attempts: int | None = None, ttl: float | None = None
+    ) -> AsyncTask:
+        """See `Tube.kick_task`."""
+        after: AsyncTask = await _answer(self._port.kick_task(task, attempts, ttl))
+        return after
+
+    async def buried(self, limit: int = 100) -> list[AsyncTask]:
+        """See `Tube.buried`."""
+        found: list[AsyncTask] = await _answer(self._port.buried(limit))
+        return found
+
+    async def update(
+        self, task: AsyncTask | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+    ) -> AsyncTask:
+        """See `Tube.update`."""
+        changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
+        after: AsyncTask = await _answer(self._port.update(task, changes))
+        return after
 
     async def peek(self, task: AsyncTask | int) -> AsyncTask:
         """See `Tube.peek`."""
@@ -275,13 +315,7 @@ class AsyncTube:
         """See `Tube.block`."""
         await _answer(self._port.block(utube, seconds))
 
-    async def configure(
-        self,
-        utube: str,
-        *,
-        interval: float | Unset | None = UNSET,
-        max_in_flight: int | Unset | None = UNSET,
-    ) -> None:
+    async def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
         """See `Tube.configure`."""
         await _answer(self._port.configure(utube, interval, max_in_flight))
 
@@ -296,6 +330,16 @@ class AsyncTube:
         """See `Tube.statistics`."""
         counted: Statistics = await _answer(self._port.statistics())
         return counted
+
+    async def oldest_ready_age(self) -> float | None:
+        """See `Tube.oldest_ready_age`."""
+        age: float | None = await _answer(self._port.oldest_ready_age())
+        return age
+
+    async def due_histogram(self, edges: Iterable[float]) -> list[int]:
+        """See `Tube.due_histogram`."""
+        counts: list[int] = await _answer(self._port.due_histogram(edges))
+        return counts
 
     async def on_task_change(
         self, callback: Callable[[AsyncTask, str], object] | None

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tubes.drivers.options import lane, micros, positive
+from tubes.drivers.options import KEEP, lane, micros, positive
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
-
-
-class Unset(Enum):
-    """An argument that was left out, where None says something."""
-
-    UNSET = "unset"
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = Unset.UNSET
 
 
 class Utube(NamedTuple):
@@ -56,8 +43,8 @@ def lane_of(driver: Driver, utube: Any) -> str:
 def changes_of(interval: Any, max_in_flight: Any) -> dict[str, int | None]:
     """What is asked for a lane, checked and in the machine's units; None: what the tube says."""
     changes: dict[str, int | None] = {}
-    if interval is not UNSET:
+    if interval is not KEEP:
         changes["interval"] = None if interval is None else micros("interval", interval)
-    if max_in_flight is not UNSET:
+    if max_in_flight is not KEEP:
         changes["max_in_flight"] = None if max_in_flight is None else positive("max_in_flight", max_in_flight)
     return changes

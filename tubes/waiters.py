@@ -12,8 +12,6 @@ from asyncio import _get_running_loop as running_loop
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tubes.clock import Clock
 
 #: The answer that is not there yet.
@@ -36,10 +34,43 @@ class Desk(Protocol):
         ...
 
 
+class Waiter(Protocol):
+    """A caller that stands in a line."""
+
+    #: What it was given.
+    answer: Any
+    #: When its time is over.
+    deadline: int | None
+    #: Whose wait this is; only the backend looks at it.
+    owner: Any
+
+    @property
+    def timeout(self) -> int | None:
+        """Microseconds for which it waits; None: for ever, or until a deadline that is set already."""
+        ...
+
+    @property
+    def request(self) -> Any:
+        """What is to be put; a take: None."""
+        ...
+
+    def lost(self) -> bool:
+        """Whether nobody will look at an answer any more."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits here any more, although the waiter stands in a line."""
+        ...
+
+    def wake(self) -> bool:
+        """End the wait; False if who waited is gone for good."""
+        ...
+
+
 class ThreadWaiter:
     """A thread that sleeps on a lock of its own."""
 
-    __slots__ = ("_clock", "_lock", "answer", "deadline", "lost", "owner", "request", "timeout")
+    __slots__ = ("_clock", "_lock", "answer", "deadline", "owner", "request", "timeout")
 
     def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
         self._clock = clock
@@ -48,9 +79,6 @@ class ThreadWaiter:
         self._lock.acquire()
         self.answer: Any = PENDING
         self.deadline: int | None = None
-        #: Tells whether the sleeper will not look at an answer any more.
-        self.lost: Callable[[], bool] = _never
-        #: Whose wait this is, and what is to be put (a take: None); only the backend looks at these.
         self.owner: Any = None
         self.request: Final = request
 
@@ -68,6 +96,10 @@ class ThreadWaiter:
         except BaseException:
             desk.withdraw(self, undo=True)
             raise
+
+    def lost(self) -> bool:
+        """Whether nobody will look at an answer any more; a thread does, however late it is."""
+        return False
 
     def is_gone(self) -> bool:
         """Whether nobody waits here any more, although the waiter stands in a line."""
@@ -92,7 +124,7 @@ class LoopWaiter:
         self.answer: Any = PENDING
         self.deadline: int | None = None
         # Its time is over, or it was cancelled.
-        self.lost: Callable[[], bool] = self._future.done
+        self.lost: Final = self._future.done
         self.owner: Any = None
         self.request: Final = request
 
@@ -138,10 +170,6 @@ class LoopWaiter:
             self._future.set_result(None)
 
 
-def _never() -> bool:
-    return False
-
-
 def _outcome(waiter: Waiter, desk: Desk) -> Any:
     answer = waiter.answer
     if answer is PENDING:
@@ -149,6 +177,3 @@ def _outcome(waiter: Waiter, desk: Desk) -> Any:
     if isinstance(answer, BaseException):
         raise answer
     return answer
-
-
-Waiter = ThreadWaiter | LoopWaiter

@@ -15,6 +15,7 @@ import tubes
 from faults.cluster import Cluster
 from faults.test_servers import load
 from tubes.conformance.bench import eventually
+from tubes.conformance.faces import AioFace, SyncFace
 from tubes.conformance.lanes import Lanes
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
@@ -61,6 +62,28 @@ def test_tubes_of_all_nodes_work_at_once(cluster: Cluster) -> None:
         assert len({cluster.owner(cluster.slot(f"{{{name}}}")) for name in names}) == 3
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("face", [SyncFace, AioFace], ids=lambda face: face.name)
+def test_one_call_waits_on_tubes_of_all_nodes(cluster: Cluster, face: type[Any]) -> None:
+    names = ("tube0", "tube1", "tube2", "tube3", "tube4")
+    assert len({cluster.owner(cluster.slot(f"{{{name}}}")) for name in names}) == 3
+    url, there = f"{cluster.url}?prefix={uuid4().hex}", face()
+    with tubes.connect(url, session_ttl=31.0) as putting, there.connect(url) as queue:
+        made = [putting.create_tube(name) for name in names]
+        for number, tube in enumerate(made):
+            call = there.begin(queue, "take_any", list(names), timeout=60)
+            tube.put(number)
+            task = call.result(20)
+            assert (task.tube, task.data, task.attempts) == (tube.name, number, 1)
+            task.ack()
+        assert eventually(lambda: not any(tube.statistics().waiting for tube in made))
+        assert [tube.statistics().calls["take"] for tube in made] == [1] * 5
+        call = there.begin(queue, "take_any", list(names))
+        made[3].drop(force=True)
+        with pytest.raises(tubes.TubeNotFound):
+            call.result(20)
+    there.close()
 
 
 def move(cluster: Cluster, slot: int) -> None:

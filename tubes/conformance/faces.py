@@ -25,7 +25,7 @@ class Face(Protocol):
         ...
 
     def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
-        """Start a call that may wait; answers when it waits or has ended."""
+        """Start a call, of a tube or a queue, that may wait; answers when it waits or has ended."""
         ...
 
     def close(self) -> None:
@@ -33,10 +33,23 @@ class Face(Protocol):
         ...
 
 
-def _until_waiting(tube: Any, before: int, future: Future[Any]) -> Future[Any]:
-    while not future.done() and tube.statistics().waiting == before:
+def _waiting(where: Any) -> int:
+    """How many callers wait on a tube, or on all tubes of a queue."""
+    found: Any = where.statistics()
+    return sum(each.waiting for each in found.values()) if hasattr(found, "values") else int(found.waiting)
+
+
+def _until_waiting(where: Any, before: int, future: Future[Any]) -> Future[Any]:
+    while not future.done() and _waiting(where) == before:
         time.sleep(0.0002)
     return future
+
+
+def _inner(argument: Any) -> Any:
+    """An argument as the asyncio face takes it: a task or a tube, or a list of such."""
+    if argument.__class__ is list and any(isinstance(each, _Blocking) for each in argument):
+        return [getattr(each, "inner", each) for each in argument]
+    return argument.inner if isinstance(argument, _Blocking) else argument
 
 
 class SyncFace:
@@ -56,7 +69,7 @@ class SyncFace:
             except BaseException as error:
                 future.set_exception(error)
 
-        before = tube.statistics().waiting
+        before = _waiting(tube)
         threading.Thread(target=call, daemon=True).start()
         return _until_waiting(tube, before, future)
 
@@ -77,8 +90,9 @@ class AioFace:
         return self.show(tubes.aio.connect(url, **options))
 
     def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
-        before = tube.statistics().waiting
-        return _until_waiting(tube, before, self._submit(getattr(tube.inner, verb)(*args, **options)))
+        before = _waiting(tube)
+        call = getattr(tube.inner, verb)(*map(_inner, args), **options)
+        return _until_waiting(tube, before, self._submit(call))
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Await the call in the loop, and answer what it answers."""
@@ -115,7 +129,7 @@ class _Blocking:
             return found
 
         def call(*args: Any, **options: Any) -> Any:
-            answer = found(*(arg.inner if isinstance(arg, _Blocking) else arg for arg in args), **options)
+            answer = found(*map(_inner, args), **options)
             return self._face.run(answer) if inspect.iscoroutine(answer) else self._face.show(answer)
 
         return call

@@ -189,7 +189,10 @@ class Home:
             if waiter.lost():
                 return False
             waiter.answer = answer
-            return waiter.wake()
+            if waiter.wake():
+                return True
+            waiter.answer = PENDING  # It is undone once, by who gives it.
+            return False
 
     def _serve_taker(self) -> Flow[int | None]:
         """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""

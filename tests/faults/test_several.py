@@ -1,0 +1,101 @@
+"""Takes from several tubes of a server that end at random moments: nothing is lost, nothing is given to two."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from contextlib import suppress
+from typing import Any
+
+import tubes
+from faults.ledger import Ledger
+from tubes.conformance.bench import eventually
+
+NAMES = ("a", "b", "c")
+
+
+def check(queue: tubes.Queue, books: dict[str, Ledger]) -> None:
+    for name, ledger in books.items():
+        tube = queue.tube(name)
+        assert eventually(lambda tube=tube: tube.statistics().tasks["taken"] == 0)  # type: ignore[misc]
+        assert {attempts for each in ledger.takes.values() for attempts in each} <= {1}, "a take was counted in vain"
+        ledger.check(tube)
+
+
+def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int) -> None:
+    over = threading.Event()
+    gave_up = [0]
+    books = {name: Ledger() for name in NAMES}
+
+    def take(queue: tubes.Queue, seed: int) -> None:
+        dice = random.Random(seed)
+        made = [queue.tube(name) for name in NAMES]
+        while not over.is_set():
+            task = queue.take_any(dice.sample(made, 2), dice.random() * 0.003, fair=seed % 2 == 0)
+            if task is None:
+                gave_up[0] += 1
+            else:
+                books[task.tube].work(task)
+
+    with tubes.connect(url, session_ttl=31.0) as putting, tubes.connect(url) as queue:
+        made = [putting.create_tube(name) for name in NAMES]
+        takers = [
+            threading.Thread(target=take, args=(session, number))
+            for number in range(6)
+            for session in (queue if number % 2 else queue.session(),)
+        ]
+        for taker in takers:
+            taker.start()
+        for number in range(500 * much):
+            books[NAMES[number % 3]].put(made[number % 3], str(number))
+            over.wait(random.random() * 0.004)
+        over.set()
+        for taker in takers:
+            taker.join()
+        assert gave_up[0] > 100
+        assert sum(ledger.late for ledger in books.values()) == 0
+        check(putting, books)
+
+
+def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothing(url: str, much: int) -> None:
+    cancelled = 0
+    books = {name: Ledger() for name in NAMES}
+
+    async def take(queue: tubes.AsyncQueue, made: list[Any]) -> None:
+        task = await queue.take_any(random.sample(made, 2), random.choice((None, 0.001)))
+        if task is None:
+            return
+        books[task.tube].took(task.id, task.attempts)
+        done = asyncio.ensure_future(task.ack())
+        # Once it has the task it acks it, cancelled or not.
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await done
+            raise
+        finally:
+            books[task.tube].was_done(task.id, task.attempts)
+
+    async def main() -> None:
+        nonlocal cancelled
+        async with tubes.aio.connect(url) as queue, tubes.aio.connect(url, session_ttl=31.0) as putting:
+            made = [await queue.create_tube(name) for name in NAMES]
+            others = [await putting.tube(name) for name in NAMES]
+            for number in range(1500 * much):
+                takers = [asyncio.create_task(take(queue, made)) for _ in range(2)]
+                if number % 2 == 0:
+                    where = random.choice(made if number % 4 else others)
+                    books[where.name].was_put(str(number), (await where.put(str(number))).id)
+                for _ in range(random.randrange(6)):
+                    await asyncio.sleep(random.choice((0, 0, 0.0003)))
+                for taker in takers:
+                    cancelled += taker.cancel()
+                for taker in takers:
+                    with suppress(asyncio.CancelledError):
+                        await taker
+
+    asyncio.run(main())
+    assert cancelled > 1000
+    with tubes.connect(url) as queue:
+        check(queue, books)

@@ -1,0 +1,278 @@
+"""Takes from several tubes at once: which one gives, who waits where, what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tubes import InvalidOption, QueueClosed, State, TubeBusy, TubeNotFound
+from tubes.conformance.bench import Bench, eventually, needs
+from tubes.conformance.faces import AioFace
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+class TakeAny(Bench):
+    """Taking from several tubes."""
+
+    # -- what is there -----------------------------------------------------------------------------------------
+
+    def test_the_first_tube_of_the_list_that_has_a_task_gives_it(self) -> None:
+        first, second, third = self.several()
+        self.put("old", tube=third)
+        self.put("new", tube=second)
+        tasks = [self.queue.take_any([first, second, third], timeout=0) for _ in range(3)]
+        assert [task and task.data for task in tasks] == ["new", "old", None]
+        assert [(task.tube, task.state, task.attempts) for task in tasks[:2]] == [("b", "t", 1), ("c", "t", 1)]
+
+    def test_tubes_may_be_named_and_may_come_twice(self) -> None:
+        self.several()
+        self.put("x", tube=self.queue.tube("b"))
+        task = self.queue.take_any(["a", self.queue.tube("b"), "b"], timeout=5)
+        assert task.ack().data == "x"
+        assert self.queue.take_any(("b", "b"), timeout=0) is None
+
+    def test_what_is_taken_belongs_to_the_session(self) -> None:
+        first, second, _ = self.several()
+        self.put(tube=second)
+        other = self.another().queue
+        task = other.take_any(["a", "b"], timeout=0)
+        with pytest.raises(Exception, match="is not taken"):
+            second.ack(task.id)
+        assert task.ack().state == State.DONE
+        assert first.statistics().tasks["total"] == 0
+
+    def test_fair_calls_begin_with_each_tube_in_turn(self) -> None:
+        tubes = self.several()
+        for _ in range(3):
+            for tube in tubes:
+                self.put(tube=tube)
+        assert [self.queue.take_any(tubes, 0, fair=True).tube for _ in range(9)] == list("abcabcabc")
+
+    def test_a_fair_call_goes_on_behind_an_empty_tube(self) -> None:
+        first, second, third = self.several()
+        for tube in (first, first, third, third):
+            self.put(tube=tube)
+        taken = [self.queue.take_any([first, second, third], 0, fair=True) for _ in range(5)]
+        assert [task and task.tube for task in taken] == ["a", "c", "c", "a", None]
+
+    def test_fair_calls_with_other_lists_are_turned_on_their_own(self) -> None:
+        first, second, third = self.several()
+        for _ in range(4):
+            for tube in (first, second, third, self.tube):
+                self.put(tube=tube)
+        lists = ([first, second], [third, self.tube])
+        taken = [self.queue.take_any(lists[number % 2], 0, fair=True).tube for number in range(8)]
+        assert taken[::2] == list("abab")
+        assert set(taken[1::2]) == {"c", "contract"}
+
+    def test_calls_that_are_not_fair_turn_nothing(self) -> None:
+        tubes = self.several()
+        for tube in tubes:
+            self.put(tube=tube)
+        assert self.queue.take_any(tubes, 0, fair=True).tube == "a"
+        assert self.queue.take_any([tubes[2]], 0).tube == "c"
+        assert self.queue.take_any(tubes, 0, fair=True).tube == "b"
+
+    # -- bad input ---------------------------------------------------------------------------------------------
+
+    def test_tubes_are_a_list_of_tubes_of_this_queue_or_names(self) -> None:
+        self.put()
+        foreign = self.another().tube
+        for tubes in ([], (), "contract", self.tube, None, 7, [7], [None], [[self.tube]], [self.tube, foreign], [""]):
+            with self.refused(InvalidOption):
+                self.queue.take_any(tubes, timeout=0)
+        with self.refused(TubeNotFound):
+            self.queue.take_any([self.tube, "nowhere"], timeout=0)
+
+    def test_timeout_and_fair_are_checked_before_anything_is_taken(self) -> None:
+        self.put()
+        for timeout in (-1, float("nan"), "1", True):
+            with self.refused(InvalidOption):
+                self.queue.take_any([self.tube], timeout)
+        for fair in (1, None, "yes"):
+            with self.refused(InvalidOption):
+                self.queue.take_any([self.tube], 0, fair=fair)
+
+    def test_a_closed_queue_says_so_first(self) -> None:
+        worker = self.another()
+        worker.queue.close()
+        for tubes in ([], [worker.tube], ["contract"], ["nowhere"]):
+            with pytest.raises(QueueClosed):
+                worker.queue.take_any(tubes, timeout=0)
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("place", range(3))
+    def test_a_put_into_any_of_them_serves_who_waits(self, place: int) -> None:
+        tubes = self.several()
+        call = self.begin_any(tubes)
+        task = self.put("data", tube=tubes[place])
+        taken = self.got(call)
+        assert (taken.tube, taken.id, taken.data, taken.attempts) == (tubes[place].name, task.id, "data", 1)
+        assert self.nobody_waits()
+        others = [tube for tube in tubes if tube is not tubes[place]]
+        assert [self.put(tube=tube).state for tube in others] == ["r", "r"]
+        assert [tube.statistics().calls["take"] for tube in others] == [0, 0]
+
+    def test_callers_are_served_in_order_of_arrival_in_each_tube(self) -> None:
+        first, second, _ = self.several()
+        calls = [
+            self.begin_any([first, second]),
+            self.begin(second),
+            self.begin_any([second, first], self.another().queue),
+        ]
+        tasks = [self.put(tube=tube) for tube in (second, second, first)]
+        answers = [self.got(call) for call in calls]
+        assert [(task.tube, task.id) for task in answers] == [
+            ("b", tasks[0].id),
+            ("b", tasks[1].id),
+            ("a", tasks[2].id),
+        ]
+
+    def test_who_was_served_elsewhere_is_passed_over(self) -> None:
+        first, second, _ = self.several()
+        early, late = self.begin_any([first, second]), self.begin(second)
+        self.put(tube=first)
+        assert self.got(early).tube == "a"
+        task = self.put(tube=second)
+        assert self.got(late).id == task.id
+
+    def test_many_callers_share_what_comes_without_loss(self) -> None:
+        tubes = self.several()
+        calls = [self.begin_any(tubes, self.another().queue) for _ in range(6)]
+        put = {(tubes[number % 3].name, self.put(tube=tubes[number % 3]).id) for number in range(6)}
+        assert {(task.tube, task.id) for task in map(self.got, calls)} == put
+        assert self.nobody_waits()
+
+    def test_it_waits_for_its_timeout_and_no_longer(self) -> None:
+        tubes = self.several()
+        call = self.begin_any(tubes, timeout=5)
+        self.clock.advance(4.9)
+        assert not call.done()
+        self.clock.advance(0.1)
+        assert self.got(call) is None
+        assert self.nobody_waits()
+        assert self.put(tube=tubes[2]).state == "r"
+        assert self.take(tubes[2]).attempts == 1
+
+    @needs("delay")
+    @pytest.mark.parametrize("place", range(3))
+    def test_a_delay_that_ends_with_the_timeout_still_serves_in_any_tube(self, place: int) -> None:
+        tubes = self.several()
+        task = self.put(tube=tubes[place], delay=5)
+        call = self.begin_any(tubes, timeout=5)
+        self.clock.advance(5)
+        assert self.got(call).id == task.id
+        assert self.nobody_waits()
+
+    def test_it_takes_for_the_session_that_its_queue_has_joined_meanwhile(self) -> None:
+        first, second, _ = self.several()
+        queue = self.another().queue
+        call = self.begin_any([queue.tube("a"), queue.tube("b")], queue)
+        queue.identify(self.queue.identify())
+        self.put(tube=second)
+        assert second.ack(self.got(call).id).state == State.DONE
+        assert first.statistics().waiting == 0
+
+    # -- going away --------------------------------------------------------------------------------------------
+
+    def test_closing_the_queue_sends_it_away(self) -> None:
+        self.several()
+        queue = self.another().queue
+        call = self.begin_any(["a", "b", "c"], queue)
+        queue.close()
+        with pytest.raises(QueueClosed):
+            self.got(call)
+        assert self.nobody_waits()
+
+    @pytest.mark.parametrize("place", range(3))
+    def test_a_dropped_tube_sends_it_away(self, place: int) -> None:
+        tubes = self.several()
+        call = self.begin_any(tubes)
+        with pytest.raises(TubeBusy):
+            tubes[place].drop()
+        tubes[place].drop(force=True)
+        with pytest.raises(TubeNotFound):
+            self.got(call)
+        assert self.nobody_waits()
+        for tube in tubes:
+            if tube is not tubes[place]:
+                assert self.put(tube=tube).state == "r"
+                assert self.take(tube).attempts == 1
+
+    def test_a_dropped_tube_is_told_at_once(self) -> None:
+        first, second, _ = self.several()
+        first.drop()
+        self.put(tube=second)
+        with pytest.raises(TubeNotFound):
+            self.queue.take_any([first, second], timeout=0)
+        assert second.statistics().tasks["ready"] == 1
+
+    def test_a_cancelled_call_takes_nothing_anywhere(self) -> None:
+        self.cancelling()
+        tubes = self.several()
+        early, late = self.begin_any(tubes), self.begin_any(tubes)
+        early.cancel()
+        task = self.put(tube=tubes[1])
+        assert self.got(late).id == task.id
+        assert self.nobody_waits()
+        for tube in tubes:
+            assert self.put(tube=tube).state == "r"
+            assert tube.statistics().tasks["ready"] == 1
+
+    def test_a_call_that_is_cancelled_too_late_gives_its_task_back(self) -> None:
+        face, tubes = self.cancelling(), [tube.inner for tube in self.several()]
+        queue = self.queue.inner
+
+        async def put_and_cancel() -> bool:
+            call = asyncio.ensure_future(queue.take_any(tubes))
+            # That it is counted in the last one is the only sign that it waits.
+            while not (await tubes[2].statistics()).waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            for tube in tubes:
+                await tube.put("data")
+            call.cancel()
+            await asyncio.wait([call])
+            return bool(call.cancelled())
+
+        # A backend that answers on its way may be in time; then one is taken, and stays so.
+        taken = 0 if face.run(put_and_cancel()) else 1
+
+        def counts(name: str) -> int:
+            return sum(statistics.tasks[name] for statistics in self.queue.statistics().values())
+
+        assert eventually(lambda: (counts("ready"), counts("taken")) == (3 - taken, taken))
+        assert {self.take(self.queue.tube(name)).attempts for name in "abc"[taken:]} == {1}
+
+    # -- helpers -----------------------------------------------------------------------------------------------
+
+    def several(self) -> list[Any]:
+        """Three more tubes: a, b and c."""
+        return [self.create(name) for name in "abc"]
+
+    def begin_any(self, tubes: list[Any], queue: Any = None, **options: Any) -> Future[Any]:
+        """Start a `take_any`, until it stands in the line of each tube."""
+        queue = self.queue if queue is None else queue
+        tubes = [tube if isinstance(tube, str) else tube.name for tube in tubes]
+        before = self.waiters()
+        call = self.face.begin(queue, "take_any", tubes, **options)
+        assert eventually(lambda: call.done() or self.waiters() == before + len(tubes))
+        return call
+
+    def waiters(self) -> int:
+        """How many stand in all lines."""
+        return sum(statistics.waiting for statistics in self.queue.statistics().values())
+
+    def nobody_waits(self) -> bool:
+        """Whether all lines are empty, or are soon."""
+        return eventually(lambda: self.waiters() == 0)
+
+    def cancelling(self) -> AioFace:
+        """The face whose calls can be cancelled; on the other one the test is skipped."""
+        if not isinstance(self.face, AioFace):
+            pytest.skip("a thread that waits cannot be cancelled")
+        return self.face
