@@ -116,10 +116,11 @@ class Lanes:
             pace.settle(-1)
 
     def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int]]:
-        """The first lanes by name: name, ready, taken, the next start, interval and max_in_flight, as users see them."""
-        for name in nsmallest(limit, chain(self.by_name, self.alone)):
-            lane, pace = self.by_name.get(name), self.pace_known(name)
-            ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
+        """The first lanes by name: name, ready, taken, next start, interval and max_in_flight, as users see them."""
+        shown = {name: (lane.ready(), lane.taken) for name, lane in self.by_name.items()}
+        shown = {name: counts for name, counts in shown.items() if any(counts) or self.by_name[name].pace is not None}
+        for name in nsmallest(limit, chain(shown, self.alone)):
+            (ready, taken), pace = shown.get(name, (0, 0)), self.pace_known(name)
             resting, interval, most = NEVER, None, None
             if pace is not None:
                 resting, interval, most = pace.due, pace.interval, pace.max_in_flight
@@ -183,3 +184,5 @@ class Lane:
         if self.behind is None:
             self.behind = Ready(newest_first=self.lanes.newest_first, short=True)
         self.behind.push(entry)
+        if self.pace is not None:
+            self.pace.place()

@@ -496,7 +496,9 @@ class Tube:
         self._port.configure(utube, interval, max_in_flight)
 
     def utubes(self, limit: int = 1000) -> list[Utube]:
-        """The lanes, sorted by name, up to so many: those with tasks, and those that rest or have limits of their own.
+        """The lanes, sorted by name, up to so many.
+
+        Those with tasks that are ready or taken, those that cool down or are blocked, those with limits of their own.
 
         O(n) of the lanes; for looking, not for working. Raises `OptionNotSupported` where the driver has no lanes.
 
