@@ -586,8 +586,7 @@ class Engine:
     def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
         """A lane has an interval or a max_in_flight of its own; None: the tube's again. Cost: O(log n)."""
         lanes = self.lanes
-        known = any(value is not None for value in changes.values())
-        pace = lanes.pace(name) if known else lanes.pace_known(name)
+        pace = lanes.pace(name) if set(changes.values()) - {None} else lanes.pace_known(name)
         if pace is not None:
             self.pacing = self.ticking = True
             pace.configure(now, changes)

@@ -39,6 +39,7 @@ from tubes.errors import (
 from tubes.statistics import Statistics
 from tubes.sync import Queue, Tube, connect
 from tubes.task import AsyncTask, Task
+from tubes.utube import Utube
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip
@@ -82,6 +83,7 @@ __all__ = [
     "TubeExists",
     "TubeNotFound",
     "TubesError",
+    "Utube",
     "aio",
     "connect",
     "testing",

@@ -27,6 +27,7 @@ from tubes.listeners import tell
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
+from tubes.utube import Utube
 from tubes.waiters import LoopWaiter
 
 if TYPE_CHECKING:
@@ -344,6 +345,21 @@ class AsyncTube:
     async def drop(self, *, force: bool = False) -> None:
         """See `Tube.drop`."""
         await _answer(self._port.drop(force))
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    async def block(self, utube: str, seconds: float) -> None:
+        """See `Tube.block`."""
+        await _answer(self._port.block(utube, seconds))
+
+    async def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
+        """See `Tube.configure`."""
+        await _answer(self._port.configure(utube, interval, max_in_flight))
+
+    async def utubes(self, limit: int = 1000) -> list[Utube]:
+        """See `Tube.utubes`."""
+        found: list[Utube] = await _answer(self._port.utubes(limit))
+        return found
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

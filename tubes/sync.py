@@ -19,6 +19,7 @@ from tubes.face import Face, Member, Port
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, Task, log_lost
+from tubes.utube import Utube
 from tubes.waiters import ThreadWaiter
 
 if TYPE_CHECKING:
@@ -79,7 +80,10 @@ class Queue:
         `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
         tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0:
         any), `max_attempts` and `key_ttl`, see `Tube.put`. Where tasks can be delayed, `backoff`: a `Backoff`, or a
-        list of seconds: how long a task rests after an attempt that failed.
+        list of seconds: how long a task rests after an attempt that failed. Where there are lanes: `max_in_flight`, how
+        many tasks of one are taken at a time (1); `interval`, the seconds from one start in it to the next (0);
+        `jitter`, by up to which fraction, 0 to 1, an interval is longer (0); `order` between lanes: "fifo", by their
+        first tasks, or "round_robin", first the lane whose last start is longest ago.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -539,7 +543,7 @@ class Tube:
         self._port.release_all()
 
     def truncate(self) -> None:
-        """Remove all tasks; ids and counts go on, listeners hear nothing. O(n)."""
+        """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
         self._port.truncate()
 
     def drop(self, *, force: bool = False) -> None:
@@ -549,6 +553,62 @@ class Tube:
         `TubeNotFound`, and so does who has a task.
         """
         self._port.drop(force)
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def block(self, utube: str, seconds: float) -> None:
+        """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After. O(log n).
+
+        The block ends by itself, and callers that wait are served at that moment. Another one replaces it; 0 ends it,
+        but not a cool-down. Tasks that are taken stay so. A lane without tasks can be blocked too.
+
+        Raises `OptionNotSupported` where the driver has no lanes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube")
+        ...     _ = tube.put("/", utube="example.com")
+        ...     tube.block("example.com", 30)
+        ...     tube.take(timeout=0) is None
+        True
+        """
+        self._port.block(utube, seconds)
+
+    def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
+        """Let a lane have limits of its own, instead of the tube's. O(log n).
+
+        `interval`: seconds from one start to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at
+        a time, from 1. None: what the tube says; what is left out stays. It counts at once: the next start is reckoned
+        anew from the last one that is known, and a lane of which more are taken than it may have starts none until they
+        are fewer. A lane that has no task ready or taken, and does not cool down, has forgotten its last start.
+
+        Raises `OptionNotSupported` where the driver has no lanes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube", interval=1)
+        ...     tube.configure("example.com", interval=10)
+        ...     tube.utubes()[0].interval
+        10.0
+        """
+        self._port.configure(utube, interval, max_in_flight)
+
+    def utubes(self, limit: int = 1000) -> list[Utube]:
+        """The lanes, sorted by name, up to so many.
+
+        Those with tasks that are ready or taken, those that cool down or are blocked, those with limits of their own.
+
+        O(n) of the lanes; for looking, not for working. Raises `OptionNotSupported` where the driver has no lanes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube")
+        ...     _ = tube.put("/", utube="example.com")
+        ...     [(utube.name, utube.ready) for utube in tube.utubes()]
+        [('example.com', 1)]
+        """
+        found: list[Utube] = self._port.utubes(limit)
+        return found
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

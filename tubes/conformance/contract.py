@@ -16,6 +16,7 @@ from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
+from tubes.conformance.throttle import Blocks, Intervals, Limits, Rounds
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
 from tubes.conformance.updates import Updates
@@ -29,6 +30,10 @@ class Contract(
     Ownership,
     Order,
     Lanes,
+    Limits,
+    Intervals,
+    Blocks,
+    Rounds,
     TimeToLive,
     TimeToRun,
     Delay,

@@ -17,6 +17,7 @@ from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, Tu
 from tubes.listeners import Listener, checked
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, F, Facts, log_lost, snapshot
+from tubes.utube import Utube, changes_of, lane_of
 from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
@@ -475,6 +476,22 @@ class Port(Generic[F]):
     def truncate(self) -> None:
         """Remove all tasks."""
         self._do(lambda engine, now: engine.truncate())
+
+    def block(self, utube: Any, seconds: Any) -> None:
+        """No task of a lane starts for so long."""
+        name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
+        self._do(lambda engine, now: engine.block(now, name, span))
+
+    def configure(self, utube: Any, interval: Any, max_in_flight: Any) -> None:
+        """A lane has limits of its own."""
+        name, changes = lane_of(self.home.driver, utube), changes_of(interval, max_in_flight)
+        self._do(lambda engine, now: engine.configure(now, name, changes))
+
+    def utubes(self, limit: int) -> list[Utube]:
+        """Look at the lanes."""
+        most = whole("limit", limit)
+        found: list[Utube] = self._do(lambda engine, now: [Utube(*seen) for seen in engine.lanes.see(most)])
+        return found
 
     def statistics(self) -> Statistics:
         """Count."""
