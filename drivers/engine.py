@@ -18,6 +18,7 @@ from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import NO_LANE
 from tubes.drivers.paces import Pace
+from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, Timers
@@ -36,6 +37,10 @@ class _Step:
         self.to: Final = move.to
         self.event: Final = move.event
         self.uses = 0
+
+
+def _nothing() -> None:
+    """What there is to be taken while a tube pauses."""
 
 
 class Engine:
@@ -82,6 +87,7 @@ class Engine:
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
+        self._pause: Final = Pause()
         self._clear()
 
     def _clear(self) -> None:
@@ -90,13 +96,14 @@ class Engine:
 
     def _clear_indexes(self) -> None:
         newest_first = self._signs[1] < 0
-        self.timers: Timers[Entry | Pace] = Timers()
+        self.timers: Timers[Entry | Pace | Pause] = Timers()
         self._delayed = 0
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
         self._lanes: Lanes | None = None
         if self.driver.lane:
             self._lanes = Lanes(self._offers, self.timers, self._options, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
+        self._set_pause(on=self._pause.on, due=self._pause.due, queued=NEVER)
 
     # -- the one place where a state changes -----------------------------------------------------------------------
 
@@ -184,6 +191,8 @@ class Engine:
                 return
             if isinstance(entry, Pace):
                 entry.settle(now)
+            elif isinstance(entry, Pause):
+                self.resume()
             elif entry.state is _DELAYED:
                 self._go(entry, "delay")
             elif entry.state is _TAKEN:
@@ -263,7 +272,7 @@ class Engine:
 
     def take(self, now: int, hold: Hold) -> Entry | None:
         """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
-        entry = self._offers.pop()
+        entry = self._pop()
         if entry is not None:
             entry.turn = turn = self.next_turn
             self.next_turn = turn + 1
@@ -362,6 +371,36 @@ class Engine:
                 entry.hold = None
             hold.clear()
         self._clear()
+
+    # -- pauses ----------------------------------------------------------------------------------------------------
+
+    def pause(self, now: int, span: int | None) -> None:
+        """Nothing is taken for so long; None: until `resume`. All else goes on. Cost: O(1)."""
+        if span is not None:
+            self.ticking = True
+        self._set_pause(on=span != 0, due=now + span if span else NEVER, queued=self._pause.queued)
+
+    def resume(self) -> None:
+        """Tasks may be taken again."""
+        self._set_pause(on=False, due=NEVER, queued=self._pause.queued)
+
+    @property
+    def paused_until(self) -> int | None:
+        """When the pause ends; NEVER: with `resume`; None: there is none."""
+        return self._pause.due if self._pause.on else None
+
+    def _set_pause(self, *, on: bool, due: int, queued: int) -> None:
+        pause = self._pause
+        # In this order: one that is interrupted may be none, but never one that does not end.
+        pause.on = pause.on and on
+        pause.due, pause.queued = due, queued
+        pause.on = on
+        if due < queued:
+            self.timers.add(pause, due)
+        elif due == NEVER and queued != NEVER:
+            self.timers.remove(pause)
+        # Where nothing pauses this costs a take nothing.
+        self._pop: Callable[[], Entry | None] = _nothing if on else self._offers.pop
 
     # -- lanes -----------------------------------------------------------------------------------------------------
 

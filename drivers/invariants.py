@@ -82,6 +82,8 @@ def check(engine: Engine) -> None:
         assert entry.hold is None or entry.hold[entry.id] is entry
         assert (entry.index is not None) == (entry.state is _READY)
         assert not engine.timed or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
+    pause = engine._pause
+    assert pause.due == NEVER or engine.timers.soonest <= pause.queued <= pause.due
     _check_offers(engine, by_state[_READY], by_state[_TAKEN])
 
 

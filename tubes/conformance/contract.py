@@ -11,6 +11,7 @@ from tubes.conformance.loops import Loops
 from tubes.conformance.options import Options
 from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
+from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.ttl import TimeToLive
@@ -31,6 +32,7 @@ class Contract(
     Waiting,
     Waking,
     TakeAny,
+    Pauses,
     Capacity,
     Sessions,
     Events,

@@ -13,7 +13,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import flag, micros, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.listeners import Listener, checked
-from tubes.statistics import Statistics
+from tubes.statistics import Statistics, until
 from tubes.task import SETTLED, F, Facts, log_lost, snapshot
 from tubes.waiters import PENDING
 
@@ -287,12 +287,21 @@ class Port(Generic[F]):
         """Remove all tasks."""
         self._do(lambda engine, now: engine.truncate())
 
+    def pause(self, seconds: float | None) -> None:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+        self._do(lambda engine, now: engine.pause(now, span))
+
+    def resume(self) -> None:
+        """Let tasks be taken again."""
+        self._do(lambda engine, now: engine.resume())
+
     def statistics(self) -> Statistics:
         """Count."""
 
         def act(engine: Engine, now: int) -> Statistics:
             waiting = len(self.home.takers) + len(self.home.putters)
-            return Statistics(engine.counts(), engine.calls(), waiting)
+            return Statistics(engine.counts(), engine.calls(), waiting, until(engine.paused_until))
 
         counted: Statistics = self._do(act)
         return counted
