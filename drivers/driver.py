@@ -146,6 +146,21 @@ class Driver:
         """The options of a tube, checked and in the machine's units; None counts as not given."""
         return self._check(options, self._of_tubes)
 
+    def check_update(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """What an update changes, checked and in the machine's units; what is `KEEP` is left out."""
+        changes = {option: value for option, value in changes.items() if value is not known.KEEP}
+        data = {"data": changes.pop("data")} if "data" in changes else {}
+        for option, value in changes.items():
+            if value is None:
+                raise InvalidOption(option=option, value=value, rule="must be left out to stay as it is")
+        return data | self.check_put(changes)
+
+    def check_kick(self, attempts: Any, ttl: Any) -> tuple[int | None, int | None]:
+        """What kicked tasks get, checked and in the machine's units."""
+        if attempts is not None:
+            known.attempts("attempts", attempts)
+        return attempts, None if ttl is None else self.check_put({"ttl": ttl})["ttl"]
+
     def _check(self, options: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
         checked: dict[str, Any] = {}
         for option, value in options.items():

@@ -6,23 +6,27 @@ calls it runs `expire` first, so that what is due by `now` has happened before t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
 
 from tubes.drivers.driver import Driver
-from tubes.drivers.entry import Entry, Hold
+from tubes.drivers.entry import NOTHING_MORE, Entry, Hold, More
 from tubes.drivers.invariants import check, mend
+from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import NO_LANE
+from tubes.drivers.options import KEEP, NO_LANE, SECOND
 from tubes.drivers.paces import Pace
 from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, Timers
-from tubes.errors import InvalidOption, TaskNotFound, TaskNotTaken
+from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
@@ -37,10 +41,6 @@ class _Step:
         self.to: Final = move.to
         self.event: Final = move.event
         self.uses = 0
-
-
-def _nothing() -> None:
-    """What there is to be taken while a tube pauses."""
 
 
 class Engine:
@@ -68,6 +68,11 @@ class Engine:
         self._pri: Final[int] = options.get("pri", 0)
         self._ttl: Final[int | None] = options.get("ttl")
         self._ttr: Final[int | None] = options.get("ttr", self._ttl) if "ttr" in driver.options else None
+        self._rests: Final = options.get("backoff")
+        # What a task has more than others if its put says nothing.
+        self._more: Final = More(max_attempts=options["max_attempts"]) if "max_attempts" in options else None
+        self._key_ttl: Final[int] = options.get("key_ttl", 0)
+        self._keys: Final = Keys()
         #: How many tasks have room; 0: any number.
         self.capacity: Final[int] = options.get("capacity", 0)
         self._signs: Final = driver.signs
@@ -87,7 +92,9 @@ class Engine:
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
-        self._pause: Final = Pause()
+        self.pause: Final = Pause(self)
+        # The first task that may be taken, out of its index.
+        self._pop: Callable[[], Entry | None]
         self._clear()
 
     def _clear(self) -> None:
@@ -103,7 +110,7 @@ class Engine:
         if self.driver.lane:
             self._lanes = Lanes(self._offers, self.timers, self._options, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
-        self._set_pause(on=self._pause.on, due=self._pause.due, queued=NEVER)
+        self.pause.renew()
 
     # -- the one place where a state changes -----------------------------------------------------------------------
 
@@ -192,13 +199,27 @@ class Engine:
             if isinstance(entry, Pace):
                 entry.settle(now)
             elif isinstance(entry, Pause):
-                self.resume()
+                entry.end()
             elif entry.state is _DELAYED:
                 self._go(entry, "delay")
             elif entry.state is _TAKEN:
-                self._go(entry, "ttr")
+                self._time_out(now, entry)
             else:
                 self._go(entry, "ttl")
+                self._leave_key(now, entry)
+
+    def _time_out(self, now: int, entry: Entry) -> None:
+        """The time to run is over, or the time to live of a taken task."""
+        if self._ends_taken and entry.dead <= entry.until:
+            self._go(entry, "ttr")  # And then its ttl ends it, wherever it is.
+        elif self._is_last(entry):
+            self._set(entry, reason="max_attempts: ttr")
+            self._go(entry, "ttr_last")
+        elif self._rests is not None:
+            self._rest(now, entry, self._rests.after(entry.id, entry.attempts))
+            self._go(entry, "ttr_delayed")
+        else:
+            self._go(entry, "ttr")
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +232,7 @@ class Engine:
     def close_hold(self, now: int, hold: Hold) -> None:
         """The end of a session: what it holds is released, in the order of the ids."""
         for _, entry in sorted(hold.items()):
-            self._go(entry, "release")
+            self.release(now, entry, why="session")
         self._holds.pop(id(hold), None)
 
     @property
@@ -224,15 +245,30 @@ class Engine:
         """Whether a put has no room."""
         return self.capacity > 0 and len(self.tasks) >= self.capacity
 
+    def admits(self, now: int, options: Mapping[str, Any]) -> bool:
+        """Whether a put has room, or needs none, since a task of its key lives or is remembered."""
+        if not self.full:
+            return True
+        found = self._keys.find(now, options["key"]) if "key" in options else None
+        return found is not None and (found.__class__ is Entry or options.get("on_duplicate") != "replace")
+
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
-        """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order."""
+        """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order.
+
+        If a task of its key is found, and kept, the answer is a copy of that: it is not in the tube.
+        """
+        if options and "key" in options:
+            kept = self._meet(now, data, options)
+            if kept is not None:
+                return kept
         id = self.next_id
         entry = Entry()
         entry.id = entry.rank = id
         entry.data = data
         entry.created = now
         entry.pri = entry.line = entry.attempts = entry.turn = 0
-        entry.state = entry.utube = entry.lane = entry.hold = entry.index = entry.more = None
+        entry.state = entry.utube = entry.lane = entry.hold = entry.index = None
+        entry.more = self._more
         delay = 0
         if self.timed:
             entry.ttl = entry.ttr = None
@@ -245,6 +281,8 @@ class Engine:
                 entry.set_times(ttl, ttr, delay)
         if self._ranks:
             self._rank(entry, options)
+        if options and ("key" in options or "max_attempts" in options):
+            self._add_more(now, entry, options)
         # Up to here nothing has changed, whatever a hook has raised.
         self.next_id = id + 1
         if self._lanes is not None:
@@ -256,6 +294,56 @@ class Engine:
         self.tasks[id] = entry
         self._move(entry, self._put_delayed if delay else self._put)
         return entry
+
+    def _meet(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
+        """What a put with a key finds: a copy of the task that stays instead; None if the new one is to be added."""
+        key = options["key"]
+        found = self._keys.find(now, key)
+        if found is None:
+            return None
+        how = options.get("on_duplicate", "keep")
+        if how == "raise":
+            raise DuplicateKey(key=key, tube=self.name, id=found.id if isinstance(found, Entry) else found)
+        if how == "replace":
+            return None
+        if isinstance(found, Entry):
+            kept = found.copy()
+        else:
+            kept = Entry()
+            kept.id, kept.data, kept.state = found, data, _DONE
+            kept.utube, kept.pri = options.get(self._lane_option), options.get("pri", self._pri)
+            kept.created, kept.attempts, kept.turn = now, 0, 0
+            kept.ttl = kept.ttr = None
+            kept.due = kept.dead = NEVER
+        kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(kept=True)
+        return kept
+
+    def _add_more(self, now: int, entry: Entry, options: Mapping[str, Any]) -> None:
+        """What its put says that few tasks have; the task that it replaces leaves."""
+        key = options.get("key")
+        key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
+        most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
+        entry.more = More(key=key, key_ttl=key_ttl, max_attempts=most)
+        if key_ttl:  # From now on an ack must know when it happens.
+            self.ticking = True
+        if key is not None:
+            replaced = self._keys.living.get(key)
+            if replaced is not None:
+                self.delete(now, replaced)
+            self._keys.add(key, entry)
+
+    def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
+        """A task has gone."""
+        if entry.more is not None:
+            self._keys.leave(now, entry, remember=remember)
+
+    def _set(self, entry: Entry, **facts: Any) -> None:
+        """Change what few tasks have."""
+        entry.more = (entry.more or NOTHING_MORE)._replace(**facts)
+
+    def _is_last(self, entry: Entry) -> bool:
+        """Whether the attempt that ends is the last one that the task has."""
+        return entry.more is not None and 0 < entry.more.max_attempts <= entry.attempts
 
     def _rank(self, entry: Entry, options: Mapping[str, Any]) -> None:
         """Give a new entry its place, where that is not just its id."""
@@ -294,14 +382,29 @@ class Engine:
     def ack(self, now: int, entry: Entry) -> None:
         """A held task is done."""
         self._move(entry, self._ack)
+        if entry.more is not None:
+            self._keys.leave(now, entry)
 
-    def release(self, now: int, entry: Entry, delay: int = 0) -> None:
-        """A held task goes back to its place, now or after a delay, by which its life is prolonged."""
+    def release(self, now: int, entry: Entry, delay: int | None = 0, why: str = "release") -> None:
+        """A held task goes back to its place, now or after a delay; aside, if that was its last attempt.
+
+        A delay prolongs its life; None: as long as the tube's backoff says. `why`: what has ended the attempt.
+        """
+        if self._is_last(entry):
+            self._set(entry, reason=f"max_attempts: {why}")
+            self._go(entry, "release_last")
+            return
+        if delay is None:
+            delay = 0 if self._rests is None else self._rests.after(entry.id, entry.attempts)
         if delay:
-            self.dated = self.ticking = True
-            entry.until = now + delay
-            self._prolong(entry, delay)
+            self._rest(now, entry, delay)
         self._go(entry, "release_delayed" if delay else "release")
+
+    def _rest(self, now: int, entry: Entry, delay: int) -> None:
+        """It is about to be delayed."""
+        self.dated = self.ticking = True
+        entry.until = now + delay
+        self._prolong(entry, delay)
 
     def untake(self, now: int, entry: Entry) -> None:
         """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
@@ -317,6 +420,7 @@ class Engine:
     def unput(self, now: int, entry: Entry) -> None:
         """Undo a put whose caller has gone before it heard of it: it counts as never having happened."""
         self._go(entry, "unput")
+        self._leave_key(now, entry, remember=False)
 
     def touch(self, now: int, entry: Entry, span: int) -> None:
         """Give a held task more time to run, and to live, now and for later takes."""
@@ -342,27 +446,100 @@ class Engine:
         except KeyError:
             raise TaskNotFound(id=id, tube=self.name) from None
 
-    def bury(self, now: int, entry: Entry) -> None:
+    def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
         """Put a task aside until it is kicked; a buried one stays as it is."""
         if entry.state is not _BURIED:
+            if reason is not None:
+                self._set(entry, reason=reason)
             self._go(entry, "bury")
 
-    def kick(self, now: int, count: int) -> int:
+    def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
         kicked = min(count, len(self._buried))
         for _ in range(kicked):
-            self._go(self._buried.peekitem(0)[1], "kick")
+            self.kick_task(now, self._buried.peekitem(0)[1], attempts, ttl)
         return kicked
+
+    def kick_task(self, now: int, entry: Entry, attempts: int | None = None, ttl: int | None = None) -> None:
+        """Make a buried task ready, with so many attempts and so long to live; any other one stays as it is."""
+        if entry.state is not _BURIED:
+            return
+        if attempts is not None:
+            self._set(entry, max_attempts=entry.attempts + attempts)
+        if entry.more is not None and entry.more.reason is not None:
+            self._set(entry, reason=None)
+        if ttl is not None:
+            self._live(now, entry, ttl)
+        self._go(entry, "kick")
+
+    def _live(self, now: int, entry: Entry, ttl: int) -> None:
+        """It has so long to live, from now on."""
+        self.dated = self.ticking = True
+        entry.ttl = now - entry.created + ttl
+        entry.dead = now + ttl
 
     def delete(self, now: int, entry: Entry) -> None:
         """Remove a task in whatever state."""
         self._go(entry, "delete")
+        self._leave_key(now, entry)
+
+    def update(
+        self,
+        now: int,
+        entry: Entry,
+        data: Any = KEEP,
+        pri: int | None = None,
+        delay: int | None = None,
+        ttl: int | None = None,
+    ) -> Entry:
+        """Change a task in whatever state; answers the entry that stands for it from now on.
+
+        What was answered of the task before keeps the entry that it has.
+        """
+        if delay is not None and entry.state not in (_READY, _DELAYED):
+            rule = "is for ready and delayed tasks: release a taken one with a delay, kick a buried one first"
+            raise InvalidOption(option="delay", value=delay / SECOND, rule=rule)
+        new = entry.copy()
+        if data is not KEEP:
+            new.data = data
+        if pri is not None and self._ranks:
+            self._rank(new, {"pri": pri})
+        if ttl is not None:
+            self._live(now, new, ttl)
+        if delay:
+            self.dated = self.ticking = True
+            new.until = now + delay
+        self._swap(entry, new)
+        if delay is not None and (delay or new.state is _DELAYED):
+            self._go(new, "update_delayed" if delay else "update_ready")
+        else:
+            self._go(new, "update", new.hold)
+        return new
+
+    def _swap(self, entry: Entry, new: Entry) -> None:
+        """Let a copy of an entry stand for it. It leaves the order of the ready ones: the next move enters it."""
+        new.index = None
+        if entry.index is not None:
+            entry.index.discard(entry)
+        if entry.lane is not None and entry.lane.head is entry:
+            entry.lane.head = None
+        if entry.hold is not None:
+            entry.hold[entry.id] = new
+        if entry.state is _BURIED:
+            del self._buried[entry.rank]
+            self._buried[new.rank] = new
+        if self.timed and entry.queued != NEVER:
+            self.timers.remove(entry)
+            new.queued = NEVER
+        if new.more is not None and new.more.key is not None:
+            self._keys.living[new.more.key] = new
+        self.tasks[entry.id] = new
 
     def release_all(self, now: int) -> None:
         """Release all taken tasks, whoever holds them, in the order of the ids."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
-            self._go(entry, "release")
+            self.release(now, entry)
 
     def truncate(self) -> None:
         """Remove all tasks at once. No listener hears of it, counts and ids go on."""
@@ -370,37 +547,8 @@ class Engine:
             for entry in hold.values():
                 entry.hold = None
             hold.clear()
+        self._keys.clear()
         self._clear()
-
-    # -- pauses ----------------------------------------------------------------------------------------------------
-
-    def pause(self, now: int, span: int | None) -> None:
-        """Nothing is taken for so long; None: until `resume`. All else goes on. Cost: O(1)."""
-        if span is not None:
-            self.ticking = True
-        self._set_pause(on=span != 0, due=now + span if span else NEVER, queued=self._pause.queued)
-
-    def resume(self) -> None:
-        """Tasks may be taken again."""
-        self._set_pause(on=False, due=NEVER, queued=self._pause.queued)
-
-    @property
-    def paused_until(self) -> int | None:
-        """When the pause ends; NEVER: with `resume`; None: there is none."""
-        return self._pause.due if self._pause.on else None
-
-    def _set_pause(self, *, on: bool, due: int, queued: int) -> None:
-        pause = self._pause
-        # In this order: one that is interrupted may be none, but never one that does not end.
-        pause.on = pause.on and on
-        pause.due, pause.queued = due, queued
-        pause.on = on
-        if due < queued:
-            self.timers.add(pause, due)
-        elif due == NEVER and queued != NEVER:
-            self.timers.remove(pause)
-        # Where nothing pauses this costs a take nothing.
-        self._pop: Callable[[], Entry | None] = _nothing if on else self._offers.pop
 
     # -- lanes -----------------------------------------------------------------------------------------------------
 
@@ -438,6 +586,25 @@ class Engine:
                 for call in move.counts:
                     totals[call] += move.by * self._steps[why][was].uses
         return totals
+
+    def buried(self, limit: int) -> list[Entry]:
+        """Up to so many buried tasks, oldest first. Cost: O(limit); O(n) where places are more than ids."""
+        if not self._ranks:
+            return list(islice(self._buried.values(), limit))
+        return nsmallest(limit, self._buried.values(), key=lambda entry: entry.id)
+
+    def oldest_ready(self) -> Entry | None:
+        """The ready task with the smallest id. Cost: O(n) of those that are older, and not ready."""
+        return next((entry for entry in self.tasks.values() if entry.state is _READY), None)
+
+    def due_histogram(self, edges: Sequence[int]) -> list[int]:
+        """How many tasks move next by themselves before the first of these moments, before the second, … O(n)."""
+        counts = [0] * (len(edges) + 1)
+        if self.timed:
+            for entry in self.tasks.values():
+                if entry.due != NEVER:
+                    counts[bisect_right(edges, entry.due)] += 1
+        return counts
 
     def counts(self) -> dict[str, int]:
         """How many tasks there are by state. Cost: O(sessions)."""

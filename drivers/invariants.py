@@ -24,6 +24,7 @@ def mend(engine: Engine) -> None:
         hold.clear()
     lanes = engine._lanes
     engine._clear_indexes()
+    engine._keys.living.clear()
     for entry in list(engine.tasks.values()):
         if entry.state is _TAKEN and entry.hold is None:
             entry.state = _READY
@@ -50,6 +51,8 @@ def _enter(engine: Engine, entry: Entry) -> None:
         entry.lane = engine._lanes.by_name.get(name) or engine._lanes.make(name)
         entry.lane.living += 1
         entry.lane.taken += entry.state is _TAKEN
+    if entry.more is not None and entry.more.key is not None:
+        engine._keys.living[entry.more.key] = entry
     if entry.state is _TAKEN:
         entry.hold[entry.id] = entry  # type: ignore[index]
     else:
@@ -82,8 +85,10 @@ def check(engine: Engine) -> None:
         assert entry.hold is None or entry.hold[entry.id] is entry
         assert (entry.index is not None) == (entry.state is _READY)
         assert not engine.timed or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
-    pause = engine._pause
+    pause = engine.pause
     assert pause.due == NEVER or engine.timers.soonest <= pause.queued <= pause.due
+    keyed = {entry.more.key: entry for entry in engine.tasks.values() if entry.more and entry.more.key is not None}
+    assert keyed == engine._keys.living
     _check_offers(engine, by_state[_READY], by_state[_TAKEN])
 
 

@@ -47,6 +47,8 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "ack": {_T: Move(_DONE, "delete", ("ack",))},
     "release": {_T: Move(_R, "release", ("release",))},
     "release_delayed": {_T: Move(_DELAYED, "release", ("release",))},
+    # The last attempt that a task has has failed.
+    "release_last": {_T: Move(_BURIED, "bury", ("release", "bury"))},
     # A take whose taker has gone before it got the task: as if it had never happened.
     "untake": {_T: Move(_R, "release", ("take",), -1)},
     # A put whose caller has gone before it heard that there was room, likewise.
@@ -54,9 +56,15 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
     "kick": {_BURIED: Move(_R, "kick", ("kick",))},
     "delete": {state: Move(_DONE, "delete", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},
-    # The three that time brings about.
+    # Its data, place or times are others; a delay begins or ends.
+    "update": {state: Move(state, "update", ()) for state in (_R, _T, _BURIED, _DELAYED)},
+    "update_delayed": {state: Move(_DELAYED, "update", ()) for state in (_R, _DELAYED)},
+    "update_ready": {_DELAYED: Move(_R, "update", ())},
+    # Those that time brings about.
     "delay": {_DELAYED: Move(_R, "delay", ("delay",))},
     "ttr": {_T: Move(_R, "ttr", ("ttr",))},
+    "ttr_delayed": {_T: Move(_DELAYED, "ttr", ("ttr",))},
+    "ttr_last": {_T: Move(_BURIED, "bury", ("ttr", "bury"))},
     "ttl": {state: Move(_DONE, "ttl", ("ttl", "delete")) for state in (_R, _BURIED)},
 }
 

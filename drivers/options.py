@@ -6,7 +6,7 @@ and equal on every backend; outside it is seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tubes.errors import InvalidOption
@@ -19,6 +19,10 @@ MAX_COUNT: Final = 2**53 - 1
 MAX_ATTEMPTS: Final = 2**20 - 2
 #: The lane of the tasks that were put without one; the original calls it so too.
 NO_LANE: Final = "nil"
+
+
+#: For an argument that was left out, where None says something.
+KEEP: Final[Any] = object()
 
 
 def micros(option: str, value: Any) -> int:
@@ -88,6 +92,16 @@ def _backoff(option: str, value: Any) -> Any:
     from tubes.drivers.backoff import Rests  # It needs the checks of this file.
 
     return Rests.of(value)
+
+
+def edges(values: Any) -> list[int]:
+    """Seconds, ascending: the borders of a histogram."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise InvalidOption(option="edges", value=values, rule="must be a list of seconds")
+    spans: list[int] = [micros("edges", value) for value in values]  # pyright: ignore[reportUnknownVariableType]
+    if spans != sorted(spans):
+        raise InvalidOption(option="edges", value=values, rule="must ascend")
+    return spans
 
 
 def flag(option: str, value: Any) -> bool:

@@ -19,7 +19,7 @@ from tubes import urls
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
-from tubes.drivers.options import micros
+from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.listeners import tell
@@ -253,16 +253,36 @@ class AsyncTube:
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    async def bury(self, task: AsyncTask | int) -> AsyncTask:
+    async def bury(self, task: AsyncTask | int, reason: str | None = None) -> AsyncTask:
         """See `Tube.bury`."""
-        answer = self._port.bury(task)
+        answer = self._port.bury(task, reason)
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
-    async def kick(self, count: int = 1) -> int:
+    async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
         """See `Tube.kick`."""
-        kicked: int = await _answer(self._port.kick(count))
+        kicked: int = await _answer(self._port.kick(count, attempts, ttl))
         return kicked
+
+    async def kick_task(
+        self, task: AsyncTask | int, *, attempts: int | None = None, ttl: float | None = None
+    ) -> AsyncTask:
+        """See `Tube.kick_task`."""
+        after: AsyncTask = await _answer(self._port.kick_task(task, attempts, ttl))
+        return after
+
+    async def buried(self, limit: int = 100) -> list[AsyncTask]:
+        """See `Tube.buried`."""
+        found: list[AsyncTask] = await _answer(self._port.buried(limit))
+        return found
+
+    async def update(
+        self, task: AsyncTask | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+    ) -> AsyncTask:
+        """See `Tube.update`."""
+        changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
+        after: AsyncTask = await _answer(self._port.update(task, changes))
+        return after
 
     async def peek(self, task: AsyncTask | int) -> AsyncTask:
         """See `Tube.peek`."""
@@ -302,6 +322,16 @@ class AsyncTube:
         """See `Tube.statistics`."""
         counted: Statistics = await _answer(self._port.statistics())
         return counted
+
+    async def oldest_ready_age(self) -> float | None:
+        """See `Tube.oldest_ready_age`."""
+        age: float | None = await _answer(self._port.oldest_ready_age())
+        return age
+
+    async def due_histogram(self, edges: Iterable[float]) -> list[int]:
+        """See `Tube.due_histogram`."""
+        counts: list[int] = await _answer(self._port.due_histogram(edges))
+        return counts
 
     async def on_task_change(
         self, callback: Callable[[AsyncTask, str], object] | None

@@ -12,7 +12,7 @@ from tubes import urls
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
-from tubes.drivers.options import micros
+from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.several import Several, in_turn, listed
@@ -76,7 +76,9 @@ class Queue:
         `if_not_exists`: answer the living tube if there is one with this driver and these options.
         `temporary`: it need not outlive a restart of the server; in memory nothing does.
         `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
-        tube's ttl if left out) and `pri`; `capacity`, the number of tasks that have room (0: any).
+        tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0:
+        any), `max_attempts` and `key_ttl`, see `Tube.put`. Where tasks can be delayed, `backoff`: a `Backoff`, or a
+        list of seconds: how long a task rests after an attempt that failed.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -224,6 +226,14 @@ class Tube:
         `delay`: seconds until the task becomes ready, by which its ttl is prolonged;
         `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
         `ttr`: seconds to run: past them a taken task is ready again;
+        and those that every driver knows:
+        `max_attempts`: how often the task may be taken: when the last attempt ends by release, by its ttr or with its
+        session, the task is buried;
+        `key`: a string: while a task of this key lives, in whatever state, the tube has no other. `on_duplicate` says
+        what happens instead: `"keep"` answers the living task (`task.created_now` is False), `"replace"` deletes it
+        and puts the new one, `"raise"` raises `DuplicateKey`;
+        `key_ttl`: seconds for which the key is remembered after its task is gone: as if it lived, `"keep"` and
+        `"raise"` add nothing;
         `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None; where
         a tube may be full, give a timeout, if only 0, so that type checkers know it too.
 
@@ -327,7 +337,9 @@ class Tube:
     def release(self, task: Task | int, delay: float | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
-        `delay`: seconds until it is ready again, by which its ttl is prolonged.
+        `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
+        says, which is not at all if it has none. A task that was taken for the last time, by its `max_attempts`, is
+        buried instead.
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
         """
@@ -344,18 +356,75 @@ class Tube:
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    def bury(self, task: Task | int) -> Task:
+    def bury(self, task: Task | int, reason: str | None = None) -> Task:
         """Put a task aside, whatever its state and whoever has it, until `kick`. O(log n).
+
+        `reason`: why, for whoever looks at it later: `task.reason`.
 
         Its ttl runs on. Burying a buried one changes nothing. Raises `TaskNotFound` if there is none.
         """
-        after: Task = self._port.bury(task)
+        after: Task = self._port.bury(task, reason)
         return after
 
-    def kick(self, count: int = 1) -> int:
-        """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
-        kicked: int = self._port.kick(count)
+    def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
+        """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each.
+
+        `attempts`: so many more attempts each; a task that has had its last one gets one more without it.
+        `ttl`: seconds to live from now on.
+
+        Raises `OptionNotSupported` for a ttl where the driver has none.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", max_attempts=1)
+        ...     _ = tube.put("hello")
+        ...     tube.take(timeout=0).release()
+        ...     tube.kick(10, attempts=3)
+        Task(id=0, state='!', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
+        1
+        """
+        kicked: int = self._port.kick(count, attempts, ttl)
         return kicked
+
+    def kick_task(self, task: Task | int, *, attempts: int | None = None, ttl: float | None = None) -> Task:
+        """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
+
+        Raises `TaskNotFound` if there is none.
+        """
+        after: Task = self._port.kick_task(task, attempts, ttl)
+        return after
+
+    def buried(self, limit: int = 100) -> list[Task]:
+        """The buried tasks, dead letters: up to so many, oldest first. `task.reason` says why they are.
+
+        O(limit) where tasks come by their ids alone, O(n) of the buried ones elsewhere.
+        """
+        found: list[Task] = self._port.buried(limit)
+        return found
+
+    def update(
+        self, task: Task | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+    ) -> Task:
+        """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
+
+        `data`: what it says from now on; whoever has taken it keeps what it was given.
+        `pri`: its priority: it moves to the place that this gives it.
+        `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
+        `ttl`: seconds to live from now on.
+
+        Raises `TaskNotFound` if there is none, `OptionNotSupported` for what the driver lacks, `InvalidOption` for a
+        delay of a task that is taken or buried.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl")
+        ...     task = tube.put("helo", delay=60)
+        ...     tube.update(task, data="hello", delay=0)
+        Task(id=0, state='r', data='hello', tube='mail')
+        """
+        changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
+        after: Task = self._port.update(task, changes)
+        return after
 
     def peek(self, task: Task | int) -> Task:
         """The task as it is now; changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
@@ -415,6 +484,31 @@ class Tube:
         """How many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
         counted: Statistics = self._port.statistics()
         return counted
+
+    def oldest_ready_age(self) -> float | None:
+        """Seconds since the put of the oldest ready task, the one with the smallest id; None if there is none.
+
+        What a growing backlog shows first. O(n) of the tasks that are older and not ready.
+        """
+        age: float | None = self._port.oldest_ready_age()
+        return age
+
+    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+        """How many tasks move by themselves (delay, ttr or ttl over), by how soon. O(n), on a server O(log n) per edge.
+
+        `edges`: seconds from now, ascending. Answers one number more than there are edges: the tasks that are due
+        before the first, from the first on and before the second, …, from the last on.
+
+        >>> import tubes
+        >>> with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+        ...     tube = queue.create_tube("mail", "fifottl")
+        ...     for delay in (1, 5, 30, 3600):
+        ...         _ = tube.put("later", delay=delay)
+        ...     tube.due_histogram([10, 60])
+        [2, 1, 1]
+        """
+        counts: list[int] = self._port.due_histogram(edges)
+        return counts
 
     def on_task_change(self, callback: Callable[[Task, str], object] | None) -> Callable[[Task, str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.

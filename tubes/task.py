@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from tubes.codecs import decode
 from tubes.drivers.moves import State
-from tubes.drivers.options import SECOND
+from tubes.drivers.options import KEEP, SECOND
 from tubes.drivers.timers import NEVER
 from tubes.errors import CodecError, TaskNotTaken, TubesError
 
@@ -171,8 +171,8 @@ class Facts:
         shown = [f"id={self.id}", f"state={self._state.value!r}", f"data={data!r}", f"tube={self.tube!r}"]
         shown += [
             f"{name}={value!r}"
-            for name, value in (("utube", self.utube), ("pri", self.pri), ("attempts", self._attempts))
-            if value
+            for name in ("utube", "pri", "attempts", "key", "reason")
+            if (value := getattr(self, name))
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -243,9 +243,17 @@ class Task(Facts):
         """Get more time to work. See `Tube.touch`."""
         return self._tube.touch(self, seconds)
 
-    def bury(self) -> Task:
+    def bury(self, reason: str | None = None) -> Task:
         """Put the task aside. See `Tube.bury`."""
-        return self._tube.bury(self)
+        return self._tube.bury(self, reason)
+
+    def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> Task:
+        """Make the task ready, if it is buried. See `Tube.kick_task`."""
+        return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+
+    def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> Task:
+        """Change the task. See `Tube.update`."""
+        return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 
     def delete(self) -> Task:
         """Remove the task. See `Tube.delete`."""
@@ -272,7 +280,10 @@ class Task(Facts):
             self._tube._port.let_go(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
-            self.release()
+            if issubclass(kind, Exception):
+                self.release()
+            else:  # It was interrupted: the task has not failed.
+                self._tube._port.give_back(self)
 
 
 class AsyncTask(Facts):
@@ -293,9 +304,17 @@ class AsyncTask(Facts):
         """Get more time to work. See `Tube.touch`."""
         return await self._tube.touch(self, seconds)
 
-    async def bury(self) -> AsyncTask:
+    async def bury(self, reason: str | None = None) -> AsyncTask:
         """Put the task aside. See `Tube.bury`."""
-        return await self._tube.bury(self)
+        return await self._tube.bury(self, reason)
+
+    async def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> AsyncTask:
+        """Make the task ready, if it is buried. See `Tube.kick_task`."""
+        return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+
+    async def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> AsyncTask:
+        """Change the task. See `Tube.update`."""
+        return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 
     async def delete(self) -> AsyncTask:
         """Remove the task. See `Tube.delete`."""
@@ -321,4 +340,8 @@ class AsyncTask(Facts):
             self._tube._port.let_go(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
-            await self.release()
+            if issubclass(kind, Exception):
+                await self.release()
+            else:  # It was cancelled: the task has not failed.
+                answer = self._tube._port.give_back(self)
+                await answer if self._tube._awaited else answer

@@ -6,6 +6,8 @@ from tubes.conformance.any import TakeAny
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
+from tubes.conformance.failures import Failures
+from tubes.conformance.keys import UniqueKeys
 from tubes.conformance.lanes import Lanes
 from tubes.conformance.loops import Loops
 from tubes.conformance.options import Options
@@ -16,6 +18,7 @@ from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
+from tubes.conformance.updates import Updates
 from tubes.conformance.verbs import Verbs
 from tubes.conformance.waiting import Waiting
 from tubes.conformance.waking import Waking
@@ -34,6 +37,9 @@ class Contract(
     TakeAny,
     Pauses,
     Capacity,
+    Failures,
+    UniqueKeys,
+    Updates,
     Sessions,
     Events,
     Loops,

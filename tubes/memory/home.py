@@ -76,7 +76,7 @@ class Home:
                             engine.untake(now, entry)
                     del takers[waiter]
                     waiter.owner.waiters.discard(waiter)
-                if engine.timers.soonest > now and (not self.putters or engine.full):
+                if engine.timers.soonest > now and not self._admits_first(now):
                     break
         except BaseException as error:
             self._mend(error, turn=turn)
@@ -87,7 +87,7 @@ class Home:
 
     def _let_in(self, now: int) -> None:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
-        while self.putters and not self.engine.full:
+        while self._admits_first(now):
             waiter = next(iter(self.putters))
             if not self._is_late(waiter, now):
                 id = self.engine.next_id
@@ -101,11 +101,15 @@ class Home:
                 except BaseException as error:
                     self._mend(error, id=id)
                     waiter.answer = error
-                if not waiter.wake() and entry is not None:
+                if not waiter.wake() and entry is not None and self.engine.tasks.get(entry.id) is entry:
                     self.engine.unput(now, entry)
             self.strike(waiter)
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
+
+    def _admits_first(self, now: int) -> bool:
+        """Whether the first of those who wait for room has it."""
+        return bool(self.putters) and self.engine.admits(now, next(iter(self.putters)).request[1])
 
     def _is_late(self, waiter: Waiter, now: int) -> bool:
         """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
@@ -209,7 +213,7 @@ class Home:
     def undo(self, task: Facts, *, is_put: bool) -> None:
         """Undo what a caller did not get: its take, or its put if nobody took it yet. Under the lock."""
         entry = self.engine.tasks.get(task.id)
-        if entry is not None and entry.turn == task._turn:
+        if entry is not None and entry.turn == task._turn and task.created_now:
             if not is_put:
                 if entry.hold is not None:
                     self.engine.untake(self.store.clock.micros(), entry)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from tubes.codecs import encode
+from tubes.drivers import options as known
 from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
-from tubes.drivers.options import flag, micros, whole
+from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.listeners import Listener, checked
 from tubes.statistics import Statistics, until
@@ -81,7 +82,7 @@ class Port(Generic[F]):
                     now = self._micros()
                     if engine.ticking and engine.timers.soonest <= now:
                         home.settle(now)
-                    if not engine.capacity or not engine.full:
+                    if not engine.capacity or engine.admits(now, options):
                         id = engine.next_id
                         task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.dated)
                         if home.watched:
@@ -220,15 +221,26 @@ class Port(Generic[F]):
         return answer
 
     def release(self, task: Any, delay: float | None) -> F:
-        """Give a held task back."""
+        """Give a held task back; without a delay after as long as the tube's backoff says."""
         id, turn = self._refer(task)
-        span = 0 if delay is None else micros("delay", delay)
+        span = None if delay is None else micros("delay", delay)
 
         def act(engine: Engine, now: int) -> Entry:
             entry = engine.held(self.hold, id, turn)
             if delay is not None and "delay" not in engine.driver.options:
                 raise engine.driver.lacks("delay")
             engine.release(now, entry, span)
+            return entry
+
+        return self._settle_task(task, act)
+
+    def give_back(self, task: Any) -> F:
+        """Give a held task back at once: nothing has failed."""
+        id, turn = self._refer(task)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.held(self.hold, id, turn)
+            engine.release(now, entry)
             return entry
 
         return self._settle_task(task, act)
@@ -248,9 +260,11 @@ class Port(Generic[F]):
         touched: F = self._do(act)
         return touched
 
-    def bury(self, task: Any) -> F:
+    def bury(self, task: Any, reason: str | None) -> F:
         """Put a task aside."""
-        return self._reach(task, Engine.bury)
+        if reason is not None:
+            text("reason", reason)
+        return self._reach(task, lambda engine, now, entry: engine.bury(now, entry, reason))
 
     def delete(self, task: Any) -> F:
         """Remove a task."""
@@ -267,17 +281,62 @@ class Port(Generic[F]):
 
         return self._settle_task(task, act)
 
+    def update(self, task: Any, changes: Mapping[str, Any]) -> F:
+        """Change a task."""
+        id, _ = self._refer(task)
+        checked = self.home.driver.check_update(changes)
+        if self.codec is not None and "data" in checked:
+            checked["data"] = encode(self.codec, checked["data"])
+        updated: F = self._do(lambda engine, now: engine.update(now, engine.find(id), **checked))
+        return updated
+
     def peek(self, task: Any) -> F:
         """Look at a task."""
         id, _ = self._refer(task)
         found: F = self._do(lambda engine, now: engine.find(id))
         return found
 
-    def kick(self, count: int) -> int:
+    def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
         """Make buried tasks ready."""
         checked = whole("count", count)
-        kicked: int = self._do(lambda engine, now: engine.kick(now, checked))
+        respawn = self.home.driver.check_kick(attempts, ttl)
+        kicked: int = self._do(lambda engine, now: engine.kick(now, checked, *respawn))
         return kicked
+
+    def kick_task(self, task: Any, attempts: int | None, ttl: float | None) -> F:
+        """Make one buried task ready."""
+        id, _ = self._refer(task)
+        respawn = self.home.driver.check_kick(attempts, ttl)
+
+        def act(engine: Engine, now: int) -> Entry:
+            entry = engine.find(id)
+            engine.kick_task(now, entry, *respawn)
+            return entry
+
+        kicked: F = self._do(act)
+        return kicked
+
+    def buried(self, limit: int) -> list[F]:
+        """The oldest buried tasks."""
+        checked = whole("limit", limit)
+        found: list[F] = self._do(lambda engine, now: [self.show(entry) for entry in engine.buried(checked)])
+        return found
+
+    def oldest_ready_age(self) -> float | None:
+        """How long ago the oldest ready task was put."""
+
+        def act(engine: Engine, now: int) -> float | None:
+            oldest = engine.oldest_ready()
+            return None if oldest is None else (now - oldest.created) / SECOND
+
+        age: float | None = self._do(act)
+        return age
+
+    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+        """Count tasks by when they move by themselves."""
+        spans = known.edges(edges)
+        counts: list[int] = self._do(lambda engine, now: engine.due_histogram([now + span for span in spans]))
+        return counts
 
     def release_all(self) -> None:
         """Release whatever is taken."""
@@ -290,18 +349,18 @@ class Port(Generic[F]):
     def pause(self, seconds: float | None) -> None:
         """Let nothing be taken for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
-        self._do(lambda engine, now: engine.pause(now, span))
+        self._do(lambda engine, now: engine.pause.begin(now, span))
 
     def resume(self) -> None:
         """Let tasks be taken again."""
-        self._do(lambda engine, now: engine.resume())
+        self._do(lambda engine, now: engine.pause.end())
 
     def statistics(self) -> Statistics:
         """Count."""
 
         def act(engine: Engine, now: int) -> Statistics:
             waiting = len(self.home.takers) + len(self.home.putters)
-            return Statistics(engine.counts(), engine.calls(), waiting, until(engine.paused_until))
+            return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
 
         counted: Statistics = self._do(act)
         return counted
@@ -387,4 +446,4 @@ class Port(Generic[F]):
 
     def _release_quietly(self, task: Any) -> None:
         with suppress(TubesError):
-            self.release(task, None)
+            self.give_back(task)

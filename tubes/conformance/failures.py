@@ -1,0 +1,285 @@
+"""Work that fails: attempts, dead letters and why they are, how long a task rests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tubes import Backoff, InvalidOption, OptionNotSupported, TaskNotFound, TaskNotTaken
+from tubes.conformance.bench import Bench, lacks, needs
+
+
+class Failures(Bench):
+    """Attempts, dead letters and backoff."""
+
+    # -- attempts ------------------------------------------------------------------------------------------------------
+
+    def test_each_take_is_an_attempt(self) -> None:
+        self.put()
+        for attempt in (1, 2, 3):
+            task = self.take()
+            assert task.attempts == attempt
+            assert self.tube.release(task).attempts == attempt
+
+    def test_a_task_whose_last_attempt_ends_by_release_is_buried(self) -> None:
+        task = self.put(max_attempts=2)
+        assert task.max_attempts == 2
+        assert self.tube.release(self.take()).state == "r"
+        released = self.tube.release(self.take())
+        assert (released.state, released.reason, released.attempts) == ("!", "max_attempts: release", 2)
+        assert (self.count("release"), self.count("bury"), self.count("buried")) == (2, 1, 1)
+        assert self.tube.take(timeout=0) is None
+
+    @needs("delay")
+    def test_a_delay_does_not_save_the_last_attempt(self) -> None:
+        self.put(max_attempts=1)
+        assert self.tube.release(self.take(), delay=5).state == "!"
+
+    @needs("ttr")
+    def test_a_task_whose_last_attempt_ends_by_ttr_is_buried(self) -> None:
+        task = self.taken(ttr=2, max_attempts=1)
+        self.clock.advance(2)
+        found = self.tube.peek(task.id)
+        assert (found.state, found.reason) == ("!", "max_attempts: ttr")
+        assert (self.count("ttr"), self.count("bury")) == (1, 1)
+        with pytest.raises(TaskNotTaken):
+            self.tube.ack(task)
+
+    def test_a_task_whose_last_attempt_ends_with_its_session_is_buried(self) -> None:
+        task = self.put(max_attempts=1)
+        other = self.another()
+        self.take(other.tube)
+        other.queue.close()
+        found = self.tube.peek(task.id)
+        assert (found.state, found.reason) == ("!", "max_attempts: session")
+
+    def test_release_all_ends_attempts(self) -> None:
+        last, other = self.taken(max_attempts=1), self.taken(max_attempts=2)
+        self.tube.release_all()
+        assert (self.state(last), self.state(other)) == ("!", "r")
+        assert self.tube.peek(last.id).reason == "max_attempts: release"
+
+    def test_a_tube_has_a_default_for_attempts(self) -> None:
+        self.tube = self.create("few", max_attempts=1)
+        own, others = self.put(max_attempts=2), self.put()
+        assert (own.max_attempts, others.max_attempts) == (2, 1)
+        self.drain()
+        self.tube.release_all()
+        assert (self.state(own), self.state(others)) == ("r", "!")
+
+    def test_an_ack_may_be_the_end_of_the_last_attempt(self) -> None:
+        self.put(max_attempts=1)
+        assert self.tube.ack(self.take()).state == "-"
+
+    def test_attempts_are_at_least_one(self) -> None:
+        for value in (0, -1, 0.5, True, "3", 2**20):
+            with self.refused(InvalidOption):
+                self.tube.put(0, max_attempts=value)
+            with self.refused(InvalidOption):
+                self.create("other", max_attempts=value)
+
+    def test_listeners_hear_of_a_burial_once(self) -> None:
+        task = self.put(max_attempts=1)
+        heard = self.listen()
+        self.tube.release(self.take())
+        assert self.heard(heard, [("take", task.id, "t"), ("bury", task.id, "!")])
+
+    # -- dead letters --------------------------------------------------------------------------------------------------
+
+    def test_who_buries_may_say_why(self) -> None:
+        task = self.tube.bury(self.put(), "no such host")
+        assert (task.state, task.reason) == ("!", "no such host")
+        assert self.tube.bury(task, "other").reason == "no such host"
+        assert self.buried().reason is None
+        for value in ("", 5, b"why"):
+            with self.refused(InvalidOption):
+                self.tube.bury(task, value)
+
+    def test_a_kick_forgets_the_reason(self) -> None:
+        task = self.tube.bury(self.put(), "no such host")
+        self.tube.kick()
+        assert self.tube.peek(task).reason is None
+
+    def test_the_buried_tasks_are_listed_oldest_first(self) -> None:
+        tasks = [self.put(number) for number in range(5)]
+        for number in (3, 0, 4, 1):
+            self.tube.bury(tasks[number], f"because of {number}")
+        listed = self.tube.buried()
+        assert [task.data for task in listed] == [0, 1, 3, 4]
+        assert [task.reason for task in listed] == [f"because of {number}" for number in (0, 1, 3, 4)]
+        assert [task.data for task in self.tube.buried(limit=2)] == [0, 1]
+        assert self.tube.buried(0) == []
+        for value in (-1, 0.5, "1"):
+            with self.refused(InvalidOption):
+                self.tube.buried(value)
+
+    @needs("pri")
+    def test_the_oldest_comes_first_whatever_its_priority(self) -> None:
+        for pri in (5, 1, 3):
+            self.buried(pri=pri)
+        assert [task.pri for task in self.tube.buried()] == [5, 1, 3]
+
+    def test_one_buried_task_can_be_kicked_or_deleted(self) -> None:
+        first, second, third = (self.buried() for _ in range(3))
+        assert self.tube.kick_task(second).state == "r"
+        assert self.tube.delete(third.id).state == "-"
+        assert [self.state(task) for task in (first, second, third)] == ["!", "r", "-"]
+        assert self.count("kick") == 1
+        assert self.tube.kick_task(second.id).state == "r"
+        assert self.count("kick") == 1
+        with self.refused(TaskNotFound):
+            self.tube.kick_task(third)
+
+    def test_a_task_that_had_its_last_attempt_gets_one_more_by_a_kick(self) -> None:
+        task = self.put(max_attempts=1)
+        for attempt in (1, 2, 3):
+            taken = self.take()
+            assert (taken.id, taken.attempts) == (task.id, attempt)
+            assert self.tube.release(taken).state == "!"
+            self.tube.kick()
+
+    def test_a_kick_may_give_fresh_attempts(self) -> None:
+        task = self.put(max_attempts=1)
+        self.tube.release(self.take())
+        assert self.tube.kick(1, attempts=2) == 1
+        assert self.tube.peek(task).max_attempts == 3
+        assert self.tube.release(self.take()).state == "r"
+        assert self.tube.release(self.take()).state == "!"
+        assert self.tube.kick_task(task, attempts=1).max_attempts == 4
+        for value in (0, -1, "1"):
+            with self.refused(InvalidOption):
+                self.tube.kick(1, attempts=value)
+            with self.refused(InvalidOption):
+                self.tube.kick_task(task, attempts=value)
+
+    @needs("ttl")
+    def test_a_kick_may_give_a_new_ttl(self) -> None:
+        task = self.buried(ttl=10)
+        self.clock.advance(9)
+        assert self.tube.kick(ttl=5) == 1
+        found = self.tube.peek(task)
+        assert (found.ttl, found.expires) == (14, 14)
+        self.clock.advance(4.9)
+        assert self.state(task) == "r"
+        self.clock.advance(0.1)
+        assert self.state(task) == "-"
+        without = self.tube.kick_task(self.buried(), ttl=1)
+        self.clock.advance(1)
+        assert self.state(without) == "-"
+
+    @lacks("ttl")
+    def test_a_kick_gives_no_ttl_where_there_is_none(self) -> None:
+        task = self.buried()
+        with self.refused(OptionNotSupported):
+            self.tube.kick(ttl=1)
+        with self.refused(OptionNotSupported):
+            self.tube.kick_task(task, ttl=1)
+
+    @needs("ttl")
+    def test_the_ttl_of_a_dead_letter_runs_on(self) -> None:
+        task = self.put(ttl=5, max_attempts=1)
+        self.tube.release(self.take())
+        self.clock.advance(4.9)
+        assert self.state(task) == "!"
+        self.clock.advance(0.1)
+        assert self.state(task) == "-"
+
+    @needs("ttl", "ttr")
+    def test_what_dies_by_its_ttl_while_taken_is_no_dead_letter(self) -> None:
+        task = self.taken(ttl=5, ttr=9, max_attempts=1)
+        self.clock.advance(5)
+        assert self.state(task) == ("t" if self.knobs.ttl_spares_taken else "-")
+        assert self.count("bury") == 0
+        if self.knobs.ttl_spares_taken:
+            self.clock.advance(4)
+            assert self.state(task) == "-"
+
+    # -- backoff -------------------------------------------------------------------------------------------------------
+
+    @needs("delay")
+    def test_a_release_rests_as_the_backoff_says(self) -> None:
+        self.tube = self.create("resting", backoff=Backoff(1, factor=3, cap=5))
+        task = self.put()
+        for seconds in (1, 3, 5, 5):
+            released = self.tube.release(self.take())
+            assert (released.state, released.due) == ("~", self.clock.now() + seconds)
+            self.clock.advance(seconds - 0.001)
+            assert self.tube.take(timeout=0) is None
+            self.clock.advance(0.001)
+        assert self.take().id == task.id
+
+    @needs("delay")
+    def test_a_backoff_may_be_a_list(self) -> None:
+        self.tube = self.create("resting", backoff=[2, 0, 1])
+        self.put()
+        assert self.tube.release(self.take()).state == "~"
+        self.clock.advance(2)
+        assert self.tube.release(self.take()).state == "r"
+        for _ in range(2):
+            assert self.tube.release(self.take()).due == self.clock.now() + 1
+            self.clock.advance(1)
+
+    @needs("delay")
+    def test_a_delay_of_ones_own_comes_before_the_backoff(self) -> None:
+        self.tube = self.create("resting", backoff=[9])
+        self.put()
+        assert self.tube.release(self.take(), delay=0).state == "r"
+        assert self.tube.release(self.take(), delay=2).due == self.clock.now() + 2
+
+    @needs("delay", "ttr")
+    def test_a_task_rests_after_its_ttr_too(self) -> None:
+        self.tube = self.create("resting", backoff=[4])
+        task = self.taken(ttr=2)
+        heard = self.listen()
+        self.clock.advance(2)
+        assert (self.state(task), self.count("ttr")) == ("~", 1)
+        self.clock.advance(3.9)
+        assert self.state(task) == "~"
+        self.clock.advance(0.1)
+        assert self.state(task) == "r"
+        assert self.heard(heard, [("ttr", task.id, "~"), ("delay", task.id, "r")])
+
+    @needs("delay", "ttl")
+    def test_resting_prolongs_the_ttl(self) -> None:
+        self.tube = self.create("resting", backoff=[4])
+        task = self.taken(ttl=10)
+        assert self.tube.release(task).ttl == 14
+
+    @needs("delay")
+    def test_what_has_not_failed_does_not_rest(self) -> None:
+        self.tube = self.create("resting", backoff=[9])
+        task = self.put()
+        other = self.another()
+        self.take(other.tube)
+        other.queue.close()
+        assert self.state(task) == "r"
+        self.take()
+        self.tube.release_all()
+        assert self.state(task) == "r"
+
+    @needs("delay")
+    def test_jitter_shortens_and_can_be_repeated(self) -> None:
+        backoff = Backoff(10, jitter=0.5, seed=7)
+        self.tube = self.create("resting", backoff=backoff)
+        spans: list[float] = []
+        for _ in range(5):
+            task = self.tube.release(self.taken())
+            spans.append(task.due - self.clock.now())
+            assert spans[-1] == pytest.approx(backoff.delay(1, task.id), abs=2e-6)
+            self.clock.advance(10)
+            self.tube.ack(self.take())
+        assert all(5 <= span <= 10 for span in spans)
+        assert len(set(spans)) == 5
+
+    @needs("delay")
+    def test_a_backoff_must_make_sense(self) -> None:
+        bad: list[Any] = [5, "1", [], [-1], [None], [1] * 1001, {"first": None}]
+        for value in bad:
+            with self.refused(InvalidOption):
+                self.create("other", backoff=value)
+        for wrong in ({"factor": 0.5}, {"jitter": 2}, {"cap": -1}, {"seed": "x"}, {"factor": 1.0001}):
+            with pytest.raises(InvalidOption):
+                Backoff(1, **wrong)
+        with pytest.raises(InvalidOption):
+            Backoff(-1)

@@ -1,0 +1,140 @@
+"""Unique keys: while a task of a key lives there is no other, and perhaps for a while after."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tubes import DuplicateKey, InvalidOption
+from tubes.conformance.bench import Bench, needs
+
+#: How a task leaves.
+WAYS: dict[str, Any] = {
+    "ack": lambda bench, task: bench.tube.ack(bench.take()),
+    "delete": lambda bench, task: bench.tube.delete(task),
+}
+
+
+class UniqueKeys(Bench):
+    """Keys."""
+
+    def test_a_second_put_of_a_key_answers_the_living_task(self) -> None:
+        first = self.put("first", key="k")
+        assert (first.key, first.created_now) == ("k", True)
+        before = self.everything()
+        second = self.tube.put("second", key="k")
+        assert (second.id, second.data, second.state, second.created_now) == (first.id, "first", "r", False)
+        assert self.everything() == before
+        assert self.put(key="other").created_now
+        assert self.put().created_now
+
+    def test_a_task_of_any_state_lives(self) -> None:
+        task = self.put(key="k")
+        self.take()
+        assert self.put(key="k").state == "t"
+        self.tube.bury(task)
+        assert self.put(key="k").state == "!"
+        assert self.count("total") == 1
+
+    @needs("delay")
+    def test_a_delayed_task_lives_too(self) -> None:
+        self.put(key="k", delay=5)
+        assert self.put(key="k").state == "~"
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_key_is_free_when_its_task_is_gone(self, way: str) -> None:
+        task = self.put(key="k")
+        WAYS[way](self, task)
+        again = self.put(key="k")
+        assert again.created_now
+        assert again.id > task.id
+
+    @needs("ttl")
+    def test_a_key_is_free_when_its_task_has_died(self) -> None:
+        self.put(key="k", ttl=5)
+        self.clock.advance(5)
+        assert self.put(key="k").created_now
+
+    def test_a_duplicate_may_raise(self) -> None:
+        task = self.put(key="k")
+        with self.refused(DuplicateKey):
+            self.tube.put(0, key="k", on_duplicate="raise", **self.lane("x"))
+        with pytest.raises(DuplicateKey, match=f"task {task.id}"):
+            self.tube.put(0, key="k", on_duplicate="raise")
+
+    def test_a_duplicate_may_replace_the_living_task(self) -> None:
+        first = self.put("first", key="k")
+        heard = self.listen()
+        second = self.put("second", key="k", on_duplicate="replace")
+        assert (second.data, second.created_now, self.state(first)) == ("second", True, "-")
+        assert self.heard(heard, [("delete", first.id, "-"), ("put", second.id, "r")])
+        assert [task.data for task in (self.take(),)] == ["second"]
+        assert self.put(key="k").id == second.id
+
+    def test_a_taken_task_may_be_replaced(self) -> None:
+        first = self.taken(key="k")
+        second = self.put(key="k", on_duplicate="replace")
+        assert (self.state(first), self.state(second)) == ("-", "r")
+
+    def test_a_key_may_be_remembered_after_its_task_is_gone(self) -> None:
+        task = self.put("seen", key="k", key_ttl=10)
+        self.tube.ack(self.take())
+        self.clock.advance(9.9)
+        again = self.put("again", key="k")
+        assert (again.id, again.state, again.created_now, again.data) == (task.id, "-", False, "again")
+        with self.refused(DuplicateKey):
+            self.tube.put(0, key="k", on_duplicate="raise")
+        assert self.count("total") == 0
+        self.clock.advance(0.1)
+        assert self.put(key="k").created_now
+
+    def test_a_tube_has_a_default_for_how_long_keys_are_remembered(self) -> None:
+        self.tube = self.create("seen", key_ttl=5)
+        for key, options in (("own", {"key_ttl": 0}), ("tubes", {})):
+            self.put(key=key, **options)
+            self.tube.ack(self.take())
+        assert self.put(key="own").created_now
+        assert not self.put(key="tubes").created_now
+
+    def test_replace_puts_where_the_key_is_only_remembered(self) -> None:
+        self.put(key="k", key_ttl=10)
+        self.tube.ack(self.take())
+        assert self.put("new", key="k", on_duplicate="replace").created_now
+        assert self.take().data == "new"
+
+    def test_truncate_forgets_keys(self) -> None:
+        self.put(key="k", key_ttl=10)
+        self.put(key="gone", key_ttl=10)
+        self.tube.ack(self.take())
+        self.tube.truncate()
+        assert all(self.put(key=key).created_now for key in ("k", "gone"))
+
+    def test_a_living_task_is_found_in_a_full_tube(self) -> None:
+        self.tube = self.create("full", capacity=1)
+        task = self.put(key="k")
+        assert self.put(key="k").id == task.id
+        assert self.tube.put(0, key="other") is None
+        replaced = self.put(key="k", on_duplicate="replace")
+        assert (replaced.created_now, self.state(task)) == (True, "-")
+
+    def test_of_many_puts_of_a_key_at_once_one_adds_a_task(self) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            puts = [self.face.begin(self.tube, "put", number, key="k") for number in range(40)]
+            tasks = list(pool.map(self.got, puts))
+        assert sum(task.created_now for task in tasks) == 1
+        assert len({task.id for task in tasks}) == 1
+
+    def test_a_key_is_a_string(self) -> None:
+        for value in ("", 5, b"k", True):
+            with self.refused(InvalidOption):
+                self.tube.put(0, key=value)
+        for value in ("ignore", "", 1):
+            with self.refused(InvalidOption):
+                self.tube.put(0, key="k", on_duplicate=value)
+
+    def test_a_key_may_have_any_characters_and_be_long(self) -> None:
+        for key in ("https://example.com/ü?a=b c\n", "x" * 5000, "\ud800"):
+            assert self.put(key=key).key == key
+            assert not self.put(key=key).created_now

@@ -1,0 +1,170 @@
+"""Changing a task in place, and looking at a tube as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tubes import InvalidOption, OptionNotSupported, TaskNotFound
+from tubes.conformance.bench import Bench, lacks, needs
+
+
+class Updates(Bench):
+    """update, due_histogram, oldest_ready_age."""
+
+    def test_a_task_of_any_state_may_get_other_data(self) -> None:
+        taken, ready, buried = *self.puts(2), self.buried()
+        assert self.take().id == taken.id
+        states = {task.id: self.state(task) for task in (ready, taken, buried)}
+        heard = self.listen()
+        for task in (ready, taken, buried):
+            updated = self.tube.update(task, data=["new", task.id])
+            assert (updated.data, str(updated.state)) == (["new", task.id], states[task.id])
+            found = self.tube.peek(task)
+            assert (found.data, found.attempts, found.created) == (["new", task.id], updated.attempts, task.created)
+        assert self.heard(heard, [("update", id, state) for id, state in states.items()])
+
+    def test_what_was_answered_before_stays_as_it_was(self) -> None:
+        before = self.put("old")
+        taken = self.take()
+        self.tube.update(before, data="new")
+        assert (before.data, taken.data) == ("old", "old")
+        assert self.tube.ack(taken).state == "-"
+
+    def test_an_updated_task_keeps_its_place_and_its_lane(self) -> None:
+        tasks = [self.put(number) for number in range(3)]
+        for task in tasks:
+            self.tube.update(task, data=task.data + 10)
+        assert self.drain() == [task.id for task in self.in_order(tasks)]
+
+    def test_a_taken_task_stays_its_takers(self) -> None:
+        task = self.taken()
+        self.tube.update(task, data=None)
+        assert self.another().tube.peek(task).state == "t"
+        assert self.tube.release(task).state == "r"
+        assert self.take().data is None
+
+    @needs("pri")
+    def test_another_priority_is_another_place(self) -> None:
+        tasks = [self.put(pri=5) for _ in range(3)]
+        for pri, task in zip((9, 5, 1), tasks, strict=True):
+            assert self.tube.update(task, pri=pri).pri == pri
+        assert self.drain() == [task.id for task in self.in_order([self.tube.peek(task) for task in tasks])]
+
+    @needs("pri")
+    def test_a_buried_task_gets_its_new_place_when_it_is_kicked(self) -> None:
+        first, second = self.buried(pri=5), self.buried(pri=5)
+        self.tube.update(second, pri=1)
+        self.tube.kick(2)
+        assert self.drain() == [task.id for task in self.in_order([self.tube.peek(task) for task in (first, second)])]
+
+    @needs("delay")
+    def test_a_delay_begins_or_ends(self) -> None:
+        task = self.put()
+        assert (self.tube.update(task, delay=5).state, self.tube.peek(task).due) == ("~", 5)
+        assert self.tube.update(task, delay=2).due == 2
+        self.clock.advance(1)
+        assert self.tube.take(timeout=0) is None
+        assert self.tube.update(task, delay=0).state == "r"
+        assert self.tube.update(task, delay=0).state == "r"
+        assert self.take().id == task.id
+        with self.refused(InvalidOption):
+            self.tube.update(task, delay=1)
+        self.tube.bury(task)
+        with self.refused(InvalidOption):
+            self.tube.update(task, delay=0, data="not this either")
+
+    @needs("delay")
+    def test_a_task_that_becomes_ready_by_an_update_wakes_a_waiter(self) -> None:
+        task = self.put(delay=50)
+        call = self.begin(timeout=None)
+        assert self.waiting(1)
+        self.tube.update(task, delay=0)
+        assert self.got(call).id == task.id
+
+    @needs("delay")
+    def test_a_delay_that_is_changed_ends_when_it_should(self) -> None:
+        task = self.put(delay=50)
+        call = self.begin(timeout=None)
+        assert self.waiting(1)
+        self.tube.update(task, delay=3)
+        self.clock.advance(3)
+        assert self.got(call).id == task.id
+
+    @needs("ttl")
+    def test_a_ttl_counts_from_the_update(self) -> None:
+        mortal, immortal = self.put(ttl=5), self.put()
+        self.clock.advance(4)
+        for task in (mortal, immortal):
+            updated = self.tube.update(task, ttl=6)
+            assert (updated.ttl, updated.expires) == (10, 10)
+        self.clock.advance(5.9)
+        assert self.state(mortal) == "r"
+        self.clock.advance(0.1)
+        assert (self.state(mortal), self.state(immortal)) == ("-", "-")
+
+    def test_nothing_is_changed_if_anything_is_wrong(self) -> None:
+        task = self.put("old")
+        wrong: list[dict[str, Any]] = [{"pri": -1}, {"delay": -1}, {"ttl": "1"}, {"pri": None}]
+        for changes in wrong:
+            known = changes.keys() <= self.knobs.options or None in changes.values()
+            with self.refused(InvalidOption if known else OptionNotSupported):
+                self.tube.update(task, data="new", **changes)
+        with self.refused(TaskNotFound):
+            self.tube.update(10**6, data="new")
+
+    @lacks("pri")
+    def test_what_the_driver_lacks_cannot_be_changed(self) -> None:
+        task = self.put("old")
+        with self.refused(OptionNotSupported):
+            self.tube.update(task, data="new", pri=1)
+
+    def test_an_updated_task_keeps_its_key_and_attempts(self) -> None:
+        task = self.put(key="k", max_attempts=1)
+        self.tube.update(task, data="new")
+        assert (self.put(key="k").data, self.tube.peek(task).max_attempts) == ("new", 1)
+        self.tube.ack(self.take())
+        assert self.put(key="k").created_now
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def test_the_age_of_the_oldest_ready_task(self) -> None:
+        assert self.tube.oldest_ready_age() is None
+        first = self.put()
+        self.clock.advance(5)
+        second = self.put()
+        self.clock.advance(2)
+        assert self.tube.oldest_ready_age() == 7
+        self.tube.bury(first)
+        assert self.tube.oldest_ready_age() == 2
+        self.tube.delete(second)
+        assert self.tube.oldest_ready_age() is None
+        self.tube.kick()
+        assert self.tube.oldest_ready_age() == 7
+
+    def test_the_oldest_is_found_behind_many_that_are_not_ready(self) -> None:
+        tasks = self.puts(20)
+        for task in tasks:
+            self.tube.bury(task)
+        self.clock.advance(3)
+        self.put()
+        self.clock.advance(1)
+        assert self.tube.oldest_ready_age() == 1
+
+    @needs("delay")
+    def test_tasks_are_counted_by_when_they_are_due(self) -> None:
+        for delay in (1, 4, 5, 50, 500):
+            self.put(delay=delay)
+        self.put()
+        assert self.tube.due_histogram([5, 100]) == [2, 2, 1]
+        assert self.tube.due_histogram([]) == [5]
+        self.clock.advance(4)
+        assert self.tube.due_histogram([5]) == [1, 2]
+
+    def test_edges_ascend(self) -> None:
+        assert self.tube.due_histogram([1, 2]) == [0, 0, 0]
+        wrong: list[Any] = [[2, 1], [-1], ["1"], 5, "12"]
+        for edges in wrong:
+            with pytest.raises(InvalidOption):
+                self.tube.due_histogram(edges)
