@@ -6,21 +6,23 @@
 -- ARGV[3]  the field of the meta hash that keeps this caller's last answer
 -- ARGV[4]  the number of the call: a call that comes again with the same number is answered, not done again
 -- ARGV[5]  the time in microseconds; '': the server's
--- ARGV[6…] as the verb says
+-- ARGV[6…] as the verb says; empty ones at the end may be left out
 --
--- META.field is what the meta hash says; a script reads those that it names, all at once.
-local call, M = redis.call, KEYS[1]
-local now = tonumber(ARGV[5])
-if not now then
+-- META.field is what the meta hash says; a script reads those that it names, all at once. What it counts it counts there,
+-- and `--#done` writes it down.
+local call, M, ARGV = redis.call, KEYS[1], ARGV
+local now
+if ARGV[5] == '' then
   local t = call('TIME')
   now = t[1] * 1000000 + t[2]
+else
+  now = tonumber(ARGV[5])
 end
 local meta = META
 if not META.session then
   return redis.error_reply(call('EXISTS', M) == 1 and 'SESSIONGONE its lease was over' or 'TUBEGONE there is no such tube')
 end
-local soonest = tonumber(META.soonest)
-local waiting = META.waiting and tonumber(META.waiting) > now
-local listening = META.listening and tonumber(META.listening) > now
--- What the meta hash is to know at the end; a table that has its size from the beginning is not made three times.
-local noted, notes = { 0, 0, 0, 0, 0, 0, 0, 0 }, 0
+-- Lua takes the digits for a number where it counts or, after + 0, compares.
+local soonest = META.soonest and META.soonest + 0
+local waiting = META.waiting and META.waiting + 0 > now
+local listening = META.listening and META.listening + 0 > now

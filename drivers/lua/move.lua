@@ -10,7 +10,7 @@ enter_lane(task)
 --#if WAS_TAKEN
 call('ZREM', M .. ':taken', task.id)
 --#if LANE
-lane.taken = false
+lane_taken = false
 --#end
 --#elif WAS_BURIED
 call('ZREM', M .. ':buried', place(task))
@@ -19,7 +19,7 @@ call('HINCRBY', M, 'delayed', -1)
 --#elif WAS_READY
 --#if TO_TAKEN
 --#if LANE
-lane.head = false
+lane_head = false
 --#end
 --#else
 pull(task)
@@ -29,23 +29,17 @@ task.state = TO
 -- Enter.
 --#if TO_DONE
 call('HDEL', M .. ':tasks', task.id)
---#if LANE
-lane.living = lane.living - 1
---#end
 --#elif TO_TAKEN
 --#if WAS_READY
-task.attempts = math.min(task.attempts + 1, TURNS - 1)
+if task.attempts < TURNS - 1 then task.attempts = task.attempts + 1 end
 --#end
 call('ZADD', M .. ':taken', task.owner * TURNS + task.attempts, task.id)
 --#if LANE
-lane.taken = true
+lane_taken = true
 --#end
 --#else
 --#if WAS_NEW
 call('HSET', M .. ':tasks', task.id, task.value)
---#if LANE
-lane.living = lane.living + 1
---#end
 --#if TO_READY
 append(task)
 --#end
@@ -64,7 +58,17 @@ call('HINCRBY', M, 'delayed', 1)
 -- Watch the time.
 --#if TIMED
 --#if TO_DONE
-if task.ttl or task.ttr or WAS == '~' then call('ZREM', M .. ':due', id_key(task.id)) end
+--#if WAS_TAKEN
+--#if ENDS_TAKEN
+if task.ttl or task.ttr then
+--#else
+if task.ttr then
+--#end
+--#else
+if task.ttl or task.ttr or WAS == '~' then
+--#end
+  call('ZREM', M .. ':due', id_key(task.id))
+end
 task.due = nil
 --#else
 --#if TO_TAKEN
@@ -77,15 +81,20 @@ if task.ttl and (not due or dead_of(task) < due) then due = dead_of(task) end
 due = dead_of(task)
 --#end
 --#end
+--#if WAS_READY
+-- What it was due at until now needs no change.
+if due and due ~= dead_of(task) then
+--#else
 if due then
+--#end
   call('ZADD', M .. ':due', due, id_key(task.id))
   if not soonest or due < soonest then
     soonest = due
-    note('soonest', due)
+    call('HSET', M, 'soonest', due)
   end
 --#if WAS_NEW
 --#else
-elseif task.ttl or task.ttr or WAS == '~' then
+elseif not due and (task.ttl or task.ttr or WAS == '~') then
   call('ZREM', M .. ':due', id_key(task.id))
 --#end
 end

@@ -32,10 +32,10 @@ if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = n
 META.soonest = soonest or false
 -- A put begins anew: in a script that has written something the server does not ask whether it has memory left.
 if left <= 0 or PUTS then
-  flush()
+--#include flush
   return redis.error_reply('AGAIN there is more to do first')
 end
 if call('HEXISTS', M, ARGV[2]) == 0 then
-  flush()
+--#include flush
   return redis.error_reply('SESSIONGONE its lease was over')
 end

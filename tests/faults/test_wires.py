@@ -16,7 +16,7 @@ from faults.proxy import Proxy
 from tubes import ConnectionLost, Task, TubesError
 from tubes.conformance.bench import eventually
 from tubes.drivers.registry import Registry
-from tubes.redis import calls, ears
+from tubes.redis import calls, ears, record
 from tubes.redis.calls import Call
 from tubes.redis.line import ThreadLine
 from tubes.redis.scripts import script
@@ -390,7 +390,7 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
 
         def take() -> None:
             call = Call(script("take", tube.driver), port.home.key, ("", ""), port.session)
-            again.append(port.member.store._line.call(call))
+            again.append(record.parse(port.member.store._line.call(call)))
 
         Between(proxy, take)
         line = ThreadLine(port.member.store.server)

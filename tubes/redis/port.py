@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: How many buried tasks one call kicks.
 _KICKS: Final = 500
+#: How an answer of `next` begins if the first task was not held.
+_LOST: Final = b"0"[0]
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
@@ -112,7 +114,7 @@ class Port(Generic[F]):
             self.session = None
 
     def show(self, reply: Any, known: Any = None) -> F:
-        """A task as the user sees it."""
+        """A task as the user sees it, of its id, state, attempts, when it is due, and what is stored of it."""
         if reply[3] >= 0:
             self.home.watch(reply[3])
         return record.show(self.kind, self.tube, reply, known)
@@ -136,9 +138,9 @@ class Port(Generic[F]):
     def put_words(self, new: record.Written, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
         """What the script is told of a new task."""
         home = self.home
-        room = home.options.get("capacity", 0)
+        room = home.options.get("capacity") or ""
         waiting = (home.count_local(), home.store.process) if waits else ("", "")
-        return new.flags, new.header + raw, new.due, new.delayed, new.pri, new.lane, room, *waiting
+        return new.flags, new.header + raw, new.due, new.pri, new.lane, room, *waiting
 
     def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """A task that was put, as the user sees it."""
@@ -152,7 +154,7 @@ class Port(Generic[F]):
         if new.due != "":
             due = created + int(new.due)
             home.watch(due)
-        return record.shown(self.kind, self.tube, stored, State.DELAYED if new.delayed else State.READY, 0, due)
+        return record.shown(self.kind, self.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
 
     def _take(self) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
@@ -160,8 +162,8 @@ class Port(Generic[F]):
         while home.takers and self.serves:
             if not (yield from home.serve_one()):
                 return None
-        reply = yield from self.ask("take", "", "", orphaned=self.untake)
-        return None if reply.__class__ is int else self.show(reply)
+        reply = yield from self.ask("take", orphaned=self.untake)
+        return None if reply.__class__ is int else self.show(record.parse(reply))
 
     def _next(self, task: Any) -> Flow[F | None]:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
@@ -174,29 +176,30 @@ class Port(Generic[F]):
                 log_lost(lost)
             following: F | None = yield from self._take()
             return following
-        done, *reply = yield from self.ask("next", id, attempts, orphaned=self.unnext)
-        return self.show_next(task, done, reply)
+        reply = yield from self.ask("next", id, attempts, orphaned=self.unnext)
+        return self.show_next(task, reply)
 
-    def show_next(self, task: Any, done: int, reply: list[Any]) -> F | None:
+    def show_next(self, task: Any, reply: bytes) -> F | None:
         """What `next` answers."""
         record.settled(task)
-        if not done:
+        if reply[0] == _LOST:
             log_lost(TaskNotTaken(id=task.id, tube=self.home.name))
-        return self.show(reply) if reply else None
+        return self.show(record.parse(reply, 1)) if len(reply) > 1 else None
 
     def unnext(self, reply: Any) -> None:
         """Give back what was taken after an ack for somebody who is gone."""
-        self.untake(reply[1:])
+        if reply.__class__ is bytes and len(reply) > 1:
+            self.untake(reply[1:])
 
     def take_waiting(self, count: int) -> Flow[Any]:
-        """For a caller that waits, one of so many: the script's reply."""
+        """For a caller that waits, one of so many: what `show` shows, or the moment at which something is due."""
         reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake, slot=SERVING)
-        return reply
+        return reply if reply.__class__ is int else record.parse(reply)
 
     def untake(self, reply: Any) -> None:
         """Give back what was taken for somebody who is gone."""
-        if reply.__class__ is list and reply:
-            id, _, attempts, _, _ = reply
+        if reply.__class__ is bytes:
+            id, _, attempts, _, _ = record.parse(reply)
             self.home.store.later(lambda: self._untake(id, attempts))
 
     def _untake(self, id: int, attempts: int) -> Flow[None]:
@@ -230,9 +233,9 @@ class Port(Generic[F]):
         if reply.__class__ is ErrorReply:
             missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
             raise missing(id=id, tube=self.home.name)
-        if not reply[4]:  # Nothing that the caller does not know.
-            return record.shown(self.kind, self.tube, task._record, State.DONE, reply[2], NEVER)
-        return self.show(reply, known)
+        if reply.__class__ is int:  # The caller knows the rest.
+            return record.shown(self.kind, self.tube, task._record, State.DONE, reply, NEVER)
+        return self.show(record.parse(reply), known)
 
     def _ack(self, task: Any) -> Flow[F]:
         """A held task is done."""

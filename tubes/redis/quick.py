@@ -22,6 +22,7 @@ from tubes.task import F, Facts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tubes.drivers.driver import Driver
     from tubes.redis.calls import Session
     from tubes.redis.home import Home
     from tubes.redis.line import ThreadLine
@@ -43,7 +44,9 @@ class ThreadPort(AnyPort[F]):
         self._packed_for: Session | None = None
         self._heads: dict[str, bytes] = {}
         self._plain: Final = record.write(home.driver, home.options, {})
-        self._room: Final = home.options.get("capacity", 0)
+        self._room: Final = home.options.get("capacity") or ""
+        # How many words of its own a put has: those that are empty for every task of this driver are left out.
+        self._of_put: Final = _words_of_put(home.driver)
         self._plain_end: Final = self._end_of_put(self._plain)
 
     def _is_plain(self) -> bool:
@@ -58,14 +61,14 @@ class ThreadPort(AnyPort[F]):
     def _pack_ahead(self, session: Session) -> None:
         number, token, caller = session
         field = f"a{token}.{caller}.{self._line.slot}"
-        for verb, count in {"put": 9, "take": 2, "ack": 3, "next": 2}.items():
+        for verb, count in {"put": self._of_put, "take": 0, "ack": 3, "next": 2}.items():
             head = pack("EVALSHA", script(verb, self.home.driver).sha, 1, self.home.key, number, token, field)
             # These seven words, the number of the call, the time, and the verb's own.
             self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
         self._packed_for = session
 
     def _end_of_put(self, new: record.Written) -> bytes:
-        return _words(new.due, new.delayed, new.pri, new.lane, self._room, "", "")
+        return _words(*(new.due, new.pri, new.lane, self._room)[: self._of_put - 2])
 
     def _exchange(
         self,
@@ -106,14 +109,13 @@ class ThreadPort(AnyPort[F]):
         """The first task that may be taken; None if there is none."""
         if not self._is_plain():
             return super().take()
-        tail = b"\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n"
-        reply = self._exchange("take", tail, lambda: ("", ""), self.untake)
+        reply = self._exchange("take", b"\r\n$0\r\n\r\n", tuple, self.untake)
         if reply.__class__ is int:
             return None
-        if reply.__class__ is not list:
+        if reply.__class__ is not bytes:
             return super().take()
         try:
-            return self.show(reply)
+            return self.show(record.parse(reply))
         except BaseException:  # Interrupted: nobody gets to see it.
             self.untake(reply)
             raise
@@ -126,13 +128,13 @@ class ThreadPort(AnyPort[F]):
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
         reply = self._exchange("ack", tail, lambda: (id, turn, "1"))
-        if reply.__class__ is not list:
-            return super().ack(task)
-        if reply[4]:
-            done = self.show(reply, task._record.data)
-        else:
+        if reply.__class__ is int:
             known: Any = task._record
-            done = record.shown(self.kind, self.tube, known, State.DONE, reply[2], NEVER)
+            done = record.shown(self.kind, self.tube, known, State.DONE, reply, NEVER)
+        elif reply.__class__ is bytes:
+            done = self.show(record.parse(reply), task._record.data)
+        else:
+            return super().ack(task)
         record.settled(task)
         return done
 
@@ -143,9 +145,17 @@ class ThreadPort(AnyPort[F]):
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
         reply = self._exchange("next", tail, lambda: (id, turn), self.unnext)
-        if reply.__class__ is not list:
+        if reply.__class__ is not bytes:
             return super().next(task)
-        return self.show_next(task, reply[0], reply[1:])
+        return self.show_next(task, reply)
+
+
+def _words_of_put(driver: Driver) -> int:
+    if "capacity" in driver.options:
+        return 6
+    if driver.lane is not None:
+        return 5
+    return 4 if "pri" in driver.options else 3 if not driver.options.isdisjoint({"ttl", "delay"}) else 2
 
 
 def _named(task: Any) -> tuple[bytes, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from struct import pack, unpack_from
+from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.moves import State
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
 
 _STATES: Final = {state.value.encode(): state for state in State}
+#: What a script says of a task before the task itself: id, state, attempts, when it is due.
+_SHOWN: Final = Struct(">QcIq")
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE = 4, 8, 16, 32, 64
 
 
@@ -37,13 +39,13 @@ class Written(NamedTuple):
 
     flags: bytes
     header: bytes
-    #: Microseconds until it is due by itself, whether that is the end of a delay, its priority, its lane.
+    #: Microseconds until it is due by itself, its priority, its lane.
     due: int | str
-    delayed: str
     pri: int | str
     lane: bytes
     ttl: int | None
     ttr: int | None
+    is_delayed: bool
 
 
 def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> Written:
@@ -72,7 +74,7 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
     if delay:
         flags |= 1
     due = delay or ("" if ttl is None else ttl)
-    return Written(bytes((flags,)), header, due, "1" if delay else "", pri or "", name, ttl, ttr)
+    return Written(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay))
 
 
 def read(id: int, raw: bytes) -> tuple[Stored, int]:
@@ -106,8 +108,13 @@ def read(id: int, raw: bytes) -> tuple[Stored, int]:
     return stored, at
 
 
+def parse(reply: bytes, at: int = 0) -> tuple[int, bytes, int, int, bytes]:
+    """What a script answers of a task: id, state, attempts, when it is due, and the task, or its header alone."""
+    return *_SHOWN.unpack_from(reply, at), reply[at + _SHOWN.size :]
+
+
 def show(kind: type[F], tube: Any, reply: Any, known: Any = None) -> F:
-    """What a script answers of a task: id, state, attempts, due, the task; without data if the caller knows it."""
+    """A task of what was parsed; without data if the caller knows it."""
     id, state, attempts, due, raw = reply
     stored, at = read(id, raw)
     stored.data = raw[at:] if known is None else known

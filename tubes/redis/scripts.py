@@ -6,6 +6,7 @@ files are Lua with directives:
     --#if KNOB|KNOB   lines for drivers that have one of these knobs; --#elif, --#else, --#end
     --#include name   the lines of another file
     --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in
+    --#done answer    the end of a verb that did something, and the answer to keep
     --#slow           until --#fast: lines that seldom run; what only they need is defined there
 
 `lib/` has the functions: a script gets those that it names. META.field is a field of the meta hash: the script reads
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
 _LUA: Final = files("tubes.drivers") / "lua"
 #: The parts of the library, in the order in which they build on each other.
-_LIBRARY: Final = ("notes", "task", "order", "held", "ends", "holds")
+_LIBRARY: Final = ("task", "order", "held", "ends", "holds")
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there"})
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
+#: Those that a verb writes down at its end, if it has changed them.
+_COUNTERS: Final = ("next", "takes", "acks")
 #: The score of a taken task is the number of its session times this, plus its attempts.
 _TURNS: Final = 1 << 20
 
@@ -129,6 +132,9 @@ class _Assembly:
                 lines += self._expand(_read(words[0]), knobs)
             elif directive == "move":
                 lines += self._move(*words)
+            elif directive == "done":
+                answer = " ".join(words)
+                lines += [line.replace("ANSWER", answer) for line in self._expand(_read("done"), knobs)]
             else:
                 lines.append(line.strip())
         return lines
@@ -236,17 +242,17 @@ def _count(move: Move) -> str:
     """How a move is counted."""
     counted: list[str] = []
     for call in move.counts:
-        if call == "take":
-            counted.append(f"count_takes({move.by})")
-        elif call == "ack":
-            counted.append(f"count_acks({move.by})")
+        if call in ("take", "ack"):
+            counted.append(f"META.{call}s = (META.{call}s or 0) + {move.by}")
         elif call != "put" or move.by < 0:
             counted.append(f"call('HINCRBY', M, 'calls:{call}', {move.by})")
     return " ".join(counted)
 
 
 def _with_meta(text: str) -> str:
-    """Read the fields of the meta hash that the script names."""
+    """Read the fields of the meta hash that the script names, and write those that it counts."""
+    counted = [f", '{field}', META.{field} or 0" for field in _COUNTERS if f"META.{field} =" in text]
+    text = text.replace(", COUNTED", "".join(counted))
     fields = list(dict.fromkeys(re.findall(r"META\.(\w+)", text)))
     names = ", ".join(_GIVEN.get(field, f"'{field}'") for field in fields)
     text = re.sub(r"META\.(\w+)", lambda found: f"meta[{fields.index(found[1]) + 1}]", text)

@@ -3,12 +3,9 @@
 -- The task that ARGV[6] names, with id, state, attempts and owner, if the session of ARGV[1] has it, by the take of
 -- ARGV[7] if one is named; else nil.
 local function holding()
-  local score = tonumber(call('ZSCORE', M .. ':taken', ARGV[6]) or nil)
-  if not score then return nil end
-  local attempts = score % TURNS
-  local owner = (score - attempts) / TURNS
-  if owner ~= tonumber(ARGV[1]) or (ARGV[7] ~= '' and attempts ~= tonumber(ARGV[7])) then return nil end
-  return { id = ARGV[6], state = 't', attempts = attempts, owner = owner }
+  local attempts = (call('ZSCORE', M .. ':taken', ARGV[6]) or 0) - ARGV[1] * TURNS
+  if attempts < 0 or attempts >= TURNS or (ARGV[7] ~= '' and attempts ~= ARGV[7] + 0) then return nil end
+  return { id = ARGV[6], state = 't', attempts = attempts, owner = ARGV[1] }
 end
 
 -- The same with all that is stored of it.

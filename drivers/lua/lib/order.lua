@@ -39,7 +39,7 @@ local function append(task)
   call('RPUSH', M .. ':ready', task.id)
 end
 
-local loose = tonumber(META.loose or 0)
+local loose = (META.loose or 0) + 0
 
 local function loosen(by)
   loose = call('HINCRBY', M, 'loose', by)
@@ -98,90 +98,79 @@ local function tidy()
     if counts(id) and not call('ZSCORE', M .. ':back', place({ id = id })) then call('RPUSH', M .. ':ready', id) end
   end
   loose = call('ZCARD', M .. ':back')
-  note('loose', loose)
+  call('HSET', M, 'loose', loose)
 end
 
 --#elif LANE
--- ':lanes' has a record per lane that has tasks: its number, how many tasks it has, whether one is taken, and the place
--- of the one on offer. ':offers' has the best ready task of each free lane, ':behind' the others by lane and place.
-local lane
+-- ':offers' has the best ready task of each free lane, ':behind' the other ready ones by lane and place. ':lanes' has a
+-- record per lane that is taken or has a task on offer: its number in 5 bytes, then the place of the one on offer.
+local lane, lane_record, lane_key, lane_taken, lane_head
 
 local function enter_lane(task)
-  local name = task.lane or 'nil'
-  if lane and lane.name == name then return end
-  local record = call('HGET', M .. ':lanes', name)
-  if record then
-    local number, living, taken = unpack_struct('>I5I5B', record)
-    lane = { name = name, number = number, living = living, taken = taken == 1, head = #record > 11 and sub(record, 12) }
-  else
-    lane = { name = name, number = call('HINCRBY', M, 'lanes', 1), living = 0, taken = false, head = false }
-  end
+  lane = task.lane or 'nil'
+  lane_record = call('HGET', M .. ':lanes', lane)
+  lane_key = lane_record and sub(lane_record, 1, 5)
+  lane_taken = lane_record and #lane_record == 5
+  lane_head = lane_record and not lane_taken and sub(lane_record, 6)
 end
 
 local function leave_lane()
-  if lane.living == 0 then
-    call('HDEL', M .. ':lanes', lane.name)
-  else
-    local record = pack('>I5I5B', lane.number, lane.living, lane.taken and 1 or 0) .. (lane.head or '')
-    call('HSET', M .. ':lanes', lane.name, record)
+  if lane_taken or lane_head then
+    local record = lane_taken and lane_key or lane_key .. lane_head
+    if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
+  elseif lane_record then
+    call('HDEL', M .. ':lanes', lane)
   end
-  lane = nil
 end
 
-local function lane_key(number)
-  return pack('>I5', number)
+-- The place of the best task behind others.
+local function behind()
+  local best = call('ZRANGEBYLEX', M .. ':behind', '[' .. lane_key, '+', 'LIMIT', 0, 1)[1]
+  return best and sub(best, 1, 5) == lane_key and sub(best, 6)
 end
 
 local function push(task)
-  local at, key = place(task), lane_key(lane.number)
-  if lane.taken then
-    call('ZADD', M .. ':behind', 0, key .. at)
-  elseif not lane.head then
-    -- Just freed, or new: others may stand behind.
-    local best = lane.living > 1 and call('ZRANGEBYLEX', M .. ':behind', '[' .. key, '(' .. lane_key(lane.number + 1), 'LIMIT', 0, 1)[1]
-    if best and sub(best, 6) < at then
-      call('ZADD', M .. ':behind', 0, key .. at)
-    else
-      lane.head = at
-      call('ZADD', M .. ':offers', 0, at)
-    end
-  elseif lane.head < at then
-    call('ZADD', M .. ':behind', 0, key .. at)
-  else
-    call('ZREM', M .. ':offers', lane.head)
-    call('ZADD', M .. ':behind', 0, key .. lane.head)
-    lane.head = at
-    call('ZADD', M .. ':offers', 0, at)
+  local at = place(task)
+  -- Where the lane was just freed, others may stand behind.
+  local first = lane_head or (lane_key and not lane_taken and behind())
+  lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
+  if lane_taken or (first and first < at) then
+    call('ZADD', M .. ':behind', 0, lane_key .. at)
+    return
   end
+  if lane_head then
+    call('ZREM', M .. ':offers', lane_head)
+    call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
+  end
+  lane_head = at
+  call('ZADD', M .. ':offers', 0, at)
 end
 
 local append = push
 
 local function pull(task)
   local at = place(task)
-  if lane.head == at then
-    lane.head = false
+  if lane_head == at then
+    lane_head = false
     call('ZREM', M .. ':offers', at)
   else
-    call('ZREM', M .. ':behind', lane_key(lane.number) .. at)
+    call('ZREM', M .. ':behind', lane_key .. at)
   end
 end
 
 -- Put the best task that stands behind a free lane on offer.
 local function offer()
-  if lane.taken or lane.head or lane.living == 0 then return end
-  local key = lane_key(lane.number)
-  local best = call('ZRANGEBYLEX', M .. ':behind', '[' .. key, '(' .. lane_key(lane.number + 1), 'LIMIT', 0, 1)[1]
-  if best then
-    call('ZREM', M .. ':behind', best)
-    lane.head = sub(best, 6)
-    call('ZADD', M .. ':offers', 0, lane.head)
+  if lane_taken or lane_head or not lane_key then return end
+  lane_head = behind()
+  if lane_head then
+    call('ZREM', M .. ':behind', lane_key .. lane_head)
+    call('ZADD', M .. ':offers', 0, lane_head)
   end
 end
 
 local function pop()
   local at = call('ZPOPMIN', M .. ':offers')[1]
-  return at and id_at(at) or false
+  return at and string.format('%d', id_at(at)) or false
 end
 
 local function takeable()
@@ -201,7 +190,7 @@ end
 
 local function pop()
   local at = call('ZPOPMIN', M .. ':ready')[1]
-  return at and id_at(at) or false
+  return at and string.format('%d', id_at(at)) or false
 end
 
 local function takeable()

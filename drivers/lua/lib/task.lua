@@ -17,18 +17,25 @@ end
 
 -- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data begins).
 local function read(id, value)
-  local flags = byte(value, 1)
---#if PLAIN
-  local task = { id = id, value = value, flags = flags, state = 'r', attempts = 0, created = 0, body = 9, owner = false }
---#else
+  -- A table that has its size from the beginning is not made anew where it grows.
   local task = {
-    id = id, value = value, flags = flags, state = 'r', attempts = 0, created = 0, body = 9, owner = false,
-    ttl = false, ttr = false, due = false, lane = false, pri = false,
-  }
+    id = id, value = value, state = 'r', attempts = 0, owner = false, body = 9,
+--#if TIMED|RANK
+    created = unpack_struct('>I7', value, 2),
 --#end
-  local at = 9
-  task.created = unpack_struct('>I7', value, 2)
+--#if TIMED
+    ttl = false, ttr = false, due = false,
+--#end
+--#if PRI
+    pri = false,
+--#end
+--#if LANE
+    lane = false,
+--#end
+  }
+  local flags = byte(value, 1)
   if flags ~= 0 then
+    local at = 9
     if flags % 2 >= 1 then task.state = '~' end
     if flags % 4 >= 2 then task.state = '!' end
     if flags % 8 >= 4 then task.attempts, at = unpack_struct('>I3', value, at) end
@@ -47,8 +54,8 @@ local function read(id, value)
       task.lane, at = sub(value, at, at + length - 1), at + length
     end
 --#end
+    task.body = at
   end
-  task.body = at
   return task
 end
 
@@ -71,8 +78,8 @@ local function write(task)
     parts = parts .. (length < 255 and pack('>I1', length) or pack('>I1I4', 255, length)) .. task.lane
   end
 --#end
-  task.value = pack('>I1I7', flags, task.created) .. parts .. sub(task.value, task.body)
-  task.flags, task.body = flags, 9 + #parts
+  task.value = pack('>I1', flags) .. sub(task.value, 2, 8) .. parts .. sub(task.value, task.body)
+  task.body = 9 + #parts
   call('HSET', M .. ':tasks', task.id, task.value)
 end
 
@@ -98,12 +105,11 @@ local function dead_of(task)
   return task.ttl and task.created + task.ttl
 end
 
--- What a caller is told of a task; `bare`: it has the data.
+-- What a caller is told of a task: id, state, attempts, when it is due (-1: never), and the task as it is stored, or its
+-- header alone; `bare`: the caller has the data. A string is cheaper than a table, for the server and for the caller.
 local function shown(task, bare)
-  return {
-    tonumber(task.id), task.state, task.attempts, task.due or -1,
-    bare and sub(task.value, 1, task.body - 1) or task.value,
-  }
+  local header = pack('>I8c1I4i8', task.id, task.state, task.attempts, task.due or -1)
+  return header .. (bare and sub(task.value, 1, task.body - 1) or task.value)
 end
 
 local function tell(task, event)

@@ -2,11 +2,12 @@
 -- ARGV  6 its id, 8 '1': the caller knows its data
 -- answers  as for ack
 --#include begin
-if replayed then return cmsgpack.unpack(replayed) end
+if replayed then return replayed end
 local task = find(ARGV[6])
 if not task then return redis.error_reply('NOTFOUND there is no such task') end
 call('HDEL', M, '')
 local due
 --#move delete
 local reply = shown(task, ARGV[8] ~= '')
-return finish(reply, cmsgpack.pack(reply))
+--#done reply
+return reply

@@ -12,7 +12,7 @@ for n = 1, #processes, 2 do
 end
 local taken = call('ZCARD', M .. ':taken')
 if ARGV[6] == '' and (taken > 0 or waiting_there + ARGV[8] > 0) then
-  flush()
+--#include flush
   return { taken, waiting_there + ARGV[8] }
 end
 for _, key in ipairs({ 'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'leases', 'waiting', 'marker', 'room' }) do

@@ -2,7 +2,7 @@
 -- ARGV  6, 7, 8 as for ack
 -- answers  as for ack
 --#include begin
-flush()
+--#include flush
 local task = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 task.due = tonumber(call('ZSCORE', M .. ':due', id_key(task.id)) or nil)

@@ -9,4 +9,5 @@ for _, at in ipairs(places) do
   local task, due = find(id_at(at))
 --#move kick !
 end
-return finish(#places, #places)
+--#done #places
+return #places

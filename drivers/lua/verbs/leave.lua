@@ -8,12 +8,12 @@ if ARGV[6] ~= '' then
   call('ZADD', M .. ':leases', ends, ARGV[2])
   if not soonest or ends < soonest then
     soonest = ends
-    note('soonest', ends)
+    call('HSET', M, 'soonest', ends)
   end
 elseif release_of(tonumber(ARGV[1]), 1000) <= 1000 then
   forget({ ARGV[2] })
 else
-  flush()
+--#include flush
   return redis.error_reply('AGAIN there is more to do first')
 end
-flush()
+--#include flush

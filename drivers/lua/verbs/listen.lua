@@ -3,6 +3,6 @@
 -- answers  the next moment at which something is due (0: never)
 --#include begin
 call('HDEL', M, '')
-note('listening', ARGV[6] ~= '' and now + ARGV[6] or 1e18)
-flush()
+call('HSET', M, 'listening', ARGV[6] ~= '' and now + ARGV[6] or 1e18)
+--#include flush
 return soonest or 0

@@ -1,18 +1,17 @@
 -- A held task is done, and the next one is taken.
 -- ARGV  6 the id of the first, 7 the attempts by which the caller has it
--- answers  {1 if the first was held, 0 if not, and of the next: id, state, attempts, due, the task}; the first alone if
---          there is none
+-- answers  '1' if the first was held, '0' if not, and then what `shown` says of the next; the first alone if there is none
 --#include begin
 if replayed then
 --#slow
   local done, id, attempts = string.match(replayed, '^(%d) (%d*) (%d*)$')
   local task = id ~= '' and find(id)
   local same = task and task.state == 't' and task.attempts == tonumber(attempts)
-  if same and task.owner == tonumber(ARGV[1]) then return { tonumber(done), unpack(shown(task)) } end
-  return { tonumber(done) }
+  if same and task.owner == tonumber(ARGV[1]) then return done .. shown(task) end
+  return done
 --#fast
 end
-local done = 0
+local done = '0'
 do
 --#if PLAIN
   local task, due = (listening and held or holding)()
@@ -20,15 +19,19 @@ do
   local task, due = held()
 --#end
   if task then
-    done = 1
+    done = '1'
 --#move ack t
   end
 end
 -- nil, too many stale ids, is no answer: the caller takes once more for itself.
 local id = pop()
-if not id then return finish({ done }, done .. '  ') end
+if not id then
+--#done done .. '  '
+  return done
+end
 local task = read(id, call('HGET', M .. ':tasks', id))
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
-return finish({ done, unpack(shown(task)) }, done .. ' ' .. id .. ' ' .. task.attempts)
+--#done done .. ' ' .. id .. ' ' .. task.attempts
+return done .. shown(task)

@@ -1,37 +1,46 @@
 -- Add a task.
 -- ARGV  6 its flags, 7 the rest of its header and its data, 8 microseconds until it is due by itself ('': never),
---       9 '1': it is delayed, 10 its pri ('': 0), 11 its lane ('': none),
---       12 how many tasks have room (0: any number), 13 how many callers in the process are going to wait if there
---       is none ('': none), 14 the process
+--       9 its pri ('': 0), 10 its lane ('': none), 11 how many tasks have room ('': any number),
+--       12 how many callers in the process are going to wait if there is none ('': none), 13 the process
 -- answers  the moment of the put in 7 bytes, then the id; nil if there is no room
 --#include begin
 if replayed then return replayed end
 --#if CAPACITY
-local capacity = tonumber(ARGV[12])
-if capacity > 0 and call('HLEN', M .. ':tasks') >= capacity then
-  if ARGV[13] ~= '' then
+local capacity = tonumber(ARGV[11])
+if capacity and call('HLEN', M .. ':tasks') >= capacity then
+  if (ARGV[12] or '') ~= '' then
     local watched = WATCHED
     call('HDEL', M, 'filling')
-    note('filling', watched)
-    call('HSET', M .. ':waiting', ARGV[14], string.format('%s %.0f', ARGV[13], watched))
+    call('HSET', M, 'filling', watched)
+    call('HSET', M .. ':waiting', ARGV[13], string.format('%s %.0f', ARGV[12], watched))
   end
-  flush()
+--#include flush
   return false
 end
 --#end
-local id, created, due = META.next, pack('>I7', now), ARGV[8] ~= '' and now + ARGV[8]
+local created = pack('>I7', now)
 local task = {
-  id = id, created = now, value = ARGV[6] .. created .. ARGV[7], attempts = 0, state = 'new', due = false,
+  id = META.next, value = ARGV[6] .. created .. ARGV[7], attempts = 0, state = 'new',
+--#if TIMED|RANK
+  created = now, due = false,
+--#end
+--#if PRI
+  pri = tonumber(ARGV[9]),
+--#end
+--#if LANE
   -- The flags say whether it has a lane: one may be called ''.
-  pri = tonumber(ARGV[10]), lane = string.byte(ARGV[6]) % 128 >= 64 and ARGV[11],
+  lane = byte(ARGV[6]) % 128 >= 64 and (ARGV[10] or ''),
+--#end
 }
 --#if RANK
 -- An order that fails for this task fails before anything is written.
 place(task)
 --#end
-note('next', id + 1)
+META.next = task.id + 1
 --#if TIMED
-if ARGV[9] ~= '' then
+local span = tonumber(ARGV[8])
+local due = span and now + span
+if byte(ARGV[6]) % 2 == 1 then
 --#move put_delayed new
 else
 --#move put new
@@ -39,5 +48,6 @@ end
 --#else
 --#move put new
 --#end
-local answer = created .. id
-return finish(answer, answer)
+local answer = created .. task.id
+--#done answer
+return answer

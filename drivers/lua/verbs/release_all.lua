@@ -11,7 +11,8 @@ for n = 1, #ids do
 --#move release t
 end
 if all > #ids then
-  flush()
+--#include flush
   return redis.error_reply('AGAIN there is more to do first')
 end
-return finish(nil, '')
+--#done ''
+return

@@ -1,6 +1,6 @@
 -- Take the first task that may be taken.
 -- ARGV  6 how many callers in the process are going to wait if there is none ('': none), 7 the process
--- answers  {id, state, attempts, due, the task}; the next moment at which something is due (0: never) if there is none
+-- answers  what `shown` says of the task; the next moment at which something is due (0: never) if there is none
 --#include begin
 if replayed then
 --#slow
@@ -12,22 +12,23 @@ if replayed then
 end
 local id = pop()
 if id == nil then
-  flush()
+--#include flush
   return redis.error_reply('AGAIN there is more to do first')
 end
 if not id then
-  if ARGV[6] ~= '' then
+  if (ARGV[6] or '') ~= '' then
 --#slow
     local watched = WATCHED
-    note('waiting', watched)
+    call('HSET', M, 'waiting', watched)
     call('HSET', M .. ':waiting', ARGV[7], string.format('%s %.0f', ARGV[6], watched))
 --#fast
   end
-  flush()
+--#include flush
   return soonest or 0
 end
 local task = read(id, call('HGET', M .. ':tasks', id))
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
-return finish(shown(task), id .. ' ' .. task.attempts)
+--#done id .. ' ' .. task.attempts
+return shown(task)

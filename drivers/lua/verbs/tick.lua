@@ -1,5 +1,5 @@
 -- Let happen what is due; nothing else.
 -- answers  the next moment at which something is due (0: never)
 --#include begin
-flush()
+--#include flush
 return soonest or 0

@@ -2,7 +2,7 @@
 -- ARGV  6, 7, 8 as for ack, 9 microseconds
 -- answers  as for ack
 --#include begin
-if replayed then return cmsgpack.unpack(replayed) end
+if replayed then return replayed end
 local task = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 local more = tonumber(ARGV[9])
@@ -16,4 +16,5 @@ if more > 0 then
 --#move touch t
 end
 local reply = shown(task, ARGV[8] ~= '')
-return finish(reply, cmsgpack.pack(reply))
+--#done reply
+return reply

@@ -8,4 +8,4 @@ if task and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
   local due
 --#move unput
 end
-flush()
+--#include flush

@@ -8,6 +8,7 @@ if task then
   task.attempts = task.attempts - 1
   local due
 --#move untake t
-  return finish(nil, '')
+--#done ''
+  return
 end
-flush()
+--#include flush

@@ -1,0 +1,3 @@
+-- How a verb ends that did something: a call that comes again with the same number gets ANSWER, as `replayed`.
+--#include flush
+call('HSET', M, ARGV[3], ARGV[4] .. ':' .. ANSWER, COUNTED)

@@ -1,0 +1,18 @@
+-- How every verb ends, whatever came of it. While somebody waits for what there is, leave one marker: whoever finds it
+-- takes, and the next marker is left by that. Who finds it and nothing to take sleeps until the next moment at which
+-- something is due: so one is left too when that comes sooner.
+--#if LIST
+if loose >= 1000 then
+--#slow
+  tidy()
+--#fast
+end
+--#end
+if waiting then
+--#slow
+  if takeable() or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
+--#fast
+end
+--#if CAPACITY
+if has_room() then call('ZADD', M .. ':room', 0, 1) end
+--#end
