@@ -1,5 +1,11 @@
 -- What there is at the end of a verb for those who wait.
 
+-- Read only where it matters: most verbs need not know.
+local function pauses()
+  local ends = call('HGET', M, 'paused')
+  return ends and ends + 0 > now
+end
+
 --#if CAPACITY
 local function has_room()
   local wanted = call('HMGET', M, 'filling', 'capacity')

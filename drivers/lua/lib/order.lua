@@ -66,6 +66,7 @@ end
 
 -- The id of the first task; false: there is none; nil: not found yet, there were too many stale ones.
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   if loose == 0 then return call(POP, M .. ':ready') end
 --#slow
   local back = call('ZRANGE', M .. ':back', 0, 0)[1]
@@ -169,6 +170,7 @@ local function offer()
 end
 
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   local at = call('ZPOPMIN', M .. ':offers')[1]
   return at and string.format('%d', id_at(at)) or false
 end
@@ -189,6 +191,7 @@ local function pull(task)
 end
 
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   local at = call('ZPOPMIN', M .. ':ready')[1]
   return at and string.format('%d', id_at(at)) or false
 end
