@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tubes.conformance.any import TakeAny
+from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
@@ -16,6 +17,7 @@ from tubes.conformance.ownership import Ownership
 from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
+from tubes.conformance.throttle import Blocks, Intervals, Limits, Rounds
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
 from tubes.conformance.updates import Updates
@@ -29,6 +31,10 @@ class Contract(
     Ownership,
     Order,
     Lanes,
+    Limits,
+    Intervals,
+    Blocks,
+    Rounds,
     TimeToLive,
     TimeToRun,
     Delay,
@@ -37,6 +43,7 @@ class Contract(
     TakeAny,
     Pauses,
     Capacity,
+    Batches,
     Failures,
     UniqueKeys,
     Updates,

@@ -20,6 +20,7 @@ class Pauses(Bench):
         during = self.put()
         assert during.state == State.READY
         assert [self.tube.take(timeout=0), self.another().tube.take(timeout=0)] == [None, None]
+        assert self.tube.take_many(5, timeout=0) == []
         assert self.count("ready") == 2
         self.tube.resume()
         assert self.drain() == [task.id for task in self.in_order([before, during])]
@@ -140,6 +141,13 @@ class Pauses(Bench):
         assert self.waiting(1)
         self.clock.advance(5)
         assert self.got(call).id == task.id
+
+    def test_a_take_of_many_waits_for_the_end(self) -> None:
+        self.tube.pause(5)
+        call = self.begin(self.tube, "take_many", 3)
+        tasks = self.puts(2)
+        self.clock.advance(5)
+        assert [task.id for task in self.got(call)] == [task.id for task in tasks]
 
     def test_timeouts_end_meanwhile(self) -> None:
         self.put()

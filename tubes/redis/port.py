@@ -44,6 +44,11 @@ _FOR_EVER: Final = 1e18
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
+#: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
+_OF_TAKERS: Final = frozenset({"ack", "ack_many", "release", "release_many", "touch", "hold", "untake", "leave"})
+_OF_ANYBODY: Final = frozenset({"put", "put_many", "take", "take_many", "kick", "bury", "delete", "delete_many"})
+
+
 class Port(Generic[F]):
     """What one connection can do with one tube."""
 
@@ -74,10 +79,11 @@ class Port(Generic[F]):
         *args: Any,
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
+        parts: tuple[str, ...] = (),
     ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
-        `slot`: as for `Call`.
+        `slot`, `parts`: as for `Call`.
         """
         known = script(verb, self.home.driver)
         while True:
@@ -87,20 +93,20 @@ class Port(Generic[F]):
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot, parts=parts)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
             code = reply.code
-            if code == "NOTTAKEN" or code == "NOTFOUND":
+            if code in ("NOTTAKEN", "NOTFOUND", "STAGEGONE"):
                 return reply
             if code == "AGAIN":
                 continue
             if code == "SESSIONGONE":
                 self.lose(session)
-                if verb in ("ack", "release", "touch", "hold", "untake", "leave"):
+                if verb in _OF_TAKERS:
                     return reply
-                if call.resent and verb in ("put", "take", "kick", "bury", "delete"):
+                if call.resent and verb in _OF_ANYBODY:
                     raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
             if code == "TUBEGONE":
@@ -396,12 +402,13 @@ class Port(Generic[F]):
 
 #: Those that may make something takeable, or make room.
 _SERVING: Final = frozenset(
-    {"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate", "pause", "resume"}
+    {"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"}
+    | {"put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
 )
 
 
-def _running(name: str) -> Any:
-    flow = getattr(Port, f"_{name}")
+def running(name: str, flow: Any) -> Any:
+    """A verb of a port: its flow, run by the member; those who wait in this process are served then."""
 
     def verb(self: Any, *args: Any, **options: Any) -> Any:
         return self.member.run(flow(self, *args, **options))
@@ -415,6 +422,10 @@ def _running(name: str) -> Any:
     chosen = serving if name in _SERVING else verb
     chosen.__doc__ = flow.__doc__
     return chosen
+
+
+def _running(name: str) -> Any:
+    return running(name, getattr(Port, f"_{name}"))
 
 
 class AnyPort(Port[F]):
