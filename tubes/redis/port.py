@@ -27,7 +27,7 @@ from tubes.redis import record
 from tubes.redis.calls import SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
-from tubes.statistics import Statistics
+from tubes.statistics import Statistics, until
 from tubes.task import F, Facts, log_lost
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _KICKS: Final = 500
 #: How an answer of `next` begins if the first task was not held.
 _LOST: Final = b"0"[0]
+#: The end of a pause that has none.
+_FOR_EVER: Final = 1e18
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
@@ -309,9 +311,23 @@ class Port(Generic[F]):
         """Remove all tasks."""
         yield from self.ask("truncate")
 
+    def _pause(self, seconds: float | None) -> Flow[None]:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+        if span == 0:
+            yield from self._resume()
+            return
+        ends = yield from self.ask("pause", "" if span is None else span)
+        if span is not None:
+            self.home.watch(int(ends))
+
+    def _resume(self) -> Flow[None]:
+        """Let tasks be taken again."""
+        yield from self.ask("resume")
+
     def _statistics(self) -> Flow[Statistics]:
         """Count."""
-        total, taken, buried, counted, waiting = yield from self.ask("statistics")
+        total, taken, buried, counted, waiting, paused = yield from self.ask("statistics")
         puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
         calls = dict(zip(_CALLS, others, strict=True))
         tasks = {
@@ -323,7 +339,8 @@ class Port(Generic[F]):
             "total": total,
         }
         first = {"put": puts + unputs, "take": takes, "ack": acks}
-        return Statistics(tasks, first | calls, self.home.count_waiting(waiting))
+        ends = None if paused is None else NEVER if float(paused) == _FOR_EVER else int(paused)
+        return Statistics(tasks, first | calls, self.home.count_waiting(waiting), until(ends))
 
     def _drop(self, force: bool) -> Flow[None]:
         """Remove the tube."""
@@ -386,7 +403,7 @@ class Port(Generic[F]):
 #: Those that may make something takeable, or make room.
 _SERVING: Final = frozenset(
     {"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"}
-    | {"put_many", "ack_many", "release_many", "delete_many"}
+    | {"put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
 )
 
 
@@ -426,6 +443,8 @@ class AnyPort(Port[F]):
     kick = _running("kick")
     release_all = _running("release_all")
     truncate = _running("truncate")
+    pause = _running("pause")
+    resume = _running("resume")
     statistics = _running("statistics")
     drop = _running("drop")
     listen = _running("listen")
