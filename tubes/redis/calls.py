@@ -24,6 +24,7 @@ SERVING: Final = "w"
 #: The keys of a tube besides its meta hash.
 PARTS: Final = (
     *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes"),
+    *("keys", "seen"),
     *("leases", "waiting", "marker", "room"),
 )
 #: For how many seconds a call is tried again where no server answers.

@@ -15,6 +15,7 @@ from tubes.errors import ConnectionLost, TubeNotFound, TubesError
 from tubes.redis.calls import SERVING, Call, Flow, Rest
 from tubes.redis.ears import Ears
 from tubes.redis.line import ThreadLine
+from tubes.redis.scripts import Settings, script
 from tubes.waiters import PENDING, ThreadWaiter
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from tubes.drivers.driver import Driver
     from tubes.redis.port import Port
+    from tubes.redis.scripts import Script
     from tubes.redis.store import RedisStore
     from tubes.waiters import Waiter
 
@@ -53,6 +55,7 @@ class Home:
         self.key: Final = key
         self.driver: Final = driver
         self.options: Final = options
+        self._settings: Final = Settings.of(options)
         #: Which of the tubes that have had this name.
         self.born: Final = born
         self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
@@ -68,6 +71,10 @@ class Home:
         self._line: ThreadLine | None = None
         self._alarm: Final = Alarm(store.clock, self._ring)
         self._leaving: Final = Alarm(store.clock, self._leave)
+
+    def script(self, verb: str) -> Script:
+        """The script of a verb for this tube."""
+        return script(verb, self.driver, self._settings)
 
     # -- the line ------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from tubes.drivers.timers import NEVER
 from tubes.redis import record
 from tubes.redis.calls import Call
 from tubes.redis.port import AnyPort
-from tubes.redis.scripts import script
 from tubes.redis.wire import pack
 from tubes.task import F, Facts
 
@@ -46,7 +45,7 @@ class ThreadPort(AnyPort[F]):
         self._plain: Final = record.write(home.driver, home.options, {})
         self._room: Final = home.options.get("capacity") or ""
         # How many words of its own a put has: those that are empty for every task of this driver are left out.
-        self._of_put: Final = _words_of_put(home.driver)
+        self._of_put: Final = 6 if self._room else _words_of_put(home.driver)
         self._plain_end: Final = self._end_of_put(self._plain)
 
     def _is_plain(self) -> bool:
@@ -62,7 +61,7 @@ class ThreadPort(AnyPort[F]):
         number, token, caller = session
         field = f"a{token}.{caller}.{self._line.slot}"
         for verb, count in {"put": self._of_put, "take": 0, "ack": 3, "next": 2}.items():
-            head = pack("EVALSHA", script(verb, self.home.driver).sha, 1, self.home.key, number, token, field)
+            head = pack("EVALSHA", self.home.script(verb).sha, 1, self.home.key, number, token, field)
             # These seven words, the number of the call, the time, and the verb's own.
             self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
         self._packed_for = session
@@ -81,7 +80,7 @@ class ThreadPort(AnyPort[F]):
 
         def again(number: int) -> Call:
             sent = self._line.slot, number
-            known = script(verb, self.home.driver)
+            known = self.home.script(verb)
             return Call(known, self.home.key, words(), self._packed_for, orphaned=orphaned, sent=sent)
 
         return self._line.exchange(self.home.key, self._heads[verb], tail, again)
@@ -92,6 +91,8 @@ class ThreadPort(AnyPort[F]):
             return super().put(data, options)
         new, end = self._plain, self._plain_end
         if options:
+            if "key" in options:
+                return super().put(data, options)
             options = self.home.driver.check_put(options)
             new = record.write(self.home.driver, self.home.options, options)
             end = self._end_of_put(new)
@@ -122,7 +123,7 @@ class ThreadPort(AnyPort[F]):
 
     def ack(self, task: Any) -> Any:
         """A held task is done."""
-        mine = isinstance(task, Facts) and task._tube is self.tube and task._state is _TAKEN
+        mine = isinstance(task, Facts) and task._tube is self.tube and task._state is _TAKEN and task.key is None
         if not mine or not self._is_plain():
             return super().ack(task)
         id, turn = _named(task)
@@ -140,7 +141,7 @@ class ThreadPort(AnyPort[F]):
 
     def next(self, task: Any) -> Any:
         """A held task is done, and the next one is taken; None if there is none."""
-        if task._turn < 0 or not self._is_plain():
+        if task._turn < 0 or task.key is not None or not self._is_plain():
             return super().next(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
@@ -151,8 +152,6 @@ class ThreadPort(AnyPort[F]):
 
 
 def _words_of_put(driver: Driver) -> int:
-    if "capacity" in driver.options:
-        return 6
     if driver.lane is not None:
         return 5
     return 4 if "pri" in driver.options else 3 if not driver.options.isdisjoint({"ttl", "delay"}) else 2

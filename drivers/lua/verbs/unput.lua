@@ -6,6 +6,7 @@ local task = find(ARGV[6])
 if task and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
   call('HDEL', M, '')
   local due
+  task.key_ttl = false
 --#move unput
 end
 --#include flush
