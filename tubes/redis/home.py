@@ -164,7 +164,7 @@ class Home:
         while not self._serving.acquire(blocking=False):
             yield Rest()
 
-    def _first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
+    def first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
         """The first of a line for whom nothing is done yet."""
         now = 0 if self.store.manual else self.store.clock.micros()
         with self.lock:
@@ -190,7 +190,7 @@ class Home:
 
     def _serve_taker(self) -> Flow[int | None]:
         """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""
-        waiter = self._first(self.takers)
+        waiter = self.first(self.takers)
         if waiter is None:
             return 0
         port: Port[Any] = waiter.owner
@@ -210,7 +210,7 @@ class Home:
 
     def _serve_putter(self) -> Flow[bool]:
         """Let one in; whether there was one and room for it."""
-        waiter = self._first(self.putters)
+        waiter = self.first(self.putters)
         if waiter is None:
             return False
         port: Port[Any] = waiter.owner
@@ -229,19 +229,23 @@ class Home:
 
     def hand_out(self, port: Port[Any], call: Call, reply: Any) -> Flow[None]:
         """Give a task that was taken ahead to whoever is the first now, if it is of that session; else back."""
-        task = port.show(reply)
-        with self.lock:
-            first = next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
-            theirs = first is not None and first.owner is port and port.session == call.session
-            if theirs and first is not None and self._give(first, task):
-                return
+        task: Any = None
+        first: Waiter | None = None
+        try:
+            task = port.show(reply)
+            with self.lock:
+                first = next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
+                theirs = first is not None and first.owner is port and port.session == call.session
+                if theirs and first is not None and self._give(first, task):
+                    return
+        except BaseException:  # Interrupted: perhaps nobody gets to see it.
+            if call.orphaned is not None and (first is None or first.answer is not task):
+                call.orphaned(reply)
+            raise
         yield from port.undo("untake", reply[0], reply[2], slot=AHEAD, session=call.session)
 
-    def serve_all(self, *, arms: bool = False) -> Flow[int]:
-        """Serve whom one can; answers the next moment at which something is due.
-
-        `arms`: for the first who is left a take is about to be sent ahead; others need not take for it.
-        """
+    def serve_all(self) -> Flow[int]:
+        """Serve whom one can; answers the next moment at which something is due."""
         yield from self._begin()
         try:
             while (yield from self._serve_putter()):
@@ -249,8 +253,6 @@ class Home:
             while True:
                 soonest = yield from self._serve_taker()
                 if soonest is not None:
-                    if arms:
-                        self.armed = self._first(self.takers)
                     return soonest
         finally:
             self._serving.release()

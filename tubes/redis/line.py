@@ -77,11 +77,11 @@ class ThreadLine:
                 self._orphan(call)
                 raise
 
-    def call_behind(self, call: Call, *words: Any) -> tuple[bool, Any]:
+    def call_behind(self, call: Call, *words: Any, sent: Callable[[], None]) -> tuple[bool, Any]:
         """A plain command that waits, and a call behind it: whether the one was answered, and the reply to the other.
 
         Both go out at once: a server does what comes behind a command that waits as soon as that is over. Where the
-        connection is lost the command is not sent again.
+        connection is lost the command is not sent again. `sent`: called when they are on their way.
         """
         with self._lock:
             call.begin(self.slot)
@@ -90,6 +90,7 @@ class ThreadLine:
                 try:
                     wire = self._wire(call.key)
                     wire.send(pack(*words) + packed)
+                    sent()
                     answered = wire.receive() is not None
                     reply = wire.receive()
                 except ConnectionLost:

@@ -93,7 +93,7 @@ class Serving:
                     line = self._open_line()
                     self._ask_again(line)
                     if soonest is None:
-                        soonest = line.run(home.serve_all(arms=not self._store.manual))
+                        soonest = line.run(home.serve_all())
                         marked = False
                         if soonest and self._store.manual:
                             home.watch(soonest)
@@ -159,21 +159,22 @@ class Serving:
         if not keys:
             return False, soonest
         words = ("BZPOPMIN", *keys, f"{self._patience(soonest, own):.4f}")
-        first, count = home.armed, home.count_local()
-        port: Port[Any] | None = None if first is None else first.owner
+        first, count = home.first(home.takers), home.count_local()
+        port: Port[Any] | None = None if first is None or self._store.manual else first.owner
         call = None if port is None else port.take_ahead(count)
         if port is None or call is None:
             # Not tried again: a marker may have been lost with the connection, so look first.
             marked = line.request(home.key, *words, once=True) is not None
             return marked, None if marked or not self._store.manual else soonest
+
+        def sent() -> None:
+            home.armed = first
+
         self._sent = port, call
-        marked, reply = line.call_behind(call, *words)
-        if reply.__class__ is not int:
-            done = self._learn(line, reply)  # Then another marker is left where there is more.
-            return marked and not done, None
-        self._sent = None
-        same = first in home.takers and home.count_local() == count and not home.putters
-        return marked, reply if same else None
+        marked, reply = line.call_behind(call, *words, sent=sent)
+        done = self._learn(line, reply)  # Then another marker is left where there is more.
+        same = reply.__class__ is int and home.count_local() == count and not home.putters
+        return marked and not done, reply if same else None
 
     def _patience(self, soonest: int, own: ThreadWaiter | None) -> float:
         """Seconds to sleep at most."""
@@ -201,14 +202,19 @@ class Serving:
         """What a take that was sent ahead has answered is given away; whether there was a task."""
         assert self._sent is not None
         port, call = self._sent
-        self._sent = None
+        lost = False
         try:
-            if reply.__class__ is not list:  # An error: what is wrong shows when it is asked for again.
+            if reply.__class__ is not list:  # Of an error nothing is said here: it comes again when it is asked for.
                 return False
             line.run(self._home.hand_out(port, call, reply))
             return True
+        except ConnectionLost:
+            lost = True  # Perhaps it was not given back: it is asked about again.
+            raise
         finally:
             self._home.armed = None
+            if not lost:
+                self._sent = None
 
 
 def _late(deadline: int | None) -> float:
