@@ -27,7 +27,7 @@ from tubes.errors import (
 )
 from tubes.listeners import Listener, checked
 from tubes.redis import record
-from tubes.redis.calls import SERVING, UNSURE, Call, Flow, Session
+from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics
 from tubes.task import F, Facts, log_lost
@@ -197,7 +197,7 @@ class Port(Generic[F]):
     def _take(self) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
         home = self.home
-        while home.takers and self.serves:
+        while self.serves and home.has_unserved():
             if not (yield from home.serve_one()):
                 return None
         reply = yield from self.ask("take", orphaned=self.untake)
@@ -235,20 +235,38 @@ class Port(Generic[F]):
         reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake, slot=SERVING)
         return reply if reply.__class__ is int else record.parse(reply)
 
-    def untake(self, reply: Any) -> None:
+    def take_ahead(self, count: int) -> Call | None:
+        """The same as a call, to be sent before there is a task; None where nothing can be taken before more is said.
+
+        Errors are not dealt with: where there is one nothing was taken.
+        """
+        session = self.session
+        if session is None or self.gone is not None:
+            return None
+        args = (count, self.home.store.process)
+
+        def orphaned(reply: Any) -> None:
+            self.untake(reply, session)
+
+        return Call(self.home.script("take"), self.home.key, args, session, orphaned=orphaned, slot=AHEAD)
+
+    def untake(self, reply: Any, session: Session | None = None) -> None:
         """Give back what was taken for somebody who is gone."""
         if reply.__class__ is bytes:
             id, _, attempts, _, _ = record.parse(reply)
-            self.home.store.later(lambda: self._untake(id, attempts))
+            self.home.store.later(lambda: self.undo("untake", id, attempts, session=session))
 
     def _untake(self, id: int, attempts: int) -> Flow[None]:
         yield from self.undo("untake", id, attempts)
 
-    def undo(self, verb: str, *args: Any, slot: str | None = None) -> Flow[None]:
-        """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle."""
+    def undo(self, verb: str, *args: Any, slot: str | None = None, session: Session | None = None) -> Flow[None]:
+        """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle.
+
+        `session`: by which it was done, if that is not certainly the port's.
+        """
         known = self.home.script(verb)
-        while (session := self.session) is not None:  # Else it has ended, and what it had was released.
-            reply = yield Call(known, self.home.key, args, session, self.member.store.now(), slot=slot)
+        while (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
+            reply = yield Call(known, self.home.key, args, by, self.member.store.now(), slot=slot)
             if reply.__class__ is not ErrorReply or reply.code != "AGAIN":
                 return
 
@@ -498,7 +516,8 @@ def _running(name: str) -> Any:
 
     def serving(self: Any, *args: Any, **options: Any) -> Any:
         home = self.home
-        if (home.takers or home.putters) and self.serves:
+        # Else the thread that looks after them hears of it as soon.
+        if home.store.manual and (home.takers or home.putters):
             return self.member.run(home.after(flow(self, *args, **options)))
         return self.member.run(flow(self, *args, **options))
 

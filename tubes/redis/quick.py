@@ -164,5 +164,5 @@ def _named(task: Any) -> tuple[bytes, bytes]:
 
 def _words(*words: Any) -> bytes:
     """Words as they go over the wire."""
-    packed = pack(*words)
-    return packed[packed.index(b"\n") + 1 :]
+    # The first word of a command is none of them: redis-py takes it for a name.
+    return pack("WORDS", *words).partition(b"WORDS\r\n")[2]

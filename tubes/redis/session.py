@@ -144,8 +144,8 @@ class Member:
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            there = yield Call(script("there"), self.store.key(tube), ())
-            if if_not_exists and isinstance(there, list) and _name_of(there[0]) != name:
+            there: Any = yield Call(script("there"), self.store.key(tube), ())
+            if if_not_exists and there.__class__ is list and _name_of(there[0]) != name:
                 raise TubeExists(name=tube, why=f"with driver {_name_of(there[0])!r}, not {name!r}") from None
             raise
 

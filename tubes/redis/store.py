@@ -102,7 +102,7 @@ class RedisStore:
         self._inbox.put(None)
         for home in homes:
             home.ears.close()
-            home.hang_up()
+            home.serving.hang_up()
         if self._helper is None:
             self._line.close()
 
