@@ -101,8 +101,9 @@ def test_those_who_wait_in_one_process_are_served_in_their_order(server: LocalSe
 def test_who_puts_while_another_waits_leaves_its_task_alone(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
-        for number in range(100):
+        for number in range(30):
             waiting = Waiting(tube)
+            assert asleep(server)
             tube.put(number)
             assert tube.take(timeout=0) is None
             assert waiting.done().ack().data == number

@@ -16,6 +16,7 @@ from tubes.redis.calls import AHEAD, SERVING, Call, Flow, Rest
 from tubes.redis.ears import Ears
 from tubes.redis.scripts import Settings, script
 from tubes.redis.serving import Serving
+from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

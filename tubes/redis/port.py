@@ -43,6 +43,8 @@ _KICKS: Final = 500
 _LOST: Final = b"0"[0]
 #: Refusals that a verb tells its caller in its own words.
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE"})
+#: Verbs whose callers want to know what the task says now; a taker knows what it was given.
+_LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
 #: How many tasks are looked at in one call.
 _LOOKS: Final = 1000
 #: What an update may change besides the data.
@@ -286,6 +288,8 @@ class Port(Generic[F]):
     def _about(self, verb: str, task: Any, *args: Any) -> Flow[F]:
         """Do something with a task."""
         id, attempts, known = self._refer(task)
+        if verb in _LOOKING:  # Somebody may have updated it.
+            known = None
         knows = "" if known is None else "1" if task.key is None else "2"
         reply = yield from self.ask(verb, id, attempts, knows, *args)
         if reply.__class__ is ErrorReply:
