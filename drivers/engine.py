@@ -7,7 +7,7 @@ calls it runs `expire` first, so that what is due by `now` has happened before t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final
@@ -244,6 +244,36 @@ class Engine:
             return True
         found = self._keys.find(now, options["key"]) if "key" in options else None
         return found is not None and (found.__class__ is Entry or options.get("on_duplicate") != "replace")
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many tasks more have room."""
+        return not self.capacity or len(self.tasks) + count <= self.capacity
+
+    def count_new(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> int:
+        """How many tasks puts of all these would add; raises `DuplicateKey` if one of them would."""
+        added = 0
+        ids: dict[str, int] = {}
+        for number, (_, options) in enumerate(tasks):
+            key = options.get("key")
+            if key is not None:
+                found = ids.get(key, self._keys.find(now, key))
+                how = options.get("on_duplicate", "keep")
+                if found is not None and how == "raise":
+                    id = found.id if isinstance(found, Entry) else found
+                    raise DuplicateKey(key=key, tube=self.name, id=id, item=number)
+                if found is not None and how == "keep":
+                    continue
+                ids[key] = self.next_id + added
+            added += 1
+        return added
+
+    def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
+        """Raise what a `rank` hook raises of one of these tasks, before the first of them is put."""
+        if self._hook is not None:
+            for id, (data, options) in enumerate(tasks, self.next_id):
+                entry = Entry()
+                entry.id, entry.data, entry.created = id, data, now
+                self._rank(entry, options)
 
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order.
@@ -557,8 +587,7 @@ class Engine:
     def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
         """A lane has an interval or a max_in_flight of its own; None: the tube's again. Cost: O(log n)."""
         lanes = self.lanes
-        known = any(value is not None for value in changes.values())
-        pace = lanes.pace(name) if known else lanes.pace_known(name)
+        pace = lanes.pace(name) if set(changes.values()) - {None} else lanes.pace_known(name)
         if pace is not None:
             self.pacing = self.ticking = True
             pace.configure(now, changes)

@@ -6,11 +6,13 @@ from heapq import nsmallest
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.drivers.options import SECOND
 from tubes.drivers.paces import Pace
 from tubes.drivers.ready import Ready
+from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tubes.drivers.entry import Entry
     from tubes.drivers.rounds import Rounds
@@ -56,9 +58,10 @@ class Lanes:
         """Leave nothing of a lane without tasks but its pace, if it has one."""
         del self.by_name[lane.name]
         lane.behind = None
-        if lane.pace is not None:
-            self.alone[lane.name] = lane.pace
-            lane.pace = lane.pace.lane = None
+        pace = lane.pace
+        if pace is not None:
+            self.alone[lane.name] = pace
+            pace.lane = lane.pace = None
             lane.limit = self.max_in_flight
         self._spare = lane
 
@@ -112,9 +115,18 @@ class Lanes:
                 lane.pace = pace
             pace.settle(-1)
 
-    def names(self, limit: int) -> list[str]:
-        """The first names of the lanes that there are."""
-        return nsmallest(limit, chain(self.by_name, self.alone))
+    def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int]]:
+        """The first lanes by name: name, ready, taken, next start, interval and max_in_flight, as users see them."""
+        shown = {name: (lane.ready(), lane.taken) for name, lane in self.by_name.items()}
+        shown = {name: counts for name, counts in shown.items() if any(counts) or self.by_name[name].pace is not None}
+        for name in nsmallest(limit, chain(shown, self.alone)):
+            (ready, taken), pace = shown.get(name, (0, 0)), self.pace_known(name)
+            resting, interval, most = NEVER, None, None
+            if pace is not None:
+                resting, interval, most = pace.due, pace.interval, pace.max_in_flight
+            interval = self.interval if interval is None else interval
+            most = self.max_in_flight if most is None else most
+            yield name, ready, taken, None if resting == NEVER else resting / SECOND, interval / SECOND, most
 
 
 class Lane:
@@ -172,3 +184,5 @@ class Lane:
         if self.behind is None:
             self.behind = Ready(newest_first=self.lanes.newest_first, short=True)
         self.behind.push(entry)
+        if self.pace is not None:
+            self.pace.place()

@@ -91,12 +91,13 @@ class Pace:
 
     def configure(self, now: int, changes: Mapping[str, int | None]) -> None:
         """Instead of what the tube says; None: what the tube says."""
-        self.interval = changes.get("interval", self.interval)
-        self.max_in_flight = changes.get("max_in_flight", self.max_in_flight)
+        interval = changes.get("interval", self.interval)
+        max_in_flight = changes.get("max_in_flight", self.max_in_flight)
+        self.interval, self.max_in_flight = interval, max_in_flight
         self.settle(now)
 
     def place(self) -> int:
-        """Its place in the round: that of its last start, or where it came with something to offer."""
+        """Its place in the round: that of its last start, or of when it got something that can be taken."""
         last, before = self.starts
         if not last.number:
             last = last._replace(number=self.lanes.number())

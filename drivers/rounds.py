@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Rounds:
     """What lanes have on offer, as `Ready` keeps it: but the lane whose last start is longest ago comes first.
 
-    One that has not started comes by when it had something to offer. O(log n) each; at the end, where a lane that has
-    just started goes, and at the front, from where the next one is taken, nearly O(1).
+    One that has not started comes by when it got something that can be taken. O(log n) each; nearly O(1) at the end,
+    where a lane that has just started goes, and at the front, from where the next one is taken.
     """
 
     __slots__ = ("_by_number",)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from model import Connection, Model, Ref, Refused, Session, Shown, Waiter
 
 import tubes
-from tubes import Driver, QueueClosed, Task, TubesError
+from tubes import Driver, QueueClosed, Task, TubesError, Utube
 from tubes.conformance.faces import SyncFace
 from tubes.drivers.options import SECOND, micros
 from tubes.testing import ManualClock
@@ -88,7 +88,7 @@ class Lockstep:
     @staticmethod
     def checked(options: dict[str, Any]) -> dict[str, Any]:
         """Options in the model's units."""
-        spans = ("ttl", "ttr", "delay", "timeout")
+        spans = ("ttl", "ttr", "delay", "timeout", "interval")
         return {name: at(value) if name in spans else value for name, value in options.items()}
 
     # -- finding something that fits -----------------------------------------------------------------------
@@ -197,6 +197,14 @@ class Lockstep:
         if self.model.generation != generation:
             self.create()
 
+    def block(self, worker: int, name: str, seconds: float) -> None:
+        _, tube = self.worker(worker)
+        self.both(lambda: tube.block(name, seconds), lambda: self.model.block(name, micros("seconds", seconds)))
+
+    def configure(self, worker: int, name: str, limits: dict[str, Any]) -> None:
+        _, tube = self.worker(worker)
+        self.both(lambda: tube.configure(name, **limits), lambda: self.model.configure(name, self.checked(limits)))
+
     def advance(self, tenths: int) -> None:
         self.model.advance(tenths * SECOND // 10)
         self.clock.advance(tenths / 10)
@@ -239,6 +247,8 @@ class Lockstep:
         del self.heard[:], self.model.events[:]
         statistics = self.tube.statistics()
         assert (statistics.tasks, statistics.calls, statistics.waiting) == self.model.statistics()
+        if self.driver.lane:
+            assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
         self.tube._port.home.engine._check()
         if all_tasks:
             for task in self.model.tasks:

@@ -19,6 +19,8 @@ from tubes import (
     TubeBusy,
     TubeNotFound,
 )
+from tubes.drivers.chance import varied
+from tubes.drivers.options import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +87,21 @@ class Waiter:
 
 
 @dataclass(eq=False)
+class Pace:
+    """What is known of a lane besides its tasks."""
+
+    interval: int | None = None
+    max_in_flight: int | None = None
+    blocked: int = 0
+    #: Its last start: when, of which task, by its how manieth take.
+    start: tuple[int, int, int] | None = None
+    #: Its place in the round; 0: none.
+    number: int = 0
+    #: Whether its starts are noted although the tube itself asks for nothing.
+    asked: bool = False
+
+
+@dataclass(eq=False)
 class Task:
     """A task."""
 
@@ -120,6 +137,8 @@ class Model:
         self.generation += 1
         self.next_id = 0
         self.tasks: list[Task] = []
+        self.paces: dict[str, Pace] = {}
+        self.number = 0
         self.calls: dict[str, int] = dict.fromkeys(CALLS, 0)
         self.takers: list[Waiter] = []
         self.putters: list[Waiter] = []
@@ -144,6 +163,39 @@ class Model:
         if self.driver.lane is None:
             return None
         return "nil" if task.utube is None else task.utube
+
+    def pace(self, name: str) -> Pace:
+        """The pace of a lane; a new one says nothing."""
+        return self.paces.setdefault(name, Pace())
+
+    def limits(self, pace: Pace) -> tuple[int, int]:
+        """interval and max_in_flight."""
+        interval, most = self.options.get("interval", 0), self.options.get("max_in_flight", 1)
+        return (
+            interval if pace.interval is None else pace.interval,
+            most if pace.max_in_flight is None else pace.max_in_flight,
+        )
+
+    def next_start(self, name: str) -> int:
+        """When a lane may start again."""
+        pace = self.paces.get(name, Pace())
+        interval, _ = self.limits(pace)
+        if pace.start is None or not interval:
+            return pace.blocked
+        at, id, attempts = pace.start
+        return max(pace.blocked, at + varied(interval, self.options.get("jitter", 0), 0, id, attempts))
+
+    def states(self, name: str) -> list[str]:
+        """The states of a lane's tasks."""
+        return [task.state for task in self.tasks if self.lane(task) == name]
+
+    def forget(self) -> None:
+        """Lanes that can start, and have nothing ready or taken, forget that they ever did."""
+        for name, pace in list(self.paces.items()):
+            if self.next_start(name) <= self.now and not {"r", "t"} & set(self.states(name)):
+                pace.start, pace.number = None, 0
+                if pace.interval is None and pace.max_in_flight is None:
+                    del self.paces[name]
 
     def due(self, task: Task) -> int | None:
         """When it moves by itself."""
@@ -198,6 +250,11 @@ class Model:
             task.owner = None
         if state == "-":
             self.tasks.remove(task)
+        self.forget()
+        name = self.lane(task)
+        if state == "r" and name is not None and not self.pace(name).number:
+            self.number += 1
+            self.pace(name).number = self.number
         for call in calls:
             self.calls[call] += 1
         self.events.append((event, self.show(task)))
@@ -211,6 +268,7 @@ class Model:
             moments = [self.due(task) for task in self.tasks]
             moments += [waiter.deadline for waiter in (*self.takers, *self.putters)]
             moments += [session.ends_at for session in self.sessions]
+            moments += [moment for name in self.paces if (moment := self.next_start(name)) > self.now]
             now = min((moment for moment in moments if moment is not None and moment <= until), default=None)
             if now is None:
                 self.now = until
@@ -226,6 +284,7 @@ class Model:
 
     def expire(self) -> bool:
         """Let everything happen that is due, in the order of the moments, then of the ids; False if nothing is."""
+        self.forget()
         happened = False
         while True:
             dues = [(due, task.id, task) for task in self.tasks if (due := self.due(task)) is not None]
@@ -290,14 +349,30 @@ class Model:
 
     def first(self) -> Task | None:
         """The first task that may be taken."""
-        busy = {self.lane(task) for task in self.tasks if task.state == "t"} - {None}
-        free = [task for task in self.tasks if task.state == "r" and self.lane(task) not in busy]
+        free = [task for task in self.tasks if task.state == "r" and self.is_free(self.lane(task))]
+        if self.options.get("order") == "round_robin" and free:
+            first = min((self.lane(task) for task in free), key=lambda name: self.paces[name or ""].number)
+            free = [task for task in free if self.lane(task) == first]
         return min(free, key=self.place, default=None)
+
+    def is_free(self, name: str | None) -> bool:
+        """Whether a task of this lane may be taken."""
+        if name is None:
+            return True
+        _, most = self.limits(self.paces.get(name, Pace()))
+        return self.states(name).count("t") < most and self.next_start(name) <= self.now
 
     def give(self, task: Task, connection: Connection) -> Shown:
         """The task is taken by this connection."""
         task.attempts += 1
         task.owner = connection.session
+        name = self.lane(task)
+        if name is not None:
+            self.number += 1
+            pace = self.pace(name)
+            pace.number = self.number
+            if pace.asked or self.options.get("interval") or self.options.get("order") == "round_robin":
+                pace.start = (self.now, task.id, task.attempts)
         self.change(task, "t", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
         return self.show(task)
 
@@ -388,9 +463,37 @@ class Model:
                 self.change(task, "r", "release", "release")
         self.settle()
 
+    def block(self, name: str, span: int) -> None:
+        """Block."""
+        pace = self.pace(name)
+        pace.blocked = self.now + span if span else 0
+        pace.asked = pace.asked or span > 0
+        self.settle()
+
+    def configure(self, name: str, changes: dict[str, int | None]) -> None:
+        """Configure."""
+        pace = self.pace(name)
+        for limit, value in changes.items():
+            setattr(pace, limit, value)
+            pace.asked = pace.asked or value is not None
+        self.settle()
+
+    def utubes(self) -> list[tuple[str, int, int, float | None, float, int]]:
+        """All lanes, as users see them."""
+        lanes: list[tuple[str, int, int, float | None, float, int]] = []
+        for name in sorted({*self.paces, *(self.lane(task) or "" for task in self.tasks)}):
+            states, pace, moment = self.states(name), self.paces.get(name, Pace()), self.next_start(name)
+            resting = moment > self.now
+            if {"r", "t"} & set(states) or resting or (pace.interval, pace.max_in_flight) != (None, None):
+                interval, most = self.limits(pace)
+                next_start = moment / SECOND if resting else None
+                lanes.append((name, states.count("r"), states.count("t"), next_start, interval / SECOND, most))
+        return lanes
+
     def truncate(self) -> None:
         """Truncate."""
         self.tasks.clear()
+        self.paces.clear()
         self.settle()
 
     def drop(self, force: bool) -> None:

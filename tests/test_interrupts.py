@@ -52,9 +52,9 @@ def check(tube: tubes.Tube) -> dict[str, int]:
     return tube.statistics().tasks
 
 
-def moments(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
+def moments(driver: str, **options: Any) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
     """For every moment a tube with some tasks, in which one lane has two."""
-    options: dict[str, Any] = {"ttl": 1000, "ttr": 100} if "ttl" in driver else {}
+    options |= {"ttl": 1000, "ttr": 100} if "ttl" in driver else {}
     for moment in range(MANY):
         with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
             tube = queue.create_tube("t", driver, **options)
@@ -82,6 +82,41 @@ def test_an_interrupted_take_was_none(driver: str) -> None:
         assert task.attempts == 1
         task.release()
         assert drained(tube) == list(range(TASKS))
+
+
+@pytest.mark.parametrize(
+    "options", [{"interval": 9}, {"interval": 9, "max_in_flight": 2, "order": "round_robin"}], ids=str
+)
+def test_an_interrupted_take_was_no_start(options: dict[str, Any]) -> None:
+    for moment, _, tube in moments("utube", **options):
+        tube.block("2", 9)
+        if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["taken"] == 0
+        assert [utube.next_start is None for utube in tube.utubes()] == [True, True, False]
+        assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [0, 2]  # type: ignore[misc]
+        tube.configure("0", interval=0, max_in_flight=2)
+        assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [1]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("lane", ["0", "new"])
+def test_an_interrupted_block_was_done_or_not(lane: str) -> None:
+    acts: list[Callable[[tubes.Tube], object]] = [
+        lambda tube: tube.block(lane, 5),
+        lambda tube: tube.configure(lane, interval=5, max_in_flight=3),
+    ]
+    for act in acts:
+        for moment, _, tube in moments("utube"):
+            if not interrupted(lambda tube=tube, act=act: act(tube), moment):  # type: ignore[misc]
+                break
+            check(tube)
+            act(tube)
+            assert tube.utubes()[lane == "new" and -1].name == lane
+            tube.block(lane, 0)
+            tube.configure(lane, interval=None, max_in_flight=None)
+            check(tube)
+            assert drained(tube) == list(range(TASKS))
+            assert tube.utubes() == []
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

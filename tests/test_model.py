@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any, cast
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from lockstep import Lockstep
 
 from tubes import Driver
 from tubes.drivers.fifo import Fifo
 from tubes.drivers.fifottl import FifoTtl
 from tubes.drivers.limfifottl import LimFifoTtl
+from tubes.drivers.options import WITH_LANE
 from tubes.drivers.utube import Utube
 from tubes.drivers.utubettl import UtubeTtl
 
@@ -64,7 +72,15 @@ OF_TUBES: dict[str, list[Any]] = {
     "ttl": [None, None, 0.9, 3, 60],
     "ttr": [None, None, 0.4, 2],
     "capacity": [None, 1, 3, 5],
+    "max_in_flight": [None, None, 1, 2, 3],
+    "interval": [None, None, 0, 0.3, 1],
+    "jitter": [None, 0.5, 1],
+    "order": [None, "fifo", "round_robin"],
 }
+#: What may be asked for a lane.
+OF_LANES: dict[str, list[Any]] = {"interval": [None, 0, 0.2, 1.5], "max_in_flight": [None, 1, 2, 4]}
+LANES = ["a", "b", "x", "nil"]
+BLOCKS = [0, 0, 0.1, 0.5, 2]
 NUMBERS = st.integers(0, 63)
 TENTHS = [1, 1, 2, 3, 5, 10, 40]
 
@@ -118,6 +134,16 @@ class Machine(RuleBasedStateMachine):
     @rule(worker=NUMBERS, count=st.integers(0, 4))
     def kick(self, worker: int, count: int) -> None:
         self.run.kick(worker, count)
+
+    @precondition(lambda self: self.driver.lane)
+    @rule(worker=NUMBERS, name=st.sampled_from(LANES), seconds=st.sampled_from(BLOCKS))
+    def block(self, worker: int, name: str, seconds: float) -> None:
+        self.run.block(worker, name, seconds)
+
+    @precondition(lambda self: self.driver.lane)
+    @rule(worker=NUMBERS, name=st.sampled_from(LANES), limit=st.sampled_from([*OF_LANES]), data=st.data())
+    def configure(self, worker: int, name: str, limit: str, data: st.DataObject) -> None:
+        self.run.configure(worker, name, {limit: data.draw(st.sampled_from(OF_LANES[limit]), limit)})
 
     @rule(tenths=st.sampled_from(TENTHS))
     def advance(self, tenths: int) -> None:
@@ -181,6 +207,14 @@ WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "identify": (1, lambda run, rng: run.identify(rng.randrange(64), rng.randrange(64))),
     "release_all": (1, lambda run, rng: run.release_all(rng.randrange(64))),
 }  # fmt: skip
+OF_LANES_TOO: list[Callable[[Lockstep, Random], object]] = [
+    lambda run, rng: run.block(rng.randrange(64), rng.choice(LANES), rng.choice(BLOCKS)),
+    lambda run, rng: run.configure(
+        rng.randrange(64),
+        rng.choice(LANES),
+        {name: rng.choice(values) for name, values in OF_LANES.items() if rng.random() < 0.6},
+    ),
+]
 SELDOM: list[Callable[[Lockstep, Random], object]] = [
     lambda run, rng: run.truncate(rng.randrange(64)),
     lambda run, rng: run.drop(rng.randrange(64), rng.random() < 0.5),
@@ -202,6 +236,8 @@ def test_every_long_run_does_what_the_model_does(driver: Driver, seed: int) -> N
                 run.put(rng.randrange(64), given({name: rng.choice(values[name]) for name in mine(driver, values)}))
             elif rng.random() < 0.002:
                 rng.choice(SELDOM)(run, rng)
+            elif driver.lane and rng.random() < 0.04:
+                rng.choice(OF_LANES_TOO)(run, rng)
             else:
                 WEIGHTS[rng.choices(names, weights)[0]][1](run, rng)
             run.compare(all_tasks=len(run.model.tasks) < 10 or number % 5 == 0)
@@ -211,7 +247,8 @@ def test_every_long_run_does_what_the_model_does(driver: Driver, seed: int) -> N
 
 def mine(driver: Driver, values: dict[str, list[Any]]) -> list[str]:
     """The options among these that the driver knows."""
-    return [name for name in values if name in driver.options]
+    known = driver.options | (WITH_LANE if driver.lane else frozenset())
+    return [name for name in values if name in known]
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

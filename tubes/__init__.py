@@ -9,6 +9,7 @@
 https://example.com/
 """
 
+from tubes.batches import Item
 from tubes.clock import Clock, SystemClock
 from tubes.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
 from tubes.drivers.backoff import Backoff
@@ -38,6 +39,7 @@ from tubes.errors import (
 from tubes.statistics import Statistics
 from tubes.sync import Queue, Tube, connect
 from tubes.task import AsyncTask, Task
+from tubes.utube import Utube
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip
@@ -58,6 +60,7 @@ __all__ = [
     "DriverNotFound",
     "DuplicateKey",
     "InvalidOption",
+    "Item",
     "JsonCodec",
     "MsgpackCodec",
     "NothingReady",
@@ -80,6 +83,7 @@ __all__ = [
     "TubeExists",
     "TubeNotFound",
     "TubesError",
+    "Utube",
     "aio",
     "connect",
     "testing",

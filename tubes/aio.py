@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
+from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -26,6 +27,7 @@ from tubes.listeners import tell
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
+from tubes.utube import Utube
 from tubes.waiters import LoopWaiter
 
 if TYPE_CHECKING:
@@ -183,6 +185,16 @@ class AsyncTube:
         task: AsyncTask | None = await answer if self._awaited else answer
         return task
 
+    async def put_many(self, items: Iterable[Any], **options: Any) -> list[AsyncTask]:
+        """See `Tube.put_many`."""
+        batch = self._port.gather(items, options)
+        tasks: list[AsyncTask] | None
+        if batch.timeout:
+            tasks = await LoopWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        else:
+            tasks = await _answer(self._port.put_many(batch))
+        return tasks or []
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
@@ -193,6 +205,17 @@ class AsyncTube:
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
+
+    async def take_many(self, limit: int, timeout: float | None = None) -> list[AsyncTask]:
+        """See `Tube.take_many`."""
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        tasks: list[AsyncTask] = await _answer(self._port.take_many(count))
+        if not tasks and patience != 0:
+            first = await LoopWaiter(self._port.clock, patience).wait(self._port)
+            if first is not None:
+                tasks = await _answer(self._port.top_up(first, count))
+        return tasks
 
     @asynccontextmanager
     async def taking(self, timeout: float | None = None) -> AsyncGenerator[AsyncTask]:
@@ -238,6 +261,16 @@ class AsyncTube:
         answer = self._port.ack(task)
         after: AsyncTask = await answer if self._awaited else answer
         return after
+
+    async def ack_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+        """See `Tube.ack_many`."""
+        done: dict[int, bool] = await _answer(self._port.ack_many(tasks))
+        return done
+
+    async def release_many(self, tasks: Iterable[AsyncTask | int], delay: float | None = None) -> dict[int, bool]:
+        """See `Tube.release_many`."""
+        done: dict[int, bool] = await _answer(self._port.release_many(tasks, delay))
+        return done
 
     async def release(self, task: AsyncTask | int, delay: float | None = None) -> AsyncTask:
         """See `Tube.release`."""
@@ -296,6 +329,11 @@ class AsyncTube:
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
+    async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+        """See `Tube.delete_many`."""
+        done: dict[int, bool] = await _answer(self._port.delete_many(tasks))
+        return done
+
     async def release_all(self) -> None:
         """See `Tube.release_all`."""
         await _answer(self._port.release_all())
@@ -307,6 +345,21 @@ class AsyncTube:
     async def drop(self, *, force: bool = False) -> None:
         """See `Tube.drop`."""
         await _answer(self._port.drop(force))
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    async def block(self, utube: str, seconds: float) -> None:
+        """See `Tube.block`."""
+        await _answer(self._port.block(utube, seconds))
+
+    async def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
+        """See `Tube.configure`."""
+        await _answer(self._port.configure(utube, interval, max_in_flight))
+
+    async def utubes(self, limit: int = 1000) -> list[Utube]:
+        """See `Tube.utubes`."""
+        found: list[Utube] = await _answer(self._port.utubes(limit))
+        return found
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

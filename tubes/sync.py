@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
+from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -18,6 +19,7 @@ from tubes.face import Face, Member, Port
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, Task, log_lost
+from tubes.utube import Utube
 from tubes.waiters import ThreadWaiter
 
 if TYPE_CHECKING:
@@ -78,7 +80,10 @@ class Queue:
         `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
         tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0:
         any), `max_attempts` and `key_ttl`, see `Tube.put`. Where tasks can be delayed, `backoff`: a `Backoff`, or a
-        list of seconds: how long a task rests after an attempt that failed.
+        list of seconds: how long a task rests after an attempt that failed. Where there are lanes: `max_in_flight`, how
+        many tasks of one are taken at a time (1); `interval`, the seconds from one start in it to the next (0);
+        `jitter`, by up to which fraction, 0 to 1, an interval is longer (0); `order` between lanes: "fifo", by their
+        first tasks, or "round_robin", first the lane whose last start is longest ago.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -251,6 +256,33 @@ class Tube:
         task: Task | None = self._port.put(data, options)
         return task
 
+    def put_many(self, items: Iterable[Any], **options: Any) -> list[Task]:
+        """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
+
+        `items`: data, or `tubes.Item(data, **options)` where one has options of its own. All are checked and encoded
+        before the first is put: an error says which item it is about.
+        `options`: those of all items, where an `Item` does not say otherwise. `timeout`: seconds to wait until there is
+        room for all of them, where the tube has a `capacity`; without room the answer is [], and nothing was put.
+
+        On Redis a few thousand are one round trip; more are brought there first, and put by one call at the end.
+
+        Raises what `put` raises, and `InvalidOption` for more items than the tube's `capacity`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tasks = tube.put_many(f"to {name}" for name in ("ann", "bob"))
+        ...     [task.data for task in tasks]
+        ['to ann', 'to bob']
+        """
+        batch = self._port.gather(items, options)
+        tasks: list[Task] | None
+        if batch.timeout:
+            tasks = ThreadWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        else:
+            tasks = self._port.put_many(batch)
+        return tasks or []
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, timeout: float | None = None) -> Task | None:
@@ -273,6 +305,31 @@ class Tube:
         if task is None and patience != 0:
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
+
+    def take_many(self, limit: int, timeout: float | None = None) -> list[Task]:
+        """Take as many tasks as there are, up to `limit`, in the order in which `take` would. As `take` for each.
+
+        `limit`: from 1 to 100,000.
+        `timeout`: seconds to wait until there is at least one, as for `take`. Answers [] when the time is over.
+
+        Of one lane it has no more tasks than may be taken at a time. On Redis a thousand are one round trip.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob", "to cid"])
+        ...     tasks = tube.take_many(2, timeout=0)
+        ...     tube.ack_many(tasks)
+        {0: True, 1: True}
+        """
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        tasks: list[Task] = self._port.take_many(count)
+        if not tasks and patience != 0:
+            first = ThreadWaiter(self._port.clock, patience).wait(self._port)
+            if first is not None:
+                tasks = self._port.top_up(first, count)
+        return tasks
 
     @contextmanager
     def taking(self, timeout: float | None = None) -> Generator[Task]:
@@ -333,6 +390,38 @@ class Tube:
         """The work is done: the task is gone. Raises `TaskNotTaken` unless this session has it. O(1)."""
         after: Task = self._port.ack(task)
         return after
+
+    def ack_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+        """The work on these tasks is done: as `ack` for each. Answers by id, in their order, whether it was acked.
+
+        False: this session does not have it, or not by that take. On Redis a few thousand are one round trip. Raises
+        `InvalidOption` for what is no task of this tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.ack_many([tube.take(0), 1])
+        {0: True, 1: False}
+        """
+        done: dict[int, bool] = self._port.ack_many(tasks)
+        return done
+
+    def release_many(self, tasks: Iterable[Task | int], delay: float | None = None) -> dict[int, bool]:
+        """Give these tasks back: as `release` for each. Answers by id, in their order, whether it was released.
+
+        Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
+        tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.release_many(tube.take_many(2))
+        {0: True, 1: True}
+        """
+        done: dict[int, bool] = self._port.release_many(tasks, delay)
+        return done
 
     def release(self, task: Task | int, delay: float | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
@@ -436,12 +525,25 @@ class Tube:
         after: Task = self._port.delete(task)
         return after
 
+    def delete_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+        """Remove these tasks: as `delete` for each. Answers by id, in their order, whether there was one.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.delete_many([1, 7])
+        {1: True, 7: False}
+        """
+        done: dict[int, bool] = self._port.delete_many(tasks)
+        return done
+
     def release_all(self) -> None:
         """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""
         self._port.release_all()
 
     def truncate(self) -> None:
-        """Remove all tasks; ids and counts go on, listeners hear nothing. O(n)."""
+        """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
         self._port.truncate()
 
     def drop(self, *, force: bool = False) -> None:
@@ -451,6 +553,62 @@ class Tube:
         `TubeNotFound`, and so does who has a task.
         """
         self._port.drop(force)
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def block(self, utube: str, seconds: float) -> None:
+        """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After. O(log n).
+
+        The block ends by itself, and callers that wait are served at that moment. Another one replaces it; 0 ends it,
+        but not a cool-down. Tasks that are taken stay so. A lane without tasks can be blocked too.
+
+        Raises `OptionNotSupported` where the driver has no lanes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube")
+        ...     _ = tube.put("/", utube="example.com")
+        ...     tube.block("example.com", 30)
+        ...     tube.take(timeout=0) is None
+        True
+        """
+        self._port.block(utube, seconds)
+
+    def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
+        """Let a lane have limits of its own, instead of the tube's. O(log n).
+
+        `interval`: seconds from one start to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at
+        a time, from 1. None: what the tube says; what is left out stays. It counts at once: the next start is reckoned
+        anew from the last one that is known, and a lane of which more are taken than it may have starts none until they
+        are fewer. A lane that has no task ready or taken, and does not cool down, has forgotten its last start.
+
+        Raises `OptionNotSupported` where the driver has no lanes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube", interval=1)
+        ...     tube.configure("example.com", interval=10)
+        ...     tube.utubes()[0].interval
+        10.0
+        """
+        self._port.configure(utube, interval, max_in_flight)
+
+    def utubes(self, limit: int = 1000) -> list[Utube]:
+        """The lanes, sorted by name, up to so many.
+
+        Those with tasks that are ready or taken, those that cool down or are blocked, those with limits of their own.
+
+        O(n) of the lanes; for looking, not for working. Raises `OptionNotSupported` where the driver has no lanes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube")
+        ...     _ = tube.put("/", utube="example.com")
+        ...     [(utube.name, utube.ready) for utube in tube.utubes()]
+        [('example.com', 1)]
+        """
+        found: list[Utube] = self._port.utubes(limit)
+        return found
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ if waiting then
   if takeable() or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
 --#fast
 end
---#if CAPACITY
-if has_room() then call('ZADD', M .. ':room', 0, 1) end
---#end
+if META.filling and META.filling + 0 > now then
+--#slow
+  if has_room() then call('ZADD', M .. ':room', 0, 1) end
+--#fast
+end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tubes.conformance.any import TakeAny
+from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
@@ -15,6 +16,7 @@ from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
+from tubes.conformance.throttle import Blocks, Intervals, Limits, Rounds
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
 from tubes.conformance.updates import Updates
@@ -28,6 +30,10 @@ class Contract(
     Ownership,
     Order,
     Lanes,
+    Limits,
+    Intervals,
+    Blocks,
+    Rounds,
     TimeToLive,
     TimeToRun,
     Delay,
@@ -35,6 +41,7 @@ class Contract(
     Waking,
     TakeAny,
     Capacity,
+    Batches,
     Failures,
     UniqueKeys,
     Updates,

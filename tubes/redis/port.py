@@ -42,7 +42,7 @@ _KICKS: Final = 500
 #: How an answer of `next` begins if the first task was not held.
 _LOST: Final = b"0"[0]
 #: Refusals that a verb tells its caller in its own words.
-_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE"})
+_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE"})
 #: Verbs whose callers want to know what the task says now; a taker knows what it was given.
 _LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
 #: How many tasks are looked at in one call.
@@ -50,6 +50,11 @@ _LOOKS: Final = 1000
 #: What an update may change besides the data.
 _CHANGES: Final = ("pri", "delay", "ttl")
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
+
+
+#: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
+_OF_TAKERS: Final = frozenset({"ack", "ack_many", "release", "release_many", "touch", "hold", "untake", "leave"})
+_OF_ANYBODY: Final = frozenset({"put", "put_many", "take", "take_many", "kick", "bury", "delete", "delete_many"})
 
 
 class Port(Generic[F]):
@@ -82,10 +87,11 @@ class Port(Generic[F]):
         *args: Any,
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
+        parts: tuple[str, ...] = (),
     ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
-        `slot`: as for `Call`.
+        `slot`, `parts`: as for `Call`.
         """
         known = self.home.script(verb)
         while True:
@@ -95,7 +101,7 @@ class Port(Generic[F]):
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot, parts=parts)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
@@ -106,9 +112,9 @@ class Port(Generic[F]):
                 continue
             if code == "SESSIONGONE":
                 self.lose(session)
-                if verb in ("ack", "release", "touch", "hold", "untake", "leave"):
+                if verb in _OF_TAKERS:
                     return reply
-                if call.resent and verb in ("put", "take", "kick", "bury", "delete"):
+                if call.resent and verb in _OF_ANYBODY:
                     raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
             if code == "TUBEGONE":
@@ -508,12 +514,12 @@ class Port(Generic[F]):
 #: Those that may make something takeable, or make room.
 _SERVING: Final = frozenset(
     {"put", "next", "ack", "release", "give_back", "bury", "delete", "update", "kick", "kick_task"}
-    | {"release_all", "truncate"}
+    | {"release_all", "truncate", "put_many", "ack_many", "release_many", "delete_many"}
 )
 
 
-def _running(name: str) -> Any:
-    flow = getattr(Port, f"_{name}")
+def running(name: str, flow: Any) -> Any:
+    """A verb of a port: its flow, run by the member; those who wait in this process are served then."""
 
     def verb(self: Any, *args: Any, **options: Any) -> Any:
         return self.member.run(flow(self, *args, **options))
@@ -528,6 +534,10 @@ def _running(name: str) -> Any:
     chosen = serving if name in _SERVING else verb
     chosen.__doc__ = flow.__doc__
     return chosen
+
+
+def _running(name: str) -> Any:
+    return running(name, getattr(Port, f"_{name}"))
 
 
 class AnyPort(Port[F]):

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _STATES: Final = {state.value.encode(): state for state in State}
 #: What a script says of a task before the task itself: id, state, attempts, when it is due.
 _SHOWN: Final = Struct(">QcIq")
+#: How a stored task begins: its flags, a byte, and the moment of its put, 7 bytes.
+_BEGIN: Final = Struct(">Q").unpack_from
+_MOMENT: Final = (1 << 56) - 1
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
 _MOST, _KEY, _KEY_TTL, _REASON = 1, 2, 4, 8
 
@@ -141,11 +144,12 @@ def _read_more(raw: bytes, at: int) -> tuple[More, int]:
 def read(id: int, raw: bytes) -> tuple[Stored, int]:
     """A stored task, and where its data begins."""
     stored = Stored()
+    (begin,) = _BEGIN(raw)
     stored.id = id
-    stored.created = int.from_bytes(raw[1:8], "big")
+    stored.created = begin & _MOMENT
     stored.pri = 0
     stored.ttl = stored.ttr = stored.utube = stored.more = None
-    flags, at = raw[0], 8
+    flags, at = begin >> 56, 8
     if flags > 3:
         if flags & _ATTEMPTS:
             at += 3
@@ -191,6 +195,71 @@ def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int,
     # Which take of a task this is its attempts say.
     task._turn = attempts
     return task
+
+
+class _Plain:
+    """What is stored of a task that has nothing but its data."""
+
+    __slots__ = ("created", "data", "id")
+
+    id: int
+    created: int
+    data: Any
+    pri: Final = 0
+    ttl: Final = None
+    ttr: Final = None
+    utube: Final = None
+    more: Final = None
+
+
+def shown_new(
+    kind: type[F], tube: Any, first: int, created: int, new: Written, lane: str | None, data: list[bytes]
+) -> list[F]:
+    """Tasks that were put together, with ids from `first`. In the path of every batch: hence plain stores."""
+    state = State.DELAYED if new.is_delayed else State.READY
+    due = NEVER if new.due == "" else created + int(new.due)
+    times = (new.ttl, new.ttr, due, NEVER if new.ttl is None else created + new.ttl)
+    plain = not new.header
+    tasks: list[F] = []
+    stored: Any
+    for id, raw in enumerate(data, first):
+        task = kind()
+        task._tube = tube
+        stored = _Plain() if plain else Stored()
+        task._record = stored
+        stored.id = id
+        stored.created = created
+        stored.data = raw
+        if not plain:
+            stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, lane
+            stored.more = new.more
+        task._state = state
+        task._attempts = task._turn = 0
+        task._more = new.more
+        task._times = times
+        tasks.append(task)
+    return tasks
+
+
+def shown_taken(
+    kind: type[F], tube: Any, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
+) -> list[F]:
+    """Tasks that were taken together; `dues`: when each is due (-1: never), if anything in the tube ever is."""
+    tasks: list[F] = []
+    add = tasks.append
+    for number, (id, turn, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
+        stored: Any
+        # A byte of flags, then the moment of its put: without flags it is a moment.
+        begin = int.from_bytes(raw[:8], "big")
+        if begin >> 56:
+            stored, at = read(id, raw)
+            stored.data = raw[at:]
+        else:
+            stored = _Plain()
+            stored.id, stored.created, stored.data = id, begin, raw[8:]
+        due = dues[number] if dues else -1
+        add(shown(kind, tube, stored, State.TAKEN, turn, NEVER if due < 0 else due))
+    return tasks
 
 
 def settled(task: object) -> None:

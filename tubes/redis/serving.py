@@ -65,7 +65,8 @@ class Serving:
         """Nobody waits: other processes need not think so."""
         line, home = self._line, self._home
         if line is not None and not self._closing() and not home.takers and not home.putters:
-            line.request(home.key, "HDEL", f"{home.key}:waiting", self._store.process)
+            process = self._store.process
+            line.request(home.key, "HDEL", f"{home.key}:waiting", process, f"{process}:room")
 
     def has_served(self) -> bool:
         """Whether anybody was looked after so far: then the server knows of it."""

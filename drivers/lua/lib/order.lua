@@ -26,8 +26,8 @@ local function place(task)
 --#end
 end
 
-local function id_at(place)
-  local id = unpack_struct('>I6', place, #place - 5)
+local function id_at(at)
+  local id = unpack_struct('>I6', at, #at - 5)
   return NEWEST_FIRST and 281474976710655 - id or id
 end
 
@@ -37,6 +37,10 @@ end
 -- in ':back', so that nobody looks for either where there is none.
 local function append(task)
   call('RPUSH', M .. ':ready', task.id)
+end
+
+local function append_all(ids)
+  many('RPUSH', M .. ':ready', ids)
 end
 
 local loose = (META.loose or 0) + 0
@@ -85,6 +89,20 @@ local function pop()
 --#fast
 end
 
+-- The ids of the first tasks, up to so many; and whether not all were found, since there were too many stale ones.
+local function pop_some(limit)
+  if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
+--#slow
+  local ids = {}
+  for n = 1, limit do
+    local id = pop()
+    if not id then return ids, id == nil end
+    ids[n] = string.format('%d', id)
+  end
+  return ids
+--#fast
+end
+
 local function takeable()
   return call('EXISTS', M .. ':ready', M .. ':back') > 0
 end
@@ -105,23 +123,6 @@ end
 -- ':offers' has the best ready task of each free lane, ':behind' the other ready ones by lane and place. ':lanes' has a
 -- record per lane that is taken or has a task on offer: its number in 5 bytes, then the place of the one on offer.
 local lane, lane_record, lane_key, lane_taken, lane_head
-
-local function enter_lane(task)
-  lane = task.lane or 'nil'
-  lane_record = call('HGET', M .. ':lanes', lane)
-  lane_key = lane_record and sub(lane_record, 1, 5)
-  lane_taken = lane_record and #lane_record == 5
-  lane_head = lane_record and not lane_taken and sub(lane_record, 6)
-end
-
-local function leave_lane()
-  if lane_taken or lane_head then
-    local record = lane_taken and lane_key or lane_key .. lane_head
-    if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
-  elseif lane_record then
-    call('HDEL', M .. ':lanes', lane)
-  end
-end
 
 -- The place of the best task behind others.
 local function behind()
@@ -158,16 +159,6 @@ local function pull(task)
   end
 end
 
--- Put the best task that stands behind a free lane on offer.
-local function offer()
-  if lane_taken or lane_head or not lane_key then return end
-  lane_head = behind()
-  if lane_head then
-    call('ZREM', M .. ':behind', lane_key .. lane_head)
-    call('ZADD', M .. ':offers', 0, lane_head)
-  end
-end
-
 local function pop()
   local at = call('ZPOPMIN', M .. ':offers')[1]
   return at and string.format('%d', id_at(at)) or false
@@ -183,6 +174,16 @@ local function push(task)
 end
 
 local append = push
+
+local function append_all(scored)
+  many('ZADD', M .. ':ready', scored)
+end
+
+local function pop_some(limit)
+  local scored, ids = call('ZPOPMIN', M .. ':ready', limit), {}
+  for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
+  return ids
+end
 
 local function pull(task)
   call('ZREM', M .. ':ready', place(task))

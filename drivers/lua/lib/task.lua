@@ -12,10 +12,6 @@ local unpack_struct = struct.unpack
 local byte = string.byte
 local sub = string.sub
 
-local function id_key(id)
-  return pack('>I6', id)
-end
-
 local function text_at(value, at)
   local length
   length, at = unpack_struct('>I1', value, at)
@@ -82,6 +78,11 @@ local function read(id, value)
   return task
 end
 
+-- How often a stored task was taken.
+local function attempts_of(value)
+  return byte(value, 1) % 8 >= 4 and unpack_struct('>I3', value, 9) or 0
+end
+
 -- Store a task again, after its facts have changed.
 local function write(task)
   local flags, parts = 0, ''
@@ -124,7 +125,7 @@ local function find(id)
     task.owner = (score - task.attempts) / TURNS
   end
 --#if TIMED
-  task.due = tonumber(call('ZSCORE', M .. ':due', id_key(id)) or nil)
+  task.due = tonumber(call('ZSCORE', M .. ':due', pack('>I6', id)) or nil)
 --#end
   return task
 end
@@ -136,9 +137,25 @@ end
 
 -- What a caller is told of a task: id, state, attempts, when it is due (-1: never), and the task as it is stored, or its
 -- header alone; `bare`: the caller has the data. A string is cheaper than a table, for the server and for the caller.
+local function facts(task)
+  return pack('>I8c1I4i8', task.id, task.state, task.attempts, task.due or -1)
+end
+
 local function shown(task, bare)
-  local header = pack('>I8c1I4i8', task.id, task.state, task.attempts, task.due or -1)
-  return header .. (bare and sub(task.value, 1, task.body - 1) or task.value)
+  return facts(task) .. (bare and sub(task.value, 1, task.body - 1) or task.value)
+end
+
+-- The same of many: their ids, attempts and when they are due in a string each, whether there are more, and the tasks.
+local function shown_all(tasks, more)
+  local ids, attempts, dues, values = {}, {}, {}, {}
+  for n = 1, #tasks do
+    local task = tasks[n]
+    ids[n], attempts[n], values[n] = task.id, task.attempts, task.value
+--#if TIMED
+    dues[n] = string.format('%.0f', task.due or -1)
+--#end
+  end
+  return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', values }
 end
 
 local function tell(task, event)

@@ -19,18 +19,16 @@ if ARGV[14] then
   replaced = lives and id
 --#fast
 end
---#if CAPACITY
-if not replaced and call('HLEN', M .. ':tasks') >= tonumber(ARGV[11]) then
+local capacity = tonumber(ARGV[11])
+if capacity and not replaced and call('HLEN', M .. ':tasks') >= capacity then
   if (ARGV[12] or '') ~= '' then
-    local watched = WATCHED
-    call('HDEL', M, 'filling')
-    call('HSET', M, 'filling', watched)
-    call('HSET', M .. ':waiting', ARGV[13], string.format('%s %.0f', ARGV[12], watched))
+--#slow
+    wait_for_room(1, ARGV[12], ARGV[13])
+--#fast
   end
 --#include flush
   return false
 end
---#end
 local created = pack('>I7', now)
 local task = {
   id = META.next, value = ARGV[6] .. created .. ARGV[7], attempts = 0, state = 'new',
@@ -72,6 +70,7 @@ if ARGV[14] then
   enter_key(ARGV[14], task.id)
 --#fast
 end
+if (ARGV[12] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[13] .. ':room') end
 local answer = created .. task.id
 --#done answer
 return answer

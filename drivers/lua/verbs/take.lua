@@ -5,9 +5,9 @@
 local id
 if replayed then
 --#slow
-  local known, attempts = string.match(replayed, '^(%d+) (%d+)$')
-  local task = known and find(known)
-  local same = task and task.state == 't' and task.attempts == tonumber(attempts)
+  local known, _, attempts = unpack_struct('>I8c1I4', #replayed > 0 and replayed or string.rep('\0', 13))
+  local task = find(known)
+  local same = task and task.state == 't' and task.attempts == attempts
   if same and task.owner == tonumber(ARGV[1]) then return shown(task) end
   -- Who waits asks again. This may come from a connection that nobody has any more: nobody would get a task.
   if (ARGV[6] or '') ~= '' then id = false end
@@ -33,5 +33,6 @@ local task = read(id, call('HGET', M .. ':tasks', id))
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
---#done id .. ' ' .. task.attempts
-return shown(task)
+local answer = facts(task)
+--#done answer
+return answer .. task.value

@@ -1,0 +1,16 @@
+-- Give held tasks back.
+-- ARGV  6 microseconds until they are ready ('': at once; 'backoff': as the tube's backoff says), 7… as for ack_many
+-- answers  as for ack_many
+--#include begin
+if replayed then return replayed end
+local done, delay = {}, ARGV[6]
+for n = 7, #ARGV, 2 do
+  local task, due = held_one(ARGV[n], ARGV[n + 1])
+  done[#done + 1] = task and '1' or '0'
+  if task then
+--#include release_one
+  end
+end
+local answer = table.concat(done)
+--#done answer
+return answer

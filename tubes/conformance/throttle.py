@@ -1,0 +1,553 @@
+"""Throttling: how many tasks of a lane are taken at a time, and how long it rests between two starts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tubes import InvalidOption, OptionNotSupported
+from tubes.conformance.bench import Bench, eventually, lacks, needs
+from tubes.conformance.faces import AioFace
+from tubes.drivers.chance import varied
+from tubes.drivers.options import SECOND
+
+
+class Throttled(Bench):
+    """A bench for tubes with lanes."""
+
+    def throttle(self, **options: Any) -> None:
+        """Go on with another tube, that has these options."""
+        self.tube = self.create("throttled", **options)
+        self.knobs = self.tube.driver
+
+    def fill(self, *lanes: str, **options: Any) -> list[Any]:
+        """Put a task into each of these lanes; answers them in the driver's order."""
+        return self.in_order([self.put(**self.lane(lane), **options) for lane in lanes])
+
+    def rest(self, seconds: float) -> None:
+        """Nothing can be taken until so many seconds have passed, to the microsecond."""
+        self.pass_time(seconds - 0.001)
+        self.clock.advance(0.000_999)
+        assert self.tube.take(timeout=0) is None
+        self.clock.advance(0.000_001)
+
+    def next_start(self, lane: str) -> float | None:
+        """The seconds from now until a lane may start; None: now."""
+        (found,) = [utube for utube in self.tube.utubes() if utube.name == lane]
+        return None if found.next_start is None else found.next_start - self.clock.now()
+
+
+class Limits(Throttled):
+    """max_in_flight."""
+
+    @needs("lane")
+    def test_so_many_of_a_lane_are_taken_at_a_time(self) -> None:
+        self.throttle(max_in_flight=2)
+        tasks = self.fill("x", "x", "x", "x")
+        assert self.drain() == [task.id for task in tasks[:2]]
+        self.tube.ack(tasks[0].id)
+        assert self.drain() == [tasks[2].id]
+
+    @needs("lane")
+    def test_a_limit_is_of_each_lane(self) -> None:
+        self.throttle(max_in_flight=2)
+        self.fill("x", "y", "x", "y", "x", "y")
+        assert sorted(self.tube.peek(id).utube for id in self.drain()) == ["x", "x", "y", "y"]
+
+    @needs("lane")
+    def test_what_returns_to_a_lane_with_room_is_first_again(self) -> None:
+        self.throttle(max_in_flight=2)
+        tasks = self.fill("x", "x", "x")
+        assert len(self.drain()) == 2
+        self.tube.release(tasks[0].id)
+        assert self.drain() == [tasks[0].id]
+        self.tube.release_all()
+        assert self.drain() == [task.id for task in tasks[:2]]
+
+    @needs("lane")
+    def test_the_end_of_a_session_makes_room_in_its_lanes(self) -> None:
+        self.throttle(max_in_flight=2)
+        tasks = self.fill("x", "x", "x")
+        worker = self.another()
+        self.take(worker.tube)
+        self.take(worker.tube)
+        worker.queue.close()
+        assert self.drain() == [task.id for task in tasks[:2]]
+
+    @needs("lane")
+    def test_a_limit_that_is_raised_counts_at_once(self) -> None:
+        tasks = self.fill("x", "x", "x")
+        assert self.drain() == [tasks[0].id]
+        self.tube.configure("x", max_in_flight=3)
+        assert self.drain() == [task.id for task in tasks[1:]]
+
+    @needs("lane")
+    def test_a_limit_that_is_raised_serves_who_waits(self) -> None:
+        tasks = self.fill("x", "x")
+        self.drain()
+        call = self.begin(self.another().tube)
+        self.tube.configure("x", max_in_flight=2)
+        assert self.got(call).id == tasks[1].id
+
+    @needs("lane")
+    def test_a_limit_below_what_is_taken_lets_nothing_start_until_there_is_room(self) -> None:
+        self.throttle(max_in_flight=3)
+        tasks = self.fill("x", "x", "x", "x")
+        self.drain()
+        self.tube.configure("x", max_in_flight=1)
+        for task in tasks[:2]:
+            self.tube.ack(task.id)
+            assert self.tube.take(timeout=0) is None
+        self.tube.ack(tasks[2].id)
+        assert self.drain() == [tasks[3].id]
+
+    @needs("lane")
+    def test_a_limit_that_is_lowered_withdraws_what_was_on_offer(self) -> None:
+        self.throttle(max_in_flight=2)
+        tasks = self.fill("x", "x", "y")
+        first = self.take()
+        self.tube.configure(first.utube, max_in_flight=1)
+        other = next(task for task in tasks if task.utube != first.utube)
+        if first.utube == "x":
+            assert self.drain() == [other.id]
+        self.tube.configure(first.utube, max_in_flight=None)
+        assert len(self.drain()) == len(tasks) - 1 - (first.utube == "x")
+
+
+class Intervals(Throttled):
+    """interval, jitter."""
+
+    @needs("lane")
+    def test_a_lane_rests_from_start_to_start(self) -> None:
+        self.throttle(interval=5)
+        tasks = self.fill("x", "x")
+        self.take()
+        self.pass_time(3)
+        self.tube.ack(tasks[0].id)
+        self.rest(2)
+        assert self.drain() == [tasks[1].id]
+
+    @needs("lane")
+    def test_after_a_rest_a_lane_that_is_busy_is_busy_still(self) -> None:
+        self.throttle(interval=5)
+        tasks = self.fill("x", "x")
+        self.take()
+        self.pass_time(9)
+        assert self.tube.take(timeout=0) is None
+        self.tube.ack(tasks[0].id)
+        assert self.drain() == [tasks[1].id]
+
+    @needs("lane")
+    def test_other_lanes_do_not_rest(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x", "x", "y", "z")
+        assert len(self.drain()) == 3
+
+    @needs("lane")
+    def test_a_lane_rests_also_when_it_has_become_empty_meanwhile(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x")
+        self.tube.ack(self.take())
+        self.pass_time(2)
+        (task,) = self.fill("x")
+        assert self.state(task) == "r"
+        self.rest(3)
+        assert self.drain() == [task.id]
+
+    @needs("lane")
+    def test_with_several_in_flight_there_is_an_interval_between_them(self) -> None:
+        self.throttle(interval=5, max_in_flight=2)
+        tasks = self.fill("x", "x", "x")
+        assert self.drain() == [tasks[0].id]
+        self.rest(5)
+        assert self.drain() == [tasks[1].id]
+        self.pass_time(5)
+        assert self.drain() == []
+
+    @needs("lane")
+    def test_who_waits_is_served_when_the_rest_is_over(self) -> None:
+        self.throttle(interval=5)
+        tasks = self.fill("x", "x")
+        self.tube.ack(self.take())
+        calls = [self.begin(self.another().tube) for _ in range(2)]
+        self.pass_time(4.9)
+        assert self.waiting(2)
+        self.pass_time(0.1)
+        assert self.got(calls[0]).id == tasks[1].id
+        assert self.waiting(1)
+
+    @needs("lane")
+    def test_who_waits_is_served_again_and_again(self) -> None:
+        self.throttle(interval=5)
+        tasks = self.fill("x", "x", "x", "x")
+        worker = self.another()
+        for task in tasks:
+            call = self.begin(worker.tube)
+            if task is not tasks[0]:
+                self.pass_time(5)
+            assert worker.tube.ack(self.got(call)).id == task.id
+
+    @needs("lane")
+    def test_the_end_of_a_loop_and_its_next_task_are_two_starts(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x", "x", "y")
+        seen: list[str] = []
+        for task in self.tube:
+            seen.append(task.utube)
+            if len(seen) == 2:
+                assert sorted(seen) == ["x", "y"]
+                self.pass_time(5)
+            if len(seen) == 3:
+                break
+        assert seen[2] == "x"
+
+    @needs("lane", "pri")
+    def test_after_a_rest_the_best_task_of_the_lane_comes_first(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x", pri=3)
+        self.tube.ack(self.take())
+        tasks = self.in_order([self.put(**self.lane("x"), pri=pri) for pri in (3, 1, 7, 2)])
+        for task in tasks:
+            self.rest(5)
+            assert self.tube.ack(self.take()).id == task.id
+
+    @needs("lane")
+    def test_what_is_released_during_a_rest_waits_for_its_end(self) -> None:
+        self.throttle(interval=5)
+        tasks = self.fill("x", "x")
+        self.tube.release(self.take())
+        self.rest(5)
+        assert self.take().id == tasks[0].id
+        self.tube.release_all()
+        self.rest(5)
+        assert self.drain() == [tasks[0].id]
+
+    @needs("lane", "ttr")
+    def test_what_was_taken_for_too_long_waits_for_the_end_of_the_rest(self) -> None:
+        self.throttle(interval=5)
+        (task,) = self.fill("x", ttr=2)
+        self.take()
+        self.pass_time(2)
+        assert self.state(task) == "r"
+        self.rest(3)
+        assert self.drain() == [task.id]
+
+    @needs("lane", "ttl")
+    def test_a_ttl_ends_during_a_rest(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x")
+        self.tube.ack(self.take())
+        (task,) = self.fill("x", ttl=2)
+        self.pass_time(2)
+        assert self.state(task) == "-"
+        self.pass_time(3)
+        assert self.tube.utubes() == []
+
+    @needs("lane", "delay")
+    def test_a_delay_ends_during_a_rest(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x")
+        self.tube.release(self.take(), delay=2)
+        self.pass_time(2)
+        self.rest(3)
+        assert len(self.drain()) == 1
+
+    @needs("lane")
+    def test_jitter_lengthens_an_interval_by_chance_that_can_be_repeated(self) -> None:
+        self.throttle(interval=5, jitter=0.5)
+        for number in range(12):
+            self.fill(f"x{number}")
+        spans: list[float] = []
+        for id in self.drain():
+            expected = varied(5 * SECOND, 0.5, 0, id, 1)
+            spans.append(expected / SECOND)
+            assert self.next_start(self.tube.peek(id).utube) == pytest.approx(expected / SECOND, abs=1e-6)
+        assert len(set(spans)) == 12
+        assert min(spans) >= 5
+        assert max(spans) <= 7.5
+
+    @needs("lane")
+    def test_an_interval_that_is_changed_counts_from_the_last_start(self) -> None:
+        self.throttle(interval=5)
+        tasks = self.fill("x", "x", "x")
+        self.tube.ack(self.take())
+        self.pass_time(2)
+        self.tube.configure("x", interval=3)
+        self.rest(1)
+        self.tube.configure("x", interval=4)
+        self.rest(1)
+        assert self.take().id == tasks[1].id
+        self.tube.ack(tasks[1].id)
+        self.tube.configure("x", interval=0)
+        assert self.drain() == [tasks[2].id]
+
+    @needs("lane")
+    def test_an_interval_that_is_changed_serves_who_waits(self) -> None:
+        self.throttle(interval=60)
+        tasks = self.fill("x", "x")
+        self.tube.ack(self.take())
+        call = self.begin(self.another().tube)
+        self.tube.configure("x", interval=5)
+        self.pass_time(5)
+        assert self.got(call).id == tasks[1].id
+
+    @needs("lane")
+    def test_a_lane_may_have_an_interval_in_a_tube_without(self) -> None:
+        self.tube.configure("x", interval=5)
+        tasks = self.fill("x", "x", "y", "y")
+        for id in self.drain():
+            self.tube.ack(id)
+        assert self.tube.peek(self.drain()[0]).utube == "y"
+        self.rest(5)
+        assert self.drain() == [[task for task in tasks if task.utube == "x"][1].id]
+
+    @needs("lane")
+    def test_a_lane_goes_back_to_what_the_tube_says(self) -> None:
+        self.throttle(interval=5)
+        self.tube.configure("x", interval=60, max_in_flight=2)
+        self.tube.configure("x", interval=None)
+        self.fill("x", "x")
+        (found,) = self.tube.utubes()
+        assert (found.interval, found.max_in_flight) == (5, 2)
+        self.take()
+        self.rest(5)
+        assert len(self.drain()) == 1
+        self.tube.configure("x", max_in_flight=None)
+        assert self.tube.utubes()[0].max_in_flight == 1
+
+    @needs("lane")
+    def test_a_take_that_is_cancelled_gives_the_start_back(self) -> None:
+        if not isinstance(self.face, AioFace):
+            pytest.skip("a thread that waits cannot be cancelled")
+        self.throttle(interval=5)
+        tube = self.tube.inner
+        option = self.lane("x")
+
+        async def put_and_cancel() -> bool:
+            call = asyncio.ensure_future(tube.take())
+            await asyncio.sleep(0.05)
+            await tube.put(None, **option)
+            call.cancel()
+            await asyncio.wait([call])
+            return bool(call.cancelled())
+
+        if self.face.run(put_and_cancel()):
+            assert eventually(lambda: self.count("take") == 0)
+            assert self.next_start("x") is None
+            assert len(self.drain()) == 1
+
+
+class Blocks(Throttled):
+    """block."""
+
+    @needs("lane")
+    def test_a_lane_that_is_blocked_starts_nothing_until_then(self) -> None:
+        (task,) = self.fill("x")
+        self.tube.block("x", 5)
+        assert self.state(task) == "r"
+        self.rest(5)
+        assert self.drain() == [task.id]
+
+    @needs("lane")
+    def test_other_lanes_are_not_blocked(self) -> None:
+        self.fill("x", "y")
+        self.tube.block("x", 5)
+        assert [self.tube.peek(id).utube for id in self.drain()] == ["y"]
+
+    @needs("lane")
+    def test_a_lane_without_tasks_can_be_blocked(self) -> None:
+        self.tube.block("x", 5)
+        (task,) = self.fill("x")
+        self.rest(5)
+        assert self.drain() == [task.id]
+
+    @needs("lane")
+    def test_what_is_taken_stays_so_while_its_lane_is_blocked(self) -> None:
+        tasks = self.fill("x", "x")
+        held = self.take()
+        self.tube.block("x", 5)
+        assert self.state(held) == "t"
+        self.tube.ack(held)
+        self.rest(5)
+        assert self.drain() == [tasks[1].id]
+
+    @needs("lane")
+    def test_a_block_of_0_ends_one(self) -> None:
+        (task,) = self.fill("x")
+        self.tube.block("x", 5)
+        call = self.begin(self.another().tube)
+        self.tube.block("x", 0)
+        assert self.got(call).id == task.id
+        self.tube.block("nobody", 0)
+        assert [utube.name for utube in self.tube.utubes()] == ["x"]
+
+    @needs("lane")
+    def test_the_last_block_counts(self) -> None:
+        (task,) = self.fill("x")
+        self.tube.block("x", 2)
+        self.tube.block("x", 9)
+        self.tube.block("x", 5)
+        self.rest(5)
+        assert self.drain() == [task.id]
+
+    @needs("lane")
+    def test_who_waits_is_served_when_a_block_ends(self) -> None:
+        self.tube.block("x", 5)
+        (task,) = self.fill("x")
+        call = self.begin(self.another().tube)
+        self.pass_time(4)
+        self.tube.block("x", 3)
+        self.pass_time(2)
+        assert self.waiting(1)
+        self.pass_time(1)
+        assert self.got(call).id == task.id
+
+    @needs("lane")
+    def test_a_block_and_a_rest_both_count(self) -> None:
+        self.throttle(interval=5)
+        tasks = self.fill("x", "x", "x")
+        self.tube.ack(self.take())
+        self.tube.block("x", 2)
+        assert self.next_start("x") == pytest.approx(5)
+        self.tube.block("x", 0)
+        self.rest(5)
+        self.tube.ack(self.take())
+        self.tube.block("x", 9)
+        self.rest(9)
+        assert self.drain() == [tasks[2].id]
+
+    @needs("lane")
+    def test_a_block_for_nothing_that_is_sensible_is_refused(self) -> None:
+        self.fill("x")
+        for lane, seconds in ((None, 1), (b"x", 1), (1.5, 1), ("x", -1), ("x", None), ("x", "1"), ("x", True)):
+            with self.refused(InvalidOption):
+                self.tube.block(lane, seconds)
+        for changes in ({"interval": -1}, {"interval": "1"}, {"max_in_flight": 0}, {"max_in_flight": 1.5}):
+            with self.refused(InvalidOption):
+                self.tube.configure("x", **changes)
+        with self.refused(InvalidOption):
+            self.tube.utubes(limit=-1)
+        assert self.tube.utubes()[0].next_start is None
+
+    @lacks("lane")
+    def test_without_lanes_there_is_nothing_to_throttle(self) -> None:
+        with self.refused(OptionNotSupported):
+            self.tube.block("x", 1)
+        with self.refused(OptionNotSupported):
+            self.tube.configure("x", interval=1)
+        with self.refused(OptionNotSupported):
+            self.tube.utubes()
+        for option in ({"interval": 1}, {"max_in_flight": 2}, {"jitter": 0.5}, {"order": "round_robin"}):
+            with self.refused(OptionNotSupported):
+                self.create("throttled", **option)
+
+
+class Rounds(Throttled):
+    """order, utubes."""
+
+    def started(self) -> list[str]:
+        """Take whatever can be taken; the lanes in that order."""
+        return [self.tube.peek(id).utube for id in self.drain()]
+
+    @needs("lane")
+    def test_in_rounds_the_lane_that_started_longest_ago_comes_first(self) -> None:
+        self.throttle(order="round_robin")
+        self.fill("x", "x", "x", "y", "y", "z")
+        seen: list[str] = []
+        while (task := self.tube.take(timeout=0)) is not None:
+            seen.append(task.utube)
+            self.tube.ack(task)
+        assert seen == ["x", "y", "z", "x", "y", "x"]
+
+    @needs("lane")
+    def test_in_rounds_a_lane_that_has_not_started_comes_when_it_got_tasks(self) -> None:
+        self.throttle(order="round_robin")
+        self.fill("x", "x", "y")
+        assert self.tube.ack(self.take()).utube == "x"
+        self.fill("a", "y")
+        assert self.started() == ["y", "x", "a"]
+
+    @needs("lane")
+    def test_in_rounds_a_lane_serves_its_best_task(self) -> None:
+        self.throttle(order="round_robin")
+        tasks = self.fill("x", "y", "x", "y", "x", "y")
+        for lane in "xyxyxy":
+            task = self.tube.ack(self.take())
+            assert task.id == next(each.id for each in tasks if each.utube == lane)
+            tasks = [each for each in tasks if each.id != task.id]
+
+    @needs("lane")
+    def test_in_rounds_a_lane_whose_task_is_released_comes_last(self) -> None:
+        self.throttle(order="round_robin")
+        self.fill("x", "y", "z")
+        self.tube.release(self.take())
+        assert self.started() == ["y", "z", "x"]
+        self.tube.release_all()
+        assert self.started() == ["y", "z", "x"]
+
+    @needs("lane")
+    def test_in_rounds_lanes_with_several_in_flight_take_turns(self) -> None:
+        self.throttle(order="round_robin", max_in_flight=2)
+        self.fill("x", "x", "x", "y", "y", "y")
+        assert self.started() == ["x", "y", "x", "y"]
+
+    @needs("lane")
+    def test_in_rounds_a_block_keeps_a_place(self) -> None:
+        self.throttle(order="round_robin")
+        self.fill("x", "y", "z")
+        self.tube.block("x", 5)
+        assert self.tube.ack(self.take()).utube == "y"
+        self.fill("y")
+        self.pass_time(5)
+        assert self.started() == ["x", "z", "y"]
+
+    @needs("lane")
+    def test_utubes_shows_all_lanes_by_name(self) -> None:
+        self.throttle(interval=5, max_in_flight=2)
+        self.fill("b", "b", "b", "a")
+        self.put(**self.lane(None))
+        self.tube.block("d", 60)
+        self.tube.configure("c", interval=0.5, max_in_flight=7)
+        for _ in range(3):
+            self.take()
+        now = self.clock.now()
+        soon = pytest.approx(now + 5, abs=1e-6)
+        assert [tuple(utube) for utube in self.tube.utubes()] == [
+            ("a", 0, 1, soon, 5.0, 2),
+            ("b", 2, 1, soon, 5.0, 2),
+            ("c", 0, 0, None, 0.5, 7),
+            ("d", 0, 0, pytest.approx(now + 60, abs=1e-6), 5.0, 2),
+            ("nil", 0, 1, soon, 5.0, 2),
+        ]
+        assert [utube.name for utube in self.tube.utubes(limit=2)] == ["a", "b"]
+        assert self.tube.utubes(limit=0) == []
+
+    @needs("lane")
+    def test_nothing_is_left_of_a_lane_that_is_done(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x", "y", "z")
+        self.tube.configure("z", interval=3)
+        for id in self.drain():
+            self.tube.ack(id)
+        self.tube.block("w", 4)
+        assert [utube.name for utube in self.tube.utubes()] == ["w", "x", "y", "z"]
+        self.pass_time(4)
+        assert [utube.name for utube in self.tube.utubes()] == ["x", "y", "z"]
+        self.pass_time(1)
+        assert [utube.name for utube in self.tube.utubes()] == ["z"]
+        self.tube.configure("z", interval=None)
+        assert self.tube.utubes() == []
+
+    @needs("lane")
+    def test_truncate_forgets_what_lanes_remember(self) -> None:
+        self.throttle(interval=5)
+        self.fill("x", "y")
+        self.drain()
+        self.tube.block("z", 9)
+        self.tube.configure("y", max_in_flight=3)
+        self.tube.truncate()
+        assert self.tube.utubes() == []
+        self.fill("x", "y", "z")
+        assert len(self.drain()) == 3

@@ -1,0 +1,50 @@
+"""What can be seen of a lane, and what may be asked for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tubes.drivers.options import KEEP, lane, micros, positive
+
+if TYPE_CHECKING:
+    from tubes.drivers.driver import Driver
+
+
+class Utube(NamedTuple):
+    """A lane at one moment: one of `Tube.utubes`.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("crawl", "utube", interval=2)
+    ...     _ = tube.put("/", utube="example.com")
+    ...     tube.utubes()
+    [Utube(name='example.com', ready=1, taken=0, next_start=None, interval=2.0, max_in_flight=1)]
+    """
+
+    #: Tasks without a lane share the one called `nil`.
+    name: str
+    #: How many of its tasks are ready, those that wait for the lane included.
+    ready: int
+    taken: int
+    #: When it may start again, in seconds since the epoch: while it cools down, or is blocked. None: now.
+    next_start: float | None
+    #: Seconds from start to start; 0: none are asked for.
+    interval: float
+    max_in_flight: int
+
+
+def lane_of(driver: Driver, utube: Any) -> str:
+    """The name of a lane, checked."""
+    if driver.lane is None:
+        raise driver.lacks("utube")
+    return lane(driver.lane, utube)
+
+
+def changes_of(interval: Any, max_in_flight: Any) -> dict[str, int | None]:
+    """What is asked for a lane, checked and in the machine's units; None: what the tube says."""
+    changes: dict[str, int | None] = {}
+    if interval is not KEEP:
+        changes["interval"] = None if interval is None else micros("interval", interval)
+    if max_in_flight is not KEEP:
+        changes["max_in_flight"] = None if max_in_flight is None else positive("max_in_flight", max_in_flight)
+    return changes
