@@ -22,6 +22,7 @@ from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import KEEP, NO_LANE
 from tubes.drivers.paces import Pace
+from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, Timers
@@ -91,6 +92,9 @@ class Engine:
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
+        self.pause: Final = Pause(self)
+        # The first task that may be taken, out of its index.
+        self._pop: Callable[[], Entry | None]
         self._clear()
 
     def _clear(self) -> None:
@@ -99,13 +103,14 @@ class Engine:
 
     def _clear_indexes(self) -> None:
         newest_first = self._signs[1] < 0
-        self.timers: Timers[Entry | Pace] = Timers()
+        self.timers: Timers[Entry | Pace | Pause] = Timers()
         self._delayed = 0
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
         self._lanes: Lanes | None = None
         if self.driver.lane:
             self._lanes = Lanes(self._offers, self.timers, self._options, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
+        self.pause.renew()
 
     # -- the one place where a state changes -----------------------------------------------------------------------
 
@@ -193,6 +198,8 @@ class Engine:
                 return
             if isinstance(entry, Pace):
                 entry.settle(now)
+            elif isinstance(entry, Pause):
+                entry.end()
             elif entry.state is _DELAYED:
                 self._go(entry, "delay")
             elif entry.state is _TAKEN:
@@ -383,7 +390,7 @@ class Engine:
 
     def take(self, now: int, hold: Hold) -> Entry | None:
         """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
-        entry = self._offers.pop()
+        entry = self._pop()
         if entry is not None:
             entry.turn = turn = self.next_turn
             self.next_turn = turn + 1

@@ -342,6 +342,14 @@ class AsyncTube:
         """See `Tube.truncate`."""
         await _answer(self._port.truncate())
 
+    async def pause(self, seconds: float | None = None) -> None:
+        """See `Tube.pause`."""
+        await _answer(self._port.pause(seconds))
+
+    async def resume(self) -> None:
+        """See `Tube.resume`."""
+        await _answer(self._port.resume())
+
     async def drop(self, *, force: bool = False) -> None:
         """See `Tube.drop`."""
         await _answer(self._port.drop(force))

@@ -546,6 +546,32 @@ class Tube:
         """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
         self._port.truncate()
 
+    def pause(self, seconds: float | None = None) -> None:
+        """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).
+
+        Takes, of whatever session and process, find nothing and wait; `take_any` goes on to its other tubes. All else
+        goes on: puts, the verbs of those who have a task already, and time, so that ttl, ttr and delays run out. Who
+        waits is served at the very end of the pause. Another `pause` sets another end, 0 ends it at once. `truncate`
+        keeps it, `drop` forgets it; it belongs to the tube, and does not end with the session that asked for it.
+        `statistics().paused` tells until when.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("hello")
+        ...     tube.pause(3600)
+        ...     print(tube.take(timeout=0))
+        ...     tube.resume()
+        ...     print(tube.take(timeout=0).data)
+        None
+        hello
+        """
+        self._port.pause(seconds)
+
+    def resume(self) -> None:
+        """End a pause; callers that wait are served. A tube that does not pause stays as it is. O(1)."""
+        self._port.resume()
+
     def drop(self, *, force: bool = False) -> None:
         """Remove the tube and what is in it. O(n).
 

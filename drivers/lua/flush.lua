@@ -10,7 +10,7 @@ end
 --#end
 if waiting then
 --#slow
-  if takeable() or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
+  if (takeable() and not pauses()) or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
 --#fast
 end
 if META.filling and META.filling + 0 > now then

@@ -39,8 +39,11 @@ end
 if #ended > 0 then forget(ended) end
 local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
+local pause = tonumber(call('HGET', M, 'paused') or nil)
+if pause and pause <= now then call('HDEL', M, 'paused') end
+if not pause or pause <= now or pause == 1e18 then pause = math.huge end
 call('HDEL', M, 'soonest')
-soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge)
+soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pause)
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false
 -- A put begins anew: in a script that has written something the server does not ask whether it has memory left.

@@ -14,6 +14,7 @@ from tubes.conformance.loops import Loops
 from tubes.conformance.options import Options
 from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
+from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.throttle import Blocks, Intervals, Limits, Rounds
@@ -40,6 +41,7 @@ class Contract(
     Waiting,
     Waking,
     TakeAny,
+    Pauses,
     Capacity,
     Batches,
     Failures,

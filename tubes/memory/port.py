@@ -15,7 +15,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.listeners import Listener, checked
-from tubes.statistics import Statistics
+from tubes.statistics import Statistics, until
 from tubes.task import SETTLED, F, Facts, log_lost, snapshot
 from tubes.utube import Utube, changes_of, lane_of
 from tubes.waiters import PENDING
@@ -477,6 +477,15 @@ class Port(Generic[F]):
         """Remove all tasks."""
         self._do(lambda engine, now: engine.truncate())
 
+    def pause(self, seconds: float | None) -> None:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+        self._do(lambda engine, now: engine.pause.begin(now, span))
+
+    def resume(self) -> None:
+        """Let tasks be taken again."""
+        self._do(lambda engine, now: engine.pause.end())
+
     def block(self, utube: Any, seconds: Any) -> None:
         """No task of a lane starts for so long."""
         name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
@@ -498,7 +507,7 @@ class Port(Generic[F]):
 
         def act(engine: Engine, now: int) -> Statistics:
             waiting = len(self.home.takers) + len(self.home.putters)
-            return Statistics(engine.counts(), engine.calls(), waiting)
+            return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
 
         counted: Statistics = self._do(act)
         return counted

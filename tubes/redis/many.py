@@ -51,13 +51,15 @@ class BatchPort(AnyPort[F]):
         words: list[Any] = []
         for new, (_, data) in zip(written, batch.runs, strict=True):
             words += (len(data), new.flags, new.due, new.pri, new.lane, new.header, *data)
+        is_there = True
         if not batch.staged and (batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES):
-            batch.staged = uuid4().hex
-            yield from self._stage(batch.staged, words)
+            batch.staged, is_there = uuid4().hex, False
         about = (batch.size, batch.staged, len(words), home.options.get("capacity") or "")
         waiting = (home.count_local(), home.store.process) if waits else ("", "")
         try:
             while True:
+                if not is_there:
+                    yield from self._stage(batch.staged, words)
                 reply = yield from self.ask(
                     "put_many",
                     *about,
@@ -68,7 +70,7 @@ class BatchPort(AnyPort[F]):
                 )
                 if reply.__class__ is not ErrorReply:
                     break
-                yield from self._stage(batch.staged, words)
+                is_there = False
         except BaseException:
             self._unstage(batch)
             raise

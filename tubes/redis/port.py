@@ -29,7 +29,7 @@ from tubes.listeners import Listener, checked
 from tubes.redis import record
 from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.wire import ErrorReply, error_of
-from tubes.statistics import Statistics
+from tubes.statistics import Statistics, until
 from tubes.task import F, Facts, log_lost
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ _LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
 _LOOKS: Final = 1000
 #: What an update may change besides the data.
 _CHANGES: Final = ("pri", "delay", "ttl")
+#: The end of a pause that has none.
+_FOR_EVER: Final = 1e18
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
@@ -437,9 +439,23 @@ class Port(Generic[F]):
         """Remove all tasks."""
         yield from self.ask("truncate")
 
+    def _pause(self, seconds: float | None) -> Flow[None]:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+        if span == 0:
+            yield from self._resume()
+            return
+        ends = yield from self.ask("pause", "" if span is None else span)
+        if span is not None:
+            self.home.watch(int(ends))
+
+    def _resume(self) -> Flow[None]:
+        """Let tasks be taken again."""
+        yield from self.ask("resume")
+
     def _statistics(self) -> Flow[Statistics]:
         """Count."""
-        total, taken, buried, counted, waiting = yield from self.ask("statistics")
+        total, taken, buried, counted, waiting, paused = yield from self.ask("statistics")
         puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
         calls = dict(zip(_CALLS, others, strict=True))
         tasks = {
@@ -451,7 +467,8 @@ class Port(Generic[F]):
             "total": total,
         }
         first = {"put": puts + unputs, "take": takes, "ack": acks}
-        return Statistics(tasks, first | calls, self.home.count_waiting(waiting))
+        ends = None if paused is None else NEVER if float(paused) == _FOR_EVER else int(paused)
+        return Statistics(tasks, first | calls, self.home.count_waiting(waiting), until(ends))
 
     def _drop(self, force: bool) -> Flow[None]:
         """Remove the tube."""
@@ -514,7 +531,7 @@ class Port(Generic[F]):
 #: Those that may make something takeable, or make room.
 _SERVING: Final = frozenset(
     {"put", "next", "ack", "release", "give_back", "bury", "delete", "update", "kick", "kick_task"}
-    | {"release_all", "truncate", "put_many", "ack_many", "release_many", "delete_many"}
+    | {"release_all", "truncate", "put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
 )
 
 
@@ -561,6 +578,8 @@ class AnyPort(Port[F]):
     due_histogram = _running("due_histogram")
     release_all = _running("release_all")
     truncate = _running("truncate")
+    pause = _running("pause")
+    resume = _running("resume")
     statistics = _running("statistics")
     drop = _running("drop")
     listen = _running("listen")

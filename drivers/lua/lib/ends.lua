@@ -1,5 +1,11 @@
 -- What there is at the end of a verb for those who wait.
 
+-- Read only where it matters: most verbs need not know.
+local function pauses()
+  local ends = call('HGET', M, 'paused')
+  return ends and ends + 0 > now
+end
+
 -- Whether somebody who waits for room has it now. A process says in a field of its own for how many tasks the first of
 -- its callers needs it: '0 size until', as one of no callers.
 local function has_room()

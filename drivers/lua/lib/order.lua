@@ -70,6 +70,7 @@ end
 
 -- The id of the first task; false: there is none; nil: not found yet, there were too many stale ones.
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   if loose == 0 then return call(POP, M .. ':ready') end
 --#slow
   local back = call('ZRANGE', M .. ':back', 0, 0)[1]
@@ -91,6 +92,7 @@ end
 
 -- The ids of the first tasks, up to so many; and whether not all were found, since there were too many stale ones.
 local function pop_some(limit)
+  if META.paused and META.paused + 0 > now then return {} end
   if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
 --#slow
   local ids = {}
@@ -160,6 +162,7 @@ local function pull(task)
 end
 
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   local at = call('ZPOPMIN', M .. ':offers')[1]
   return at and string.format('%d', id_at(at)) or false
 end
@@ -180,6 +183,7 @@ local function append_all(scored)
 end
 
 local function pop_some(limit)
+  if META.paused and META.paused + 0 > now then return {} end
   local scored, ids = call('ZPOPMIN', M .. ':ready', limit), {}
   for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
   return ids
@@ -190,6 +194,7 @@ local function pull(task)
 end
 
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   local at = call('ZPOPMIN', M .. ':ready')[1]
   return at and string.format('%d', id_at(at)) or false
 end
