@@ -342,6 +342,7 @@ class Engine:
             return None
         if isinstance(found, Entry):
             kept = found.copy()
+            kept.hold = kept.index = None  # Verbs are for the one that is in the tube.
         else:
             kept = Entry()
             kept.id, kept.data, kept.state = found, data, _DONE
