@@ -162,7 +162,7 @@ class Batches(Bench):
         expected += [("release", order[0], "r"), ("delete", order[1], "-"), ("delete", order[2], "-")]
         assert self.heard(heard, expected)
 
-    # -- keys and attempts -------------------------------------------------------------------------------------------------
+    # -- keys and attempts --------------------------------------------------------------------------------------------
 
     def test_keys_of_a_batch_are_as_those_of_single_puts(self) -> None:
         before = self.put("before", key="a")
