@@ -189,9 +189,11 @@ class Port(Generic[F]):
     def put_all(self, now: int, batch: Batch) -> list[F]:
         """Put a batch for which there is room. Under the lock."""
         engine = self._engine
+        engine.check_ranks(now, batch)
         if batch.keyed:
             engine.count_new(now, batch)
-        engine.check_ranks(now, batch)
+            # Each as it was put, although a later one may replace it.
+            return [self.show(engine.put(now, data, options)) for data, options in batch]
         kind, tube = self.kind, self.tube
         entries = [entry for options, data in batch.runs for entry in put_many(engine, now, data, options)]
         # One of them may be the first task of all that has a time to live.
