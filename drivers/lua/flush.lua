@@ -14,5 +14,7 @@ if waiting then
 --#fast
 end
 --#if CAPACITY
-if has_room() then call('ZADD', M .. ':room', 0, 1) end
+if META.filling and META.filling + 0 > now and call('HLEN', M .. ':tasks') < META.capacity + 0 then
+  call('ZADD', M .. ':room', 0, 1)
+end
 --#end

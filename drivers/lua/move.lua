@@ -3,8 +3,8 @@
 -- A script says `--#move why`, or `--#move why state` where it knows the state, and gets this text, with WAS_… and TO_…
 -- as knobs; a state that the table does not have fails. `due`, a local too, is when a delay or a take is over; of a new
 -- task, when it is due by itself. A move first removes, then adds: so it is done whole on a server without memory.
---#if LANE
-enter_lane(task)
+--#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
+--#include lane_before
 --#end
 -- Leave.
 --#if WAS_TAKEN
@@ -67,7 +67,7 @@ if task.ttr then
 --#else
 if task.ttl or task.ttr or WAS == '~' then
 --#end
-  call('ZREM', M .. ':due', id_key(task.id))
+  call('ZREM', M .. ':due', pack('>I6', task.id))
 end
 task.due = nil
 --#else
@@ -87,7 +87,7 @@ if due and due ~= dead_of(task) then
 --#else
 if due then
 --#end
-  call('ZADD', M .. ':due', due, id_key(task.id))
+  call('ZADD', M .. ':due', due, pack('>I6', task.id))
   if not soonest or due < soonest then
     soonest = due
     call('HSET', M, 'soonest', due)
@@ -95,16 +95,14 @@ if due then
 --#if WAS_NEW
 --#else
 elseif not due and (task.ttl or task.ttr or WAS == '~') then
-  call('ZREM', M .. ':due', id_key(task.id))
+  call('ZREM', M .. ':due', pack('>I6', task.id))
 --#end
 end
 task.due = due
 --#end
 --#end
--- Offer a neighbour.
---#if LANE
-offer()
-leave_lane()
+--#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
+--#include lane_after
 --#end
 -- Tell, and count.
 if listening then

@@ -77,11 +77,11 @@ class ThreadLine:
                 self._orphan(call)
                 raise
 
-    def exchange(self, key: str, head: bytes, tail: bytes, again: Callable[[int], Call]) -> Any:
+    def exchange(self, key: str, head: bytes, tail: bytes, again: Callable[..., Call], *about: Any) -> Any:
         """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
 
-        `again`: the same as a call by that number, if it must be sent once more. Until there is a reply nobody else
-        uses the line: the slot with its answer is not written over.
+        `again`: makes a call by that number, of what it is `about`, if it must be sent once more. Until there is a
+        reply nobody else uses the line: the slot with its answer is not written over.
         """
         with self._lock:
             number = next(numbers)
@@ -89,10 +89,10 @@ class ThreadLine:
                 return (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail))
             except ConnectionLost:
                 self._forget_wires()
-                call = again(number)
+                call = again(number, *about)
             except BaseException:
                 self._forget_wires()
-                self._orphan(again(number))
+                self._orphan(again(number, *about))
                 raise
             reply = self._until_answered(call.pack(), key, call)
             if reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":

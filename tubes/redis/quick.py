@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from tubes.redis.session import ThreadMember
 
 _TAKEN: Final = State.TAKEN
+# Asking for it is a system call, and is done at every verb.
+_process = os.getpid()
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class ThreadPort(AnyPort[F]):
@@ -37,7 +47,7 @@ class ThreadPort(AnyPort[F]):
     def __init__(self, member: ThreadMember, home: Home) -> None:
         super().__init__(member, home)
         self._line: Final[ThreadLine] = member.line
-        self._pid: Final = os.getpid()
+        self._pid: Final = _process
         # In a cluster a call names all its keys; a clock in a test's hands tells it the time.
         self._packs: Final = not member.store.manual and not member.store.server.moving
         # The session for which requests are packed ahead.
@@ -45,7 +55,6 @@ class ThreadPort(AnyPort[F]):
         self._heads: dict[str, bytes] = {}
         self._plain: Final = record.write(home.driver, home.options, {})
         self._room: Final = home.options.get("capacity") or ""
-        # How many words of its own a put has: those that are empty for every task of this driver are left out.
         self._of_put: Final = _words_of_put(home.driver)
         self._plain_end: Final = self._end_of_put(self._plain)
 
@@ -56,7 +65,7 @@ class ThreadPort(AnyPort[F]):
             return False
         if self.session is not self._packed_for:
             self._pack_ahead(self.session)
-        return self._packs and os.getpid() == self._pid
+        return self._packs and self._pid == _process
 
     def _pack_ahead(self, session: Session) -> None:
         number, token, caller = session
@@ -70,21 +79,11 @@ class ThreadPort(AnyPort[F]):
     def _end_of_put(self, new: record.Written) -> bytes:
         return _words(*(new.due, new.pri, new.lane, self._room)[: self._of_put - 2])
 
-    def _exchange(
-        self,
-        verb: str,
-        tail: bytes,
-        words: Callable[[], tuple[Any, ...]],
-        orphaned: Callable[[Any], None] | None = None,
-    ) -> Any:
-        """The reply to a verb; `tail`: what its request says after the number, `words`: the verb's, to say again."""
-
-        def again(number: int) -> Call:
-            sent = self._line.slot, number
-            known = script(verb, self.home.driver)
-            return Call(known, self.home.key, words(), self._packed_for, orphaned=orphaned, sent=sent)
-
-        return self._line.exchange(self.home.key, self._heads[verb], tail, again)
+    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Any], None] | None) -> Call:
+        """The call by that number, to send it again."""
+        words = self.put_words(*words, waits=False) if verb == "put" else words
+        known, sent = script(verb, self.home.driver), (self._line.slot, number)
+        return Call(known, self.home.key, words, self._packed_for, orphaned=orphaned, sent=sent)
 
     def put(self, data: Any, options: dict[str, Any]) -> Any:
         """Add a task; None if there is no room."""
@@ -98,7 +97,7 @@ class ThreadPort(AnyPort[F]):
         raw = encode(self.codec, data)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
-        reply = self._exchange("put", tail, lambda: self.put_words(new, raw, waits=False))
+        reply = self._line.exchange(self.home.key, self._heads["put"], tail, self._again, "put", (new, raw), None)
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
         if reply is None:
@@ -109,7 +108,8 @@ class ThreadPort(AnyPort[F]):
         """The first task that may be taken; None if there is none."""
         if not self._is_plain():
             return super().take()
-        reply = self._exchange("take", b"\r\n$0\r\n\r\n", tuple, self.untake)
+        head, tail = self._heads["take"], b"\r\n$0\r\n\r\n"
+        reply = self._line.exchange(self.home.key, head, tail, self._again, "take", (), self.untake)
         if reply.__class__ is int:
             return None
         if reply.__class__ is not bytes:
@@ -127,7 +127,7 @@ class ThreadPort(AnyPort[F]):
             return super().ack(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
-        reply = self._exchange("ack", tail, lambda: (id, turn, "1"))
+        reply = self._line.exchange(self.home.key, self._heads["ack"], tail, self._again, "ack", (id, turn, "1"), None)
         if reply.__class__ is int:
             known: Any = task._record
             done = record.shown(self.kind, self.tube, known, State.DONE, reply, NEVER)
@@ -144,18 +144,22 @@ class ThreadPort(AnyPort[F]):
             return super().next(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
-        reply = self._exchange("next", tail, lambda: (id, turn), self.unnext)
+        head = self._heads["next"]
+        reply = self._line.exchange(self.home.key, head, tail, self._again, "next", (id, turn), self.unnext)
         if reply.__class__ is not bytes:
             return super().next(task)
         return self.show_next(task, reply)
 
 
 def _words_of_put(driver: Driver) -> int:
+    """How many words of its own a put has: those at the end that no task of this driver has are left out."""
     if "capacity" in driver.options:
         return 6
     if driver.lane is not None:
         return 5
-    return 4 if "pri" in driver.options else 3 if not driver.options.isdisjoint({"ttl", "delay"}) else 2
+    if "pri" in driver.options:
+        return 4
+    return 2 if driver.options.isdisjoint({"ttl", "delay"}) else 3
 
 
 def _named(task: Any) -> tuple[bytes, bytes]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _STATES: Final = {state.value.encode(): state for state in State}
 #: What a script says of a task before the task itself: id, state, attempts, when it is due.
 _SHOWN: Final = Struct(">QcIq")
+#: How a stored task begins: its flags, a byte, and the moment of its put, 7 bytes.
+_BEGIN: Final = Struct(">Q").unpack_from
+_MOMENT: Final = (1 << 56) - 1
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE = 4, 8, 16, 32, 64
 
 
@@ -80,11 +83,12 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
 def read(id: int, raw: bytes) -> tuple[Stored, int]:
     """A stored task, and where its data begins."""
     stored = Stored()
+    (begin,) = _BEGIN(raw)
     stored.id = id
-    stored.created = int.from_bytes(raw[1:8], "big")
+    stored.created = begin & _MOMENT
     stored.pri = 0
     stored.ttl = stored.ttr = stored.utube = None
-    flags, at = raw[0], 8
+    flags, at = begin >> 56, 8
     if flags > 3:
         if flags & _ATTEMPTS:
             at += 3

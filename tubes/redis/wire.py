@@ -63,11 +63,15 @@ class Wire:
         self._plain: Final = hiredis is not None and not isinstance(self._sock, ssl.SSLSocket)
         self.wait(patience or ANSWER_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
+        self._buffer: Final = bytearray(_CHUNK)
 
     def call(self, packed: bytes) -> Any:
         """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`."""
-        self.send(packed)
-        return self.receive()
+        try:
+            self._sock.sendall(packed)
+            return self._read()
+        except (redis.RedisError, OSError) as error:
+            raise self._lost(error) from error
 
     def send(self, packed: bytes) -> None:
         """Send requests."""
@@ -91,10 +95,10 @@ class Wire:
             except redis.ResponseError as error:
                 return ErrorReply(_code_of(error) + str(error))
         while (reply := reader.gets()) is False:
-            chunk = self._sock.recv(_CHUNK)
-            if not chunk:
+            size = self._sock.recv_into(self._buffer)
+            if not size:
                 raise ConnectionResetError("the server closed the connection")
-            reader.feed(chunk)
+            reader.feed(self._buffer, 0, size)
         return reply
 
     def wait(self, seconds: float) -> None:

@@ -1,18 +1,18 @@
 -- What a session has.
 
--- The task that ARGV[6] names, with id, state, attempts and owner, if the session of ARGV[1] has it, by the take of
--- ARGV[7] if one is named; else nil.
-local function holding()
+-- By how many attempts the session of ARGV[1] has the task that ARGV[6] names, by the take of ARGV[7] if one is named;
+-- nil: it does not.
+local function attempts_held()
   local attempts = (call('ZSCORE', M .. ':taken', ARGV[6]) or 0) - ARGV[1] * TURNS
   if attempts < 0 or attempts >= TURNS or (ARGV[7] ~= '' and attempts ~= ARGV[7] + 0) then return nil end
-  return { id = ARGV[6], state = 't', attempts = attempts, owner = ARGV[1] }
+  return attempts
 end
 
--- The same with all that is stored of it.
+-- The task itself, if the session has it.
 local function held()
-  local mine = holding()
-  if not mine then return nil end
-  local task = read(mine.id, call('HGET', M .. ':tasks', mine.id))
-  task.state, task.attempts, task.owner = 't', mine.attempts, mine.owner
+  local attempts = attempts_held()
+  if not attempts then return nil end
+  local task = read(ARGV[6], call('HGET', M .. ':tasks', ARGV[6]))
+  task.state, task.attempts, task.owner = 't', attempts, ARGV[1]
   return task
 end

@@ -26,8 +26,8 @@ local function place(task)
 --#end
 end
 
-local function id_at(place)
-  local id = unpack_struct('>I6', place, #place - 5)
+local function id_at(at)
+  local id = unpack_struct('>I6', at, #at - 5)
   return NEWEST_FIRST and 281474976710655 - id or id
 end
 
@@ -106,23 +106,6 @@ end
 -- record per lane that is taken or has a task on offer: its number in 5 bytes, then the place of the one on offer.
 local lane, lane_record, lane_key, lane_taken, lane_head
 
-local function enter_lane(task)
-  lane = task.lane or 'nil'
-  lane_record = call('HGET', M .. ':lanes', lane)
-  lane_key = lane_record and sub(lane_record, 1, 5)
-  lane_taken = lane_record and #lane_record == 5
-  lane_head = lane_record and not lane_taken and sub(lane_record, 6)
-end
-
-local function leave_lane()
-  if lane_taken or lane_head then
-    local record = lane_taken and lane_key or lane_key .. lane_head
-    if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
-  elseif lane_record then
-    call('HDEL', M .. ':lanes', lane)
-  end
-end
-
 -- The place of the best task behind others.
 local function behind()
   local best = call('ZRANGEBYLEX', M .. ':behind', '[' .. lane_key, '+', 'LIMIT', 0, 1)[1]
@@ -155,16 +138,6 @@ local function pull(task)
     call('ZREM', M .. ':offers', at)
   else
     call('ZREM', M .. ':behind', lane_key .. at)
-  end
-end
-
--- Put the best task that stands behind a free lane on offer.
-local function offer()
-  if lane_taken or lane_head or not lane_key then return end
-  lane_head = behind()
-  if lane_head then
-    call('ZREM', M .. ':behind', lane_key .. lane_head)
-    call('ZADD', M .. ':offers', 0, lane_head)
   end
 end
 

@@ -9,10 +9,6 @@ local unpack_struct = struct.unpack
 local byte = string.byte
 local sub = string.sub
 
-local function id_key(id)
-  return pack('>I6', id)
-end
-
 -- The score of a taken task is the number of the session times TURNS, plus its attempts.
 
 -- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data begins).
@@ -95,7 +91,7 @@ local function find(id)
     task.owner = (score - task.attempts) / TURNS
   end
 --#if TIMED
-  task.due = tonumber(call('ZSCORE', M .. ':due', id_key(id)) or nil)
+  task.due = tonumber(call('ZSCORE', M .. ':due', pack('>I6', id)) or nil)
 --#end
   return task
 end
@@ -107,9 +103,12 @@ end
 
 -- What a caller is told of a task: id, state, attempts, when it is due (-1: never), and the task as it is stored, or its
 -- header alone; `bare`: the caller has the data. A string is cheaper than a table, for the server and for the caller.
+local function facts(task)
+  return pack('>I8c1I4i8', task.id, task.state, task.attempts, task.due or -1)
+end
+
 local function shown(task, bare)
-  local header = pack('>I8c1I4i8', task.id, task.state, task.attempts, task.due or -1)
-  return header .. (bare and sub(task.value, 1, task.body - 1) or task.value)
+  return facts(task) .. (bare and sub(task.value, 1, task.body - 1) or task.value)
 end
 
 local function tell(task, event)

@@ -5,11 +5,12 @@
 --#if PLAIN
 if ARGV[8] ~= '' and not listening then
   if replayed then return tonumber(replayed) end
-  local task = holding()
-  if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
+  local attempts = attempts_held()
+  if not attempts then return redis.error_reply('NOTTAKEN this session does not have it') end
+  local task = { id = ARGV[6], state = 't' }
 --#move ack t
---#done task.attempts
-  return task.attempts
+--#done attempts
+  return attempts
 end
 --#end
 do

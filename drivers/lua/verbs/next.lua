@@ -4,19 +4,28 @@
 --#include begin
 if replayed then
 --#slow
-  local done, id, attempts = string.match(replayed, '^(%d) (%d*) (%d*)$')
-  local task = id ~= '' and find(id)
-  local same = task and task.state == 't' and task.attempts == tonumber(attempts)
+  local done = sub(replayed, 1, 1)
+  if #replayed == 1 then return done end
+  local id, _, attempts = unpack_struct('>I8c1I4', replayed, 2)
+  local task = find(id)
+  local same = task and task.state == 't' and task.attempts == attempts
   if same and task.owner == tonumber(ARGV[1]) then return done .. shown(task) end
   return done
 --#fast
 end
 local done = '0'
 do
+  local task, due
 --#if PLAIN
-  local task, due = (listening and held or holding)()
+  if listening then
+--#slow
+    task = held()
+--#fast
+  elseif attempts_held() then
+    task = { id = ARGV[6], state = 't' }
+  end
 --#else
-  local task, due = held()
+  task = held()
 --#end
   if task then
     done = '1'
@@ -26,12 +35,13 @@ end
 -- nil, too many stale ids, is no answer: the caller takes once more for itself.
 local id = pop()
 if not id then
---#done done .. '  '
+--#done done
   return done
 end
 local task = read(id, call('HGET', M .. ':tasks', id))
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
---#done done .. ' ' .. id .. ' ' .. task.attempts
-return done .. shown(task)
+local answer = done .. facts(task)
+--#done answer
+return answer .. task.value

@@ -4,9 +4,9 @@
 --#include begin
 if replayed then
 --#slow
-  local id, attempts = string.match(replayed, '^(%d+) (%d+)$')
+  local id, _, attempts = unpack_struct('>I8c1I4', replayed)
   local task = find(id)
-  local same = task and task.state == 't' and task.attempts == tonumber(attempts)
+  local same = task and task.state == 't' and task.attempts == attempts
   if same and task.owner == tonumber(ARGV[1]) then return shown(task) end
 --#fast
 end
@@ -30,5 +30,6 @@ local task = read(id, call('HGET', M .. ':tasks', id))
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
---#done id .. ' ' .. task.attempts
-return shown(task)
+local answer = facts(task)
+--#done answer
+return answer .. task.value

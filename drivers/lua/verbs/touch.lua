@@ -6,7 +6,7 @@ if replayed then return replayed end
 local task = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 local more = tonumber(ARGV[9])
-task.due = tonumber(call('ZSCORE', M .. ':due', id_key(task.id)) or nil)
+task.due = tonumber(call('ZSCORE', M .. ':due', pack('>I6', task.id)) or nil)
 if more > 0 then
   if task.ttl then task.ttl = task.ttl + more end
   if task.ttr then task.ttr = task.ttr + more end

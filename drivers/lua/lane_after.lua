@@ -1,0 +1,22 @@
+-- And after it has moved.
+--#if LANE
+--#if WAS_READY|WAS_TAKEN
+--#if TO_TAKEN
+--#else
+-- Offer a neighbour: the best task that stands behind a free lane.
+if lane_key and not lane_taken and not lane_head then
+  lane_head = behind()
+  if lane_head then
+    call('ZREM', M .. ':behind', lane_key .. lane_head)
+    call('ZADD', M .. ':offers', 0, lane_head)
+  end
+end
+--#end
+--#end
+if lane_taken or lane_head then
+  local record = lane_taken and lane_key or lane_key .. lane_head
+  if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
+elseif lane_record then
+  call('HDEL', M .. ':lanes', lane)
+end
+--#end
