@@ -1,9 +1,31 @@
 -- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call.
 local left = 1000
+--#if LANE
+-- The lane whose rest is over first.
+local rested, over
+local function look_at_rests()
+  rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1))
+end
+local function end_rests(until_then)
+  while META.pacing and rested and left > 0 and over + 0 <= until_then do
+    left = left - 1
+    lane = rested
+    enter_pace(0)
+    rest_anew()
+    leave_pace()
+    look_at_rests()
+  end
+end
+if META.pacing then look_at_rests() end
+--#end
 --#if TIMED
 while left > 0 do
-  local first = call('ZRANGEBYSCORE', M .. ':due', '-inf', now, 'LIMIT', 0, 1)[1]
+  local first, moment = unpack(call('ZRANGEBYSCORE', M .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1))
   if not first then break end
+--#if LANE
+  end_rests(moment + 0)
+  if left <= 0 then break end
+--#end
   left = left - 1
   call('ZREM', M .. ':due', first)
   local task, due = find(unpack_struct('>I6', first))
@@ -15,6 +37,9 @@ while left > 0 do
 --#move ttl
   end
 end
+--#end
+--#if LANE
+end_rests(now)
 --#end
 local over = left > 0 and call('ZRANGEBYSCORE', M .. ':leases', '-inf', now, 'LIMIT', 0, left) or {}
 local ended = {}
@@ -28,6 +53,9 @@ local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
 call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge)
+--#if LANE
+soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
+--#end
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false
 -- A put begins anew: in a script that has written something the server does not ask whether it has memory left.

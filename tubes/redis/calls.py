@@ -23,7 +23,7 @@ Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 SERVING: Final = "w"
 #: The keys of a tube besides its meta hash.
 PARTS: Final = (
-    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes"),
+    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests"),
     *("leases", "waiting", "marker", "room"),
 )
 #: For how many seconds a call is tried again where no server answers.

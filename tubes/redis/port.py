@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from tubes.codecs import encode
 from tubes.drivers.moves import State
-from tubes.drivers.options import flag, micros, whole
+from tubes.drivers.options import SECOND, flag, micros, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import (
     ConnectionLost,
@@ -29,6 +29,7 @@ from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics
 from tubes.task import F, Facts, log_lost
+from tubes.utube import Utube, changes_of, lane_of
 
 if TYPE_CHECKING:
     from tubes.redis.home import Home
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _KICKS: Final = 500
 #: How an answer of `next` begins if the first task was not held.
 _LOST: Final = b"0"[0]
+#: What a script is told where a lane has no limit of its own any more.
+_UNSET: Final = (("interval", -1), ("max_in_flight", 0))
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
@@ -303,6 +306,31 @@ class Port(Generic[F]):
         """Remove all tasks."""
         yield from self.ask("truncate")
 
+    def _block(self, utube: Any, seconds: Any) -> Flow[None]:
+        """No task of a lane starts for so long."""
+        name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
+        yield from self.ask("pace", name, span)
+
+    def _configure(self, utube: Any, interval: Any, max_in_flight: Any) -> Flow[None]:
+        """A lane has limits of its own."""
+        name, changes = lane_of(self.home.driver, utube), changes_of(interval, max_in_flight)
+        limits = [unset if changes.get(limit, "") is None else changes.get(limit, "") for limit, unset in _UNSET]
+        yield from self.ask("pace", name, "", *limits)
+
+    def _utubes(self, limit: int) -> Flow[list[Utube]]:
+        """Look at the lanes: some at a time."""
+        lane_of(self.home.driver, "")
+        most = whole("limit", limit)
+        found: dict[str, Utube] = {}
+        cursor: Any = 0
+        while True:
+            cursor, *seen = yield from self.ask("utubes", cursor)
+            for name, ready, taken, rest, interval, in_flight in zip(*[iter(seen)] * 6, strict=True):
+                name = name.decode()
+                found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
+            if int(cursor) == 0:
+                return [found[name] for name in sorted(found)[:most]]
+
     def _statistics(self) -> Flow[Statistics]:
         """Count."""
         total, taken, buried, counted, waiting = yield from self.ask("statistics")
@@ -378,7 +406,7 @@ class Port(Generic[F]):
 
 
 #: Those that may make something takeable, or make room.
-_SERVING: Final = frozenset({"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate"})
+_SERVING: Final = frozenset({"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate", "block", "configure"})
 
 
 def _running(name: str) -> Any:
@@ -413,6 +441,9 @@ class AnyPort(Port[F]):
     kick = _running("kick")
     release_all = _running("release_all")
     truncate = _running("truncate")
+    block = _running("block")
+    configure = _running("configure")
+    utubes = _running("utubes")
     statistics = _running("statistics")
     drop = _running("drop")
     listen = _running("listen")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LUA: Final = files("tubes.drivers") / "lua"
 #: The parts of the library, in the order in which they build on each other.
-_LIBRARY: Final = ("task", "order", "held", "holds")
+_LIBRARY: Final = ("task", "chance", "order", "paces", "held", "holds")
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there"})
 #: Fields of the meta hash whose names come with the call.

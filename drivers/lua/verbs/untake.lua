@@ -5,7 +5,7 @@
 if replayed then return end
 local task = held()
 if task then
-  task.attempts = task.attempts - 1
+  task.attempts, task.undone = task.attempts - 1, true
   local due
 --#move untake t
 --#done ''
