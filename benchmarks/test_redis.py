@@ -143,6 +143,32 @@ def test_round_trips(stage: Stage, scale: Scale, results: Results) -> None:
     tube.drop(force=True)
 
 
+def test_batches(stage: Stage, scale: Scale, results: Results) -> None:
+    """Tasks per second in batches of 100."""
+    tube = stage.queue.create_tube("batches")
+    batch = [DATA] * 100
+
+    def put(count: int) -> None:
+        for _ in range(count // 100):
+            tube.put_many(batch)
+
+    def take_and_ack(count: int) -> None:
+        for _ in range(count // 100):
+            tasks = tube.take_many(100, timeout=0)
+            assert len(tasks) == 100
+            tube.ack_many(tasks)
+
+    count = 10 * scale.operations
+    put(count)
+    for _ in range(scale.passes):
+        for what, act, goal in (("put_many", put, 1 / 7), ("take_many + ack_many", take_and_ack, 1 / 3)):
+            name = f"{name_of(stage)}: {what} of 100, per task"
+            comparison = Comparison(SECTION, name, "PING", goal=round(goal, 3))
+            results.compare(comparison, "yardstick", seconds(stage.ping, scale.operations))
+            results.compare(comparison, "ours", seconds(act, count))
+    tube.drop(force=True)
+
+
 @pytest.mark.parametrize("driver", MICROSECONDS)
 def test_server_time(stage: Stage, scale: Scale, results: Results, driver: str) -> None:
     tube = stage.queue.create_tube("times", driver)

@@ -7,7 +7,7 @@ calls it runs `expire` first, so that what is due by `now` has happened before t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +22,7 @@ from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import KEEP, NO_LANE, SECOND
 from tubes.drivers.paces import Pace
+from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, Timers
@@ -91,6 +92,9 @@ class Engine:
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
+        self.pause: Final = Pause(self)
+        # The first task that may be taken, out of its index.
+        self._pop: Callable[[], Entry | None]
         self._clear()
 
     def _clear(self) -> None:
@@ -99,13 +103,14 @@ class Engine:
 
     def _clear_indexes(self) -> None:
         newest_first = self._signs[1] < 0
-        self.timers: Timers[Entry | Pace] = Timers()
+        self.timers: Timers[Entry | Pace | Pause] = Timers()
         self._delayed = 0
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
         self._lanes: Lanes | None = None
         if self.driver.lane:
             self._lanes = Lanes(self._offers, self.timers, self._options, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
+        self.pause.renew()
 
     # -- the one place where a state changes -----------------------------------------------------------------------
 
@@ -193,6 +198,8 @@ class Engine:
                 return
             if isinstance(entry, Pace):
                 entry.settle(now)
+            elif isinstance(entry, Pause):
+                entry.end()
             elif entry.state is _DELAYED:
                 self._go(entry, "delay")
             elif entry.state is _TAKEN:
@@ -244,6 +251,36 @@ class Engine:
             return True
         found = self._keys.find(now, options["key"]) if "key" in options else None
         return found is not None and (found.__class__ is Entry or options.get("on_duplicate") != "replace")
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many tasks more have room."""
+        return not self.capacity or len(self.tasks) + count <= self.capacity
+
+    def count_new(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> int:
+        """How many tasks puts of all these would add; raises `DuplicateKey` if one of them would."""
+        added = 0
+        ids: dict[str, int] = {}
+        for number, (_, options) in enumerate(tasks):
+            key = options.get("key")
+            if key is not None:
+                found = ids.get(key, self._keys.find(now, key))
+                how = options.get("on_duplicate", "keep")
+                if found is not None and how == "raise":
+                    id = found.id if isinstance(found, Entry) else found
+                    raise DuplicateKey(key=key, tube=self.name, id=id, item=number)
+                if found is not None and how == "keep":
+                    continue
+                ids[key] = self.next_id + added
+            added += 1
+        return added
+
+    def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
+        """Raise what a `rank` hook raises of one of these tasks, before the first of them is put."""
+        if self._hook is not None:
+            for id, (data, options) in enumerate(tasks, self.next_id):
+                entry = Entry()
+                entry.id, entry.data, entry.created = id, data, now
+                self._rank(entry, options)
 
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order.
@@ -353,7 +390,7 @@ class Engine:
 
     def take(self, now: int, hold: Hold) -> Entry | None:
         """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
-        entry = self._offers.pop()
+        entry = self._pop()
         if entry is not None:
             entry.turn = turn = self.next_turn
             self.next_turn = turn + 1

@@ -85,6 +85,8 @@ def check(engine: Engine) -> None:
         assert entry.hold is None or entry.hold[entry.id] is entry
         assert (entry.index is not None) == (entry.state is _READY)
         assert not engine.timed or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
+    pause = engine.pause
+    assert pause.due == NEVER or engine.timers.soonest <= pause.queued <= pause.due
     keyed = {entry.more.key: entry for entry in engine.tasks.values() if entry.more and entry.more.key is not None}
     assert keyed == engine._keys.living
     _check_offers(engine, by_state[_READY], by_state[_TAKEN])

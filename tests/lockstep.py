@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,6 +191,14 @@ class Lockstep:
         _, tube = self.worker(worker)
         self.both(tube.truncate, self.model.truncate)
 
+    def pause(self, worker: int, seconds: float | None) -> None:
+        _, tube = self.worker(worker)
+        self.both(lambda: tube.pause(seconds), lambda: self.model.pause(at(seconds)))
+
+    def resume(self, worker: int) -> None:
+        _, tube = self.worker(worker)
+        self.both(tube.resume, self.model.resume)
+
     def drop(self, worker: int, force: bool) -> None:
         _, tube = self.worker(worker)
         generation = self.model.generation
@@ -247,6 +256,8 @@ class Lockstep:
         del self.heard[:], self.model.events[:]
         statistics = self.tube.statistics()
         assert (statistics.tasks, statistics.calls, statistics.waiting) == self.model.statistics()
+        until = None if statistics.paused == math.inf else at(statistics.paused)
+        assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
             assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
         self.tube._port.home.engine._check()

@@ -143,6 +143,9 @@ class Model:
         self.takers: list[Waiter] = []
         self.putters: list[Waiter] = []
         self.events: list[tuple[str, Shown]] = []
+        #: Whether nothing is taken, and until when; None: for ever.
+        self.paused = False
+        self.paused_until: int | None = None
 
     # -- what a task is ------------------------------------------------------------------------------------
 
@@ -268,6 +271,7 @@ class Model:
             moments = [self.due(task) for task in self.tasks]
             moments += [waiter.deadline for waiter in (*self.takers, *self.putters)]
             moments += [session.ends_at for session in self.sessions]
+            moments.append(self.paused_until)
             moments += [moment for name in self.paces if (moment := self.next_start(name)) > self.now]
             now = min((moment for moment in moments if moment is not None and moment <= until), default=None)
             if now is None:
@@ -286,6 +290,8 @@ class Model:
         """Let everything happen that is due, in the order of the moments, then of the ids; False if nothing is."""
         self.forget()
         happened = False
+        if self.paused_until is not None and self.paused_until <= self.now:
+            self.paused, self.paused_until = False, None
         while True:
             dues = [(due, task.id, task) for task in self.tasks if (due := self.due(task)) is not None]
             due, _, task = min(dues, default=(self.now + 1, 0, None))
@@ -349,6 +355,8 @@ class Model:
 
     def first(self) -> Task | None:
         """The first task that may be taken."""
+        if self.paused:
+            return None
         free = [task for task in self.tasks if task.state == "r" and self.is_free(self.lane(task))]
         if self.options.get("order") == "round_robin" and free:
             first = min((self.lane(task) for task in free), key=lambda name: self.paces[name or ""].number)
@@ -494,6 +502,16 @@ class Model:
         """Truncate."""
         self.tasks.clear()
         self.paces.clear()
+        self.settle()
+
+    def pause(self, span: int | None) -> None:
+        """Pause."""
+        self.paused, self.paused_until = True, None if span is None else self.now + span
+        self.settle()
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.paused, self.paused_until = False, None
         self.settle()
 
     def drop(self, force: bool) -> None:

@@ -119,6 +119,8 @@ def table() -> list[Row]:
         ("a number too long for JSON", CodecError, lambda s: s.plain.put(10**5000)),
         ("with on a task that is not taken", TaskNotTaken, lambda s: s.plain.peek(3).__enter__()),
         ("a complex timeout", InvalidOption, lambda s: s.plain.take(0j)),
+        ("pause of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.pause(1)),
+        ("resume of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.resume()),
         ("a take from no tubes", InvalidOption, lambda s: s.queue.take_any([], 0)),
         ("a take from something else", InvalidOption, lambda s: s.queue.take_any([s.plain, 7], 0)),
         ("a take from one name", InvalidOption, lambda s: s.queue.take_any("plain", 0)),
@@ -153,6 +155,7 @@ def of_seconds(bad: Any) -> list[Row]:
         (f"tube ttr={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
         (f"take timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take(bad)),
         (f"take_any timeout={shown(bad)}", InvalidOption, lambda s: s.queue.take_any(["plain"], bad)),
+        (f"pause {shown(bad)}", InvalidOption, lambda s: s.plain.pause(bad)),
         (f"touch {shown(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
         (f"release delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
     ]

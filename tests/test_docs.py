@@ -69,6 +69,7 @@ def test_the_table_of_keys_has_all_keys_that_the_scripts_name() -> None:
     named = set(re.findall(r"M \.\. ':(\w+)'", lua))
     assert cells("key") == {f"tubes:{{name}}:{key}" for key in named} | {
         "tubes:names",
+        "tubes:{name}:staged:<batch>",
         "tubes:session:<uuid>",
         "tubes:{name}",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -169,6 +170,23 @@ def test_an_interrupted_verb_on_many_tasks_leaves_each_in_one_state(driver: str,
         assert counts["ready"] + counts["buried"] == counts["total"]
         tube.kick(3)
         assert drained(tube) == ([] if verb == "truncate" and not counts["total"] else list(range(TASKS)))
+
+
+@pytest.mark.parametrize("seconds", [None, 5])
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_an_interrupted_pause_is_one_or_none(verb: str, seconds: float | None) -> None:
+    for moment, _, tube in moments("utube"):
+        if verb == "resume":
+            tube.pause(seconds)
+        over = not interrupted(tube.resume if verb == "resume" else lambda tube=tube: tube.pause(seconds), moment)  # type: ignore[misc]
+        check(tube)
+        if over:
+            return
+        assert tube.statistics().paused in (None, math.inf if seconds is None else seconds)
+        assert (tube.take(0) is None) == (tube.statistics().paused is not None)
+        tube.resume()
+        tube.release_all()
+        assert drained(tube) == list(range(TASKS))
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

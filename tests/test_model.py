@@ -157,6 +157,14 @@ class Machine(RuleBasedStateMachine):
     def identify(self, worker: int, session: int) -> None:
         self.run.identify(worker, session)
 
+    @rule(worker=NUMBERS, seconds=st.sampled_from([None, 0, 0.2, 1]))
+    def pause(self, worker: int, seconds: float | None) -> None:
+        self.run.pause(worker, seconds)
+
+    @rule(worker=NUMBERS)
+    def resume(self, worker: int) -> None:
+        self.run.resume(worker)
+
     @rule(worker=NUMBERS, verb=st.sampled_from(["release_all", "truncate"]))
     def do_to_all(self, worker: int, verb: str) -> None:
         getattr(self.run, verb)(worker)
@@ -205,6 +213,8 @@ WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "advance": (12, lambda run, rng: run.advance(rng.choice(TENTHS))),
     "leave": (1, lambda run, rng: run.leave(rng.randrange(64), rng.random() < 0.5)),
     "identify": (1, lambda run, rng: run.identify(rng.randrange(64), rng.randrange(64))),
+    "pause": (1, lambda run, rng: run.pause(rng.randrange(64), rng.choice([None, 0, 0.2, 0.5, 1]))),
+    "resume": (1, lambda run, rng: run.resume(rng.randrange(64))),
     "release_all": (1, lambda run, rng: run.release_all(rng.randrange(64))),
 }  # fmt: skip
 OF_LANES_TOO: list[Callable[[Lockstep, Random], object]] = [

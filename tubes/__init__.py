@@ -9,6 +9,7 @@
 https://example.com/
 """
 
+from tubes.batches import Item
 from tubes.clock import Clock, SystemClock
 from tubes.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
 from tubes.drivers.backoff import Backoff
@@ -59,6 +60,7 @@ __all__ = [
     "DriverNotFound",
     "DuplicateKey",
     "InvalidOption",
+    "Item",
     "JsonCodec",
     "MsgpackCodec",
     "NothingReady",

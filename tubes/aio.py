@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
+from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -184,6 +185,16 @@ class AsyncTube:
         task: AsyncTask | None = await answer if self._awaited else answer
         return task
 
+    async def put_many(self, items: Iterable[Any], **options: Any) -> list[AsyncTask]:
+        """See `Tube.put_many`."""
+        batch = self._port.gather(items, options)
+        tasks: list[AsyncTask] | None
+        if batch.timeout:
+            tasks = await LoopWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        else:
+            tasks = await _answer(self._port.put_many(batch))
+        return tasks or []
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
@@ -194,6 +205,17 @@ class AsyncTube:
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
+
+    async def take_many(self, limit: int, timeout: float | None = None) -> list[AsyncTask]:
+        """See `Tube.take_many`."""
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        tasks: list[AsyncTask] = await _answer(self._port.take_many(count))
+        if not tasks and patience != 0:
+            first = await LoopWaiter(self._port.clock, patience).wait(self._port)
+            if first is not None:
+                tasks = await _answer(self._port.top_up(first, count))
+        return tasks
 
     @asynccontextmanager
     async def taking(self, timeout: float | None = None) -> AsyncGenerator[AsyncTask]:
@@ -239,6 +261,16 @@ class AsyncTube:
         answer = self._port.ack(task)
         after: AsyncTask = await answer if self._awaited else answer
         return after
+
+    async def ack_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+        """See `Tube.ack_many`."""
+        done: dict[int, bool] = await _answer(self._port.ack_many(tasks))
+        return done
+
+    async def release_many(self, tasks: Iterable[AsyncTask | int], delay: float | None = None) -> dict[int, bool]:
+        """See `Tube.release_many`."""
+        done: dict[int, bool] = await _answer(self._port.release_many(tasks, delay))
+        return done
 
     async def release(self, task: AsyncTask | int, delay: float | None = None) -> AsyncTask:
         """See `Tube.release`."""
@@ -297,6 +329,11 @@ class AsyncTube:
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
+    async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+        """See `Tube.delete_many`."""
+        done: dict[int, bool] = await _answer(self._port.delete_many(tasks))
+        return done
+
     async def release_all(self) -> None:
         """See `Tube.release_all`."""
         await _answer(self._port.release_all())
@@ -304,6 +341,14 @@ class AsyncTube:
     async def truncate(self) -> None:
         """See `Tube.truncate`."""
         await _answer(self._port.truncate())
+
+    async def pause(self, seconds: float | None = None) -> None:
+        """See `Tube.pause`."""
+        await _answer(self._port.pause(seconds))
+
+    async def resume(self) -> None:
+        """See `Tube.resume`."""
+        await _answer(self._port.resume())
 
     async def drop(self, *, force: bool = False) -> None:
         """See `Tube.drop`."""

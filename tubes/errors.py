@@ -19,7 +19,9 @@ class TubesError(Exception):
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
         first = (getdoc(type(self)) or "").partition("\n")[0]
-        super().__init__(first.format_map({name: _Shown(value) for name, value in facts.items()}))
+        message = first.format_map({name: _Shown(value) for name, value in facts.items()})
+        # Of a batch: the number of the item that it is about, from 0.
+        super().__init__(f"item {facts['item']}: {message}" if "item" in facts else message)
 
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), self.facts)

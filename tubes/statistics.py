@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from tubes.drivers.options import SECOND
+from tubes.drivers.timers import NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +18,17 @@ class Statistics:
     `calls`: how often each change has happened since then: `put take ack release touch bury kick delete delay ttl ttr`.
     A task that outlives its ttl counts under `ttl` and `delete`, as in Tarantool's queue.
     `waiting`: how many callers wait on the tube now.
+    `paused`: until when it pauses, in seconds since the epoch (`math.inf`: until `resume`); None: it does not.
     """
 
     tasks: dict[str, int]
     calls: dict[str, int]
     waiting: int = 0
+    paused: float | None = None
+
+
+def until(moment: int | None) -> float | None:
+    """The end of a pause as users see it."""
+    if moment is None:
+        return None
+    return math.inf if moment == NEVER else moment / SECOND

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
 from tubes import urls
+from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
 from tubes.drivers.driver import Driver
@@ -255,6 +256,33 @@ class Tube:
         task: Task | None = self._port.put(data, options)
         return task
 
+    def put_many(self, items: Iterable[Any], **options: Any) -> list[Task]:
+        """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
+
+        `items`: data, or `tubes.Item(data, **options)` where one has options of its own. All are checked and encoded
+        before the first is put: an error says which item it is about.
+        `options`: those of all items, where an `Item` does not say otherwise. `timeout`: seconds to wait until there is
+        room for all of them, where the tube has a `capacity`; without room the answer is [], and nothing was put.
+
+        On Redis a few thousand are one round trip; more are brought there first, and put by one call at the end.
+
+        Raises what `put` raises, and `InvalidOption` for more items than the tube's `capacity`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tasks = tube.put_many(f"to {name}" for name in ("ann", "bob"))
+        ...     [task.data for task in tasks]
+        ['to ann', 'to bob']
+        """
+        batch = self._port.gather(items, options)
+        tasks: list[Task] | None
+        if batch.timeout:
+            tasks = ThreadWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        else:
+            tasks = self._port.put_many(batch)
+        return tasks or []
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, timeout: float | None = None) -> Task | None:
@@ -277,6 +305,31 @@ class Tube:
         if task is None and patience != 0:
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
+
+    def take_many(self, limit: int, timeout: float | None = None) -> list[Task]:
+        """Take as many tasks as there are, up to `limit`, in the order in which `take` would. As `take` for each.
+
+        `limit`: from 1 to 100,000.
+        `timeout`: seconds to wait until there is at least one, as for `take`. Answers [] when the time is over.
+
+        Of one lane it has no more tasks than may be taken at a time. On Redis a thousand are one round trip.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob", "to cid"])
+        ...     tasks = tube.take_many(2, timeout=0)
+        ...     tube.ack_many(tasks)
+        {0: True, 1: True}
+        """
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        tasks: list[Task] = self._port.take_many(count)
+        if not tasks and patience != 0:
+            first = ThreadWaiter(self._port.clock, patience).wait(self._port)
+            if first is not None:
+                tasks = self._port.top_up(first, count)
+        return tasks
 
     @contextmanager
     def taking(self, timeout: float | None = None) -> Generator[Task]:
@@ -337,6 +390,38 @@ class Tube:
         """The work is done: the task is gone. Raises `TaskNotTaken` unless this session has it. O(1)."""
         after: Task = self._port.ack(task)
         return after
+
+    def ack_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+        """The work on these tasks is done: as `ack` for each. Answers by id, in their order, whether it was acked.
+
+        False: this session does not have it, or not by that take. On Redis a few thousand are one round trip. Raises
+        `InvalidOption` for what is no task of this tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.ack_many([tube.take(0), 1])
+        {0: True, 1: False}
+        """
+        done: dict[int, bool] = self._port.ack_many(tasks)
+        return done
+
+    def release_many(self, tasks: Iterable[Task | int], delay: float | None = None) -> dict[int, bool]:
+        """Give these tasks back: as `release` for each. Answers by id, in their order, whether it was released.
+
+        Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
+        tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.release_many(tube.take_many(2))
+        {0: True, 1: True}
+        """
+        done: dict[int, bool] = self._port.release_many(tasks, delay)
+        return done
 
     def release(self, task: Task | int, delay: float | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
@@ -440,6 +525,19 @@ class Tube:
         after: Task = self._port.delete(task)
         return after
 
+    def delete_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+        """Remove these tasks: as `delete` for each. Answers by id, in their order, whether there was one.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.delete_many([1, 7])
+        {1: True, 7: False}
+        """
+        done: dict[int, bool] = self._port.delete_many(tasks)
+        return done
+
     def release_all(self) -> None:
         """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""
         self._port.release_all()
@@ -447,6 +545,32 @@ class Tube:
     def truncate(self) -> None:
         """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
         self._port.truncate()
+
+    def pause(self, seconds: float | None = None) -> None:
+        """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).
+
+        Takes, of whatever session and process, find nothing and wait; `take_any` goes on to its other tubes. All else
+        goes on: puts, the verbs of those who have a task already, and time, so that ttl, ttr and delays run out. Who
+        waits is served at the very end of the pause. Another `pause` sets another end, 0 ends it at once. `truncate`
+        keeps it, `drop` forgets it; it belongs to the tube, and does not end with the session that asked for it.
+        `statistics().paused` tells until when.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("hello")
+        ...     tube.pause(3600)
+        ...     print(tube.take(timeout=0))
+        ...     tube.resume()
+        ...     print(tube.take(timeout=0).data)
+        None
+        hello
+        """
+        self._port.pause(seconds)
+
+    def resume(self) -> None:
+        """End a pause; callers that wait are served. A tube that does not pause stays as it is. O(1)."""
+        self._port.resume()
 
     def drop(self, *, force: bool = False) -> None:
         """Remove the tube and what is in it. O(n).

@@ -10,11 +10,11 @@ end
 --#end
 if waiting then
 --#slow
-  if takeable() or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
+  if (takeable() and not pauses()) or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
 --#fast
 end
---#if CAPACITY
-if META.filling and META.filling + 0 > now and call('HLEN', M .. ':tasks') < META.capacity + 0 then
-  call('ZADD', M .. ':room', 0, 1)
+if META.filling and META.filling + 0 > now then
+--#slow
+  if has_room() then call('ZADD', M .. ':room', 0, 1) end
+--#fast
 end
---#end

@@ -51,8 +51,11 @@ end
 if #ended > 0 then forget(ended) end
 local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
+local pause = tonumber(call('HGET', M, 'paused') or nil)
+if pause and pause <= now then call('HDEL', M, 'paused') end
+if not pause or pause <= now or pause == 1e18 then pause = math.huge end
 call('HDEL', M, 'soonest')
-soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge)
+soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pause)
 --#if LANE
 soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
 --#end

@@ -1,4 +1,4 @@
-"""A worker process: `python -m faults.worker URL MODE`, where MODE is `sync`, `aio` or `puppet`.
+"""A worker process: `python -m faults.worker URL MODE`, where MODE is `sync`, `aio`, `puppet` or `batches`.
 
 It writes a line before and after everything it does, so that a ledger can be kept when it is killed.
 """
@@ -95,8 +95,20 @@ def play(url: str) -> None:
                     say("late", task.id, task.attempts)
 
 
+def put_batches(url: str) -> None:
+    """Put batches that do not go in one call, until the end."""
+    with tubes.connect(url, session_ttl=LEASE) as queue:
+        tube = queue.tube("load")
+        say("ready")
+        while True:
+            say("put", len(tube.put_many(range(Worker.BATCH))))
+
+
 class Worker:
     """A worker in a process of its own, as its parent sees it."""
+
+    #: How many tasks `put_batches` puts at once.
+    BATCH = 12_000
 
     def __init__(self, url: str, mode: str) -> None:
         command = [sys.executable, "-m", "faults.worker", url, mode]
@@ -135,4 +147,4 @@ if __name__ == "__main__":
     if mode == "aio":
         asyncio.run(work_in_loop(url))
     else:
-        {"sync": work, "puppet": play}[mode](url)
+        {"sync": work, "puppet": play, "batches": put_batches}[mode](url)

@@ -150,8 +150,8 @@ class Twins:
         worker, named = self.random.randrange(3), self.which()
         verb = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
-             "release_all", "truncate"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1],
+             "release_all", "truncate", "pause", "resume"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 1, 2],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
@@ -170,6 +170,9 @@ class Twins:
         elif verb == "kick":
             count = self.some(0, 1, 3)
             self.same(lambda side: side.of(worker).kick(count))
+        elif verb == "pause":
+            seconds = self.some(None, 0, 0.5, 1, 2)
+            self.same(lambda side: side.of(worker).pause(seconds))
         elif verb == "advance":
             self.clock.advance(self.some(0.1, 0.5, 1, 2.5))
         elif verb == "leave":

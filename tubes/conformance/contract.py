@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tubes.conformance.any import TakeAny
+from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
@@ -13,6 +14,7 @@ from tubes.conformance.loops import Loops
 from tubes.conformance.options import Options
 from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
+from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.throttle import Blocks, Intervals, Limits, Rounds
@@ -39,7 +41,9 @@ class Contract(
     Waiting,
     Waking,
     TakeAny,
+    Pauses,
     Capacity,
+    Batches,
     Failures,
     UniqueKeys,
     Updates,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.alarms import Alarm
+from tubes.batches import Batch
 from tubes.clock import soon
 from tubes.drivers.engine import Engine
 from tubes.drivers.moves import State
-from tubes.errors import TubesError
+from tubes.errors import DuplicateKey, TubesError
 from tubes.listeners import Listener, tell
 from tubes.task import Facts, snapshot
 from tubes.waiters import PENDING
@@ -87,29 +88,39 @@ class Home:
 
     def _let_in(self, now: int) -> None:
         """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
-        while self._admits_first(now):
+        while self.putters:
             waiter = next(iter(self.putters))
             if not self._is_late(waiter, now):
+                if not self.admits(now, waiter.request):
+                    break
                 id = self.engine.next_id
-                entry = None
                 try:
-                    entry = self.engine.put(now, *waiter.request)
-                    waiter.answer = waiter.owner.show(entry)
+                    waiter.answer = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
-                    self._mend(error, id=id)
+                    self._mend(error, id=id, count=self.engine.next_id - id)
                     raise
                 except BaseException as error:
-                    self._mend(error, id=id)
+                    self._mend(error, id=id, count=self.engine.next_id - id)
                     waiter.answer = error
-                if not waiter.wake() and entry is not None and self.engine.tasks.get(entry.id) is entry:
-                    self.engine.unput(now, entry)
+                if not waiter.wake():
+                    self.undo(waiter.answer, is_put=True)
             self.strike(waiter)
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
 
     def _admits_first(self, now: int) -> bool:
         """Whether the first of those who wait for room has it."""
-        return bool(self.putters) and self.engine.admits(now, next(iter(self.putters)).request[1])
+        return bool(self.putters) and self.admits(now, next(iter(self.putters)).request)
+
+    def admits(self, now: int, request: Any) -> bool:
+        """Whether there is room for what is to be put, or none is needed."""
+        if not isinstance(request, Batch):
+            return self.engine.admits(now, request[1])
+        try:
+            count = self.engine.count_new(now, request) if request.keyed else request.size
+        except DuplicateKey:  # The put says so.
+            return True
+        return self.engine.has_room(count)
 
     def _is_late(self, waiter: Waiter, now: int) -> bool:
         """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
@@ -118,35 +129,36 @@ class Home:
         # Where sleepers go by the store's clock, `_ring` ends the wait, after what is due at the same moment.
         return waiter.deadline is not None and waiter.deadline < now and not self.store.rings_sleepers
 
-    def recover(self, error: BaseException, *, turn: int = 0, id: int = -1) -> None:
+    def recover(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> None:
         """A verb was broken off by an error, perhaps in the middle of a move. Under the lock.
 
         A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine is mended;
-        `turn` and `id` name the take and the put of which the caller will not hear: they are undone.
+        `turn` and `id` name the take and the put of which the caller will not hear, or the first of `count`: they are
+        undone.
         """
-        if self._mend(error, turn=turn, id=id):
+        if self._mend(error, turn=turn, id=id, count=count):
             self.settle(self.store.clock.micros())
 
-    def _mend(self, error: BaseException, *, turn: int = 0, id: int = -1) -> bool:
+    def _mend(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
         engine.mend()
         now = self.store.clock.micros()
-        for entry in [entry for entry in engine.tasks.values() if turn and entry.turn == turn]:
+        for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
             else:  # It was numbered, and had not moved yet.
                 engine.undo_attempt(now, entry)
-        new = engine.tasks.get(id)
-        if new is not None and new.turn == 0 and new.state in (State.READY, State.DELAYED):
-            engine.unput(now, new)
+        for new in [engine.tasks[each] for each in range(id, id + count) if each in engine.tasks]:
+            if new.turn == 0 and new.state in (State.READY, State.DELAYED):
+                engine.unput(now, new)
         # Who was answered, but perhaps not woken.
         for line in (self.takers, self.putters):
             for waiter in [waiter for waiter in line if waiter.answer is not PENDING]:
                 self.strike(waiter)
                 with suppress(RuntimeError):  # It was woken.
-                    if not waiter.wake() and isinstance(waiter.answer, Facts):
+                    if not waiter.wake():
                         self.undo(waiter.answer, is_put=waiter.request is not None)
         return True
 
@@ -210,8 +222,13 @@ class Home:
         line.pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
 
-    def undo(self, task: Facts, *, is_put: bool) -> None:
-        """Undo what a caller did not get: its take, or its put if nobody took it yet. Under the lock."""
+    def undo(self, task: Any, *, is_put: bool) -> None:
+        """Undo what a caller did not get: its takes, or its puts if nobody took them yet. Under the lock."""
+        if task.__class__ is list:
+            for each in reversed(task):  # As if time ran backwards: each has its place again.
+                self.undo(each, is_put=is_put)
+        if not isinstance(task, Facts):  # It got an error, or nothing.
+            return
         entry = self.engine.tasks.get(task.id)
         if entry is not None and entry.turn == task._turn and task.created_now:
             if not is_put:

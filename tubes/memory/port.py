@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from tubes.batches import Batch, gather, named, settled
 from tubes.codecs import encode
 from tubes.drivers import options as known
 from tubes.drivers.engine import Engine
@@ -14,7 +15,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.listeners import Listener, checked
-from tubes.statistics import Statistics
+from tubes.statistics import Statistics, until
 from tubes.task import SETTLED, F, Facts, log_lost, snapshot
 from tubes.utube import Utube, changes_of, lane_of
 from tubes.waiters import PENDING
@@ -161,8 +162,8 @@ class Port(Generic[F]):
             if home.events:
                 home.tell()
 
-    def _retract(self, task: F | None, *, is_put: bool) -> None:
-        """Undo a put or a take whose caller gets an error for an answer."""
+    def _retract(self, task: F | list[F] | None, *, is_put: bool) -> None:
+        """Undo puts or takes whose caller gets an error for an answer."""
         home = self.home
         if task is not None:
             with self._store.lock:
@@ -177,6 +178,135 @@ class Port(Generic[F]):
         except TaskNotTaken as lost:
             log_lost(lost)
         return self.take()
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def gather(self, items: Any, options: dict[str, Any]) -> Batch:
+        """What is to be put, checked and encoded."""
+        return gather(self.home.driver, self.codec, self._engine.capacity, items, options)
+
+    def put_all(self, now: int, batch: Batch) -> list[F]:
+        """Put a batch for which there is room. Under the lock."""
+        engine = self._engine
+        if batch.keyed:
+            engine.count_new(now, batch)
+        engine.check_ranks(now, batch)
+        put, kind, tube = engine.put, self.kind, self.tube
+        # The first may be the first task of all that has a time to live.
+        entries = [put(now, data, options) for options, many in batch.runs for data in many]
+        return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
+
+    def put_waiting(self, now: int, request: Any) -> F | list[F]:
+        """Put what a caller waits with, who has room now. Under the lock."""
+        if request.__class__ is Batch:
+            return self.put_all(now, request)
+        return self.show(self._engine.put(now, *request))
+
+    def put_many(self, batch: Batch) -> list[F] | None:
+        """Add tasks, all or none; None if there is no room."""
+        home = self.home
+        engine = self._engine
+        tasks: list[F] | None = None
+        id, over = -1, 0
+        try:
+            with self._store.lock:
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = self._micros()
+                    if engine.timers.soonest <= now:
+                        home.settle(now)
+                    if home.admits(now, batch):
+                        id = engine.next_id
+                        tasks = self.put_all(now, batch)
+                        over = engine.next_id
+                        if home.watched:
+                            home.settle(now)
+                except BaseException as error:
+                    home.recover(error, id=id, count=(over or engine.next_id) - id)
+                    raise
+            if home.events:
+                home.tell()
+            return tasks
+        except BaseException:
+            self._retract(tasks, is_put=True)
+            raise
+
+    def take_many(self, limit: int) -> list[F]:
+        """The first tasks that may be taken, up to so many."""
+        home = self.home
+        engine = self._engine
+        tasks: list[F] = []
+        turn = over = 0
+        try:
+            with self._store.lock:
+                try:
+                    if self.gone is not None:
+                        raise self.gone()
+                    now = self._micros()
+                    if engine.timers.soonest <= now:
+                        home.settle(now)
+                    turn = engine.next_turn
+                    take, hold, kind, tube, timed = engine.take, self.hold, self.kind, self.tube, engine.dated
+                    while len(tasks) < limit:
+                        entry = take(now, hold)
+                        if entry is None:
+                            break
+                        tasks.append(snapshot(kind, tube, entry, timed))
+                    over = engine.next_turn
+                    if home.watched:
+                        home.settle(now)
+                except BaseException as error:
+                    home.recover(error, turn=turn, count=(over or engine.next_turn) - turn)
+                    raise
+            if home.events:
+                home.tell()
+            return tasks
+        except BaseException:
+            self._retract(tasks, is_put=False)
+            raise
+
+    def top_up(self, first: F, limit: int) -> list[F]:
+        """What was waited for, and what else there is, up to so many."""
+        try:
+            return [first, *self.take_many(limit - 1)]
+        except BaseException:
+            self._retract(first, is_put=False)
+            raise
+
+    def ack_many(self, tasks: Any) -> dict[int, bool]:
+        """Held tasks are done."""
+        return self._do_many(tasks, self._engine.ack)
+
+    def release_many(self, tasks: Any, delay: float | None) -> dict[int, bool]:
+        """Give held tasks back."""
+        span = None if delay is None else micros("delay", delay)
+        if delay is not None and "delay" not in self.home.driver.options:
+            raise self.home.driver.lacks("delay")
+        return self._do_many(tasks, lambda now, entry: self._engine.release(now, entry, span))
+
+    def delete_many(self, tasks: Any) -> dict[int, bool]:
+        """Remove tasks."""
+        return self._do_many(tasks, self._engine.delete, anybody=True)
+
+    def _do_many(self, tasks: Any, verb: Callable[[int, Entry], None], *, anybody: bool = False) -> dict[int, bool]:
+        """Do something with each of these tasks, if this session has it, or `anybody` may; whether it was done."""
+        those = named(tasks, self._refer)
+        done = dict.fromkeys(those, False)
+
+        def act(engine: Engine, now: int) -> None:
+            found: Mapping[int, Entry] = engine.tasks if anybody else self.hold
+            for id, ((meant, turn), _) in those.items():
+                entry = found.get(meant)
+                if entry is not None and (anybody or not turn or entry.turn == turn):
+                    verb(now, entry)
+                    done[id] = True
+
+        try:
+            self._do(act)
+        finally:
+            settled(those, done)
+        return done
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 
@@ -347,6 +477,15 @@ class Port(Generic[F]):
         """Remove all tasks."""
         self._do(lambda engine, now: engine.truncate())
 
+    def pause(self, seconds: float | None) -> None:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+        self._do(lambda engine, now: engine.pause.begin(now, span))
+
+    def resume(self) -> None:
+        """Let tasks be taken again."""
+        self._do(lambda engine, now: engine.pause.end())
+
     def block(self, utube: Any, seconds: Any) -> None:
         """No task of a lane starts for so long."""
         name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
@@ -368,7 +507,7 @@ class Port(Generic[F]):
 
         def act(engine: Engine, now: int) -> Statistics:
             waiting = len(self.home.takers) + len(self.home.putters)
-            return Statistics(engine.counts(), engine.calls(), waiting)
+            return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
 
         counted: Statistics = self._do(act)
         return counted
@@ -427,7 +566,7 @@ class Port(Generic[F]):
             try:
                 home.strike(waiter)
                 answer = waiter.answer
-                if undo and isinstance(answer, Facts):
+                if undo:
                     home.undo(answer, is_put=waiter.request is not None)
                 if home.watched:
                     home.settle(self._micros())

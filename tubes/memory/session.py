@@ -213,6 +213,8 @@ class Member:
                 for home, port in self._ports.items():
                     port.gone = _closed
                     home.dismiss(set(port.waiters), _closed)
+                    if home.putters:  # Who stood behind one of them may need less room.
+                        home.settle(self.store.clock.micros())
                     home.listen(port, None)
                     home.ports.discard(port)
                 homes = self.session.leave(self.store.clock.micros(), lost=lost)

@@ -69,7 +69,7 @@ class Call:
         #: What to do with a reply for which nobody waits any more.
         self.orphaned: Final = orphaned
         #: What else it uses besides `key`; with a session whatever a tube has.
-        self.parts: Final = parts if session is None else PARTS
+        self.parts: Final = parts if session is None else PARTS + parts
         # Where its answer is kept, if not in the slot of whoever sends it.
         self._own_slot: Final = slot
         #: Whether it may have been done already. `sent`: it was sent before, from that slot and by that number.

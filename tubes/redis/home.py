@@ -37,6 +37,11 @@ _REST: Final = 0.2
 _LINGER: Final = SECOND
 
 
+def _ids_of(answer: Any) -> list[int]:
+    """The ids of what was put, the last one first: so it is undone."""
+    return [task.id for task in reversed(answer)] if answer.__class__ is list else [answer.id]
+
+
 class Home:
     """One tube of a server, as one process sees it.
 
@@ -101,14 +106,18 @@ class Home:
         with self.lock:
             self._strike(waiter)
             answer = waiter.answer
-        if not hasattr(answer, "_turn"):
+        if answer is PENDING and waiter.request is not None and self.putters:
+            self.nudge()  # Who stands behind it may need less room.
+        if not hasattr(answer, "_turn") and answer.__class__ is not list:
             return answer if isinstance(answer, Exception) else None
         if undo:
-            port, id, attempts = waiter.owner, answer.id, answer._turn
+            port = waiter.owner
             if waiter.request is None:
+                id, attempts = answer.id, answer._turn
                 self.store.later(lambda: port._untake(id, attempts))
             else:
-                self.store.later(lambda: port.undo("unput", id, ""))
+                ids = _ids_of(answer)
+                self.store.later(lambda: port.undo("unput", *ids))
         return answer
 
     def _strike(self, waiter: Waiter) -> None:
@@ -122,6 +131,9 @@ class Home:
                 self._strike(waiter)
                 waiter.answer = error()
                 waiter.wake()
+            left = bool(self.putters)
+        if left:  # Who stood behind one of them may need less room.
+            self.nudge()
 
     def waiters_of(self, port: Port[Any]) -> list[Waiter]:
         """Those who wait through a port."""
@@ -139,7 +151,7 @@ class Home:
         now = self.store.clock.micros()
         others = 0
         for process, about in zip(processes[::2], processes[1::2], strict=True):
-            callers, until = about.split()
+            callers, *_, until = about.split()
             if process != self.store.process.encode() and self.store.local_micros(int(until)) > now:
                 others += int(callers)
         return others + self.count_local()
@@ -219,10 +231,10 @@ class Home:
         waiter = self._first(self.putters)
         if waiter is None:
             return False
-        port: Port[Any] = waiter.owner
+        port: Any = waiter.owner
         answer: Any
         try:
-            answer = yield from port.put_encoded(*waiter.request, waits=True)
+            answer = yield from port.put_waiting(waiter.request)
         except ConnectionLost:
             raise
         except Exception as error:
@@ -230,7 +242,7 @@ class Home:
         if answer is None:
             return False
         if not self._give(waiter, answer) and not isinstance(answer, Exception):
-            yield from port.undo("unput", answer.id, "", slot=SERVING)
+            yield from port.undo("unput", *_ids_of(answer), slot=SERVING)
         return True
 
     def _serve_all(self) -> Flow[int]:
@@ -334,7 +346,8 @@ class Home:
     def _forget_waiting(self) -> None:
         line = self._line
         if line is not None and not self._closing() and not self.takers and not self.putters:
-            line.request(self.key, "HDEL", f"{self.key}:waiting", self.store.process)
+            process = self.store.process
+            line.request(self.key, "HDEL", f"{self.key}:waiting", process, f"{process}:room")
 
     def waits_for_nobody(self) -> bool:
         """Whether the server may think that somebody waits here, and nobody does."""
@@ -370,6 +383,9 @@ class Home:
                     waiter.wake()
                 elif waiter.deadline is not None:
                     self._alarm.set(waiter.deadline)
+            putters = bool(self.putters)
+        if putters:  # Who stood behind one whose time is over may need less room.
+            self.store.run_now(self._tick())
 
     def _tick(self) -> Flow[None]:
         """What is due happens, and serves those who wait."""

@@ -27,7 +27,7 @@ from tubes.redis import record
 from tubes.redis.calls import SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
-from tubes.statistics import Statistics
+from tubes.statistics import Statistics, until
 from tubes.task import F, Facts, log_lost
 from tubes.utube import Utube, changes_of, lane_of
 
@@ -42,7 +42,14 @@ _KICKS: Final = 500
 _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0))
+#: The end of a pause that has none.
+_FOR_EVER: Final = 1e18
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
+
+
+#: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
+_OF_TAKERS: Final = frozenset({"ack", "ack_many", "release", "release_many", "touch", "hold", "untake", "leave"})
+_OF_ANYBODY: Final = frozenset({"put", "put_many", "take", "take_many", "kick", "bury", "delete", "delete_many"})
 
 
 class Port(Generic[F]):
@@ -75,10 +82,11 @@ class Port(Generic[F]):
         *args: Any,
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
+        parts: tuple[str, ...] = (),
     ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
-        `slot`: as for `Call`.
+        `slot`, `parts`: as for `Call`.
         """
         known = script(verb, self.home.driver)
         while True:
@@ -88,20 +96,20 @@ class Port(Generic[F]):
             if session is None:
                 yield from self.member.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot)
+            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot, parts=parts)
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
             code = reply.code
-            if code == "NOTTAKEN" or code == "NOTFOUND":
+            if code in ("NOTTAKEN", "NOTFOUND", "STAGEGONE"):
                 return reply
             if code == "AGAIN":
                 continue
             if code == "SESSIONGONE":
                 self.lose(session)
-                if verb in ("ack", "release", "touch", "hold", "untake", "leave"):
+                if verb in _OF_TAKERS:
                     return reply
-                if call.resent and verb in ("put", "take", "kick", "bury", "delete"):
+                if call.resent and verb in _OF_ANYBODY:
                     raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
             if code == "TUBEGONE":
@@ -331,9 +339,23 @@ class Port(Generic[F]):
             if int(cursor) == 0:
                 return [found[name] for name in sorted(found)[:most]]
 
+    def _pause(self, seconds: float | None) -> Flow[None]:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+        if span == 0:
+            yield from self._resume()
+            return
+        ends = yield from self.ask("pause", "" if span is None else span)
+        if span is not None:
+            self.home.watch(int(ends))
+
+    def _resume(self) -> Flow[None]:
+        """Let tasks be taken again."""
+        yield from self.ask("resume")
+
     def _statistics(self) -> Flow[Statistics]:
         """Count."""
-        total, taken, buried, counted, waiting = yield from self.ask("statistics")
+        total, taken, buried, counted, waiting, paused = yield from self.ask("statistics")
         puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
         calls = dict(zip(_CALLS, others, strict=True))
         tasks = {
@@ -345,7 +367,8 @@ class Port(Generic[F]):
             "total": total,
         }
         first = {"put": puts + unputs, "take": takes, "ack": acks}
-        return Statistics(tasks, first | calls, self.home.count_waiting(waiting))
+        ends = None if paused is None else NEVER if float(paused) == _FOR_EVER else int(paused)
+        return Statistics(tasks, first | calls, self.home.count_waiting(waiting), until(ends))
 
     def _drop(self, force: bool) -> Flow[None]:
         """Remove the tube."""
@@ -406,11 +429,14 @@ class Port(Generic[F]):
 
 
 #: Those that may make something takeable, or make room.
-_SERVING: Final = frozenset({"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate", "block", "configure"})
+_SERVING: Final = frozenset(
+    {"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate", "block", "configure"}
+    | {"put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
+)
 
 
-def _running(name: str) -> Any:
-    flow = getattr(Port, f"_{name}")
+def running(name: str, flow: Any) -> Any:
+    """A verb of a port: its flow, run by the member; those who wait in this process are served then."""
 
     def verb(self: Any, *args: Any, **options: Any) -> Any:
         return self.member.run(flow(self, *args, **options))
@@ -424,6 +450,10 @@ def _running(name: str) -> Any:
     chosen = serving if name in _SERVING else verb
     chosen.__doc__ = flow.__doc__
     return chosen
+
+
+def _running(name: str) -> Any:
+    return running(name, getattr(Port, f"_{name}"))
 
 
 class AnyPort(Port[F]):
@@ -444,6 +474,8 @@ class AnyPort(Port[F]):
     block = _running("block")
     configure = _running("configure")
     utubes = _running("utubes")
+    pause = _running("pause")
+    resume = _running("resume")
     statistics = _running("statistics")
     drop = _running("drop")
     listen = _running("listen")

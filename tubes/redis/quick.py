@@ -14,7 +14,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.redis import record
 from tubes.redis.calls import Call
-from tubes.redis.port import AnyPort
+from tubes.redis.many import BatchPort
 from tubes.redis.scripts import script
 from tubes.redis.wire import pack
 from tubes.task import F, Facts
@@ -41,7 +41,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class ThreadPort(AnyPort[F]):
+class ThreadPort(BatchPort[F]):
     """A port for threads."""
 
     def __init__(self, member: ThreadMember, home: Home) -> None:
@@ -55,7 +55,7 @@ class ThreadPort(AnyPort[F]):
         self._heads: dict[str, bytes] = {}
         self._plain: Final = record.write(home.driver, home.options, {})
         self._room: Final = home.options.get("capacity") or ""
-        self._of_put: Final = _words_of_put(home.driver)
+        self._of_put: Final = _words_of_put(home.driver, self._room)
         self._plain_end: Final = self._end_of_put(self._plain)
 
     def _is_plain(self) -> bool:
@@ -151,9 +151,9 @@ class ThreadPort(AnyPort[F]):
         return self.show_next(task, reply)
 
 
-def _words_of_put(driver: Driver) -> int:
-    """How many words of its own a put has: those at the end that no task of this driver has are left out."""
-    if "capacity" in driver.options:
+def _words_of_put(driver: Driver, room: object) -> int:
+    """How many words of its own a put has: those at the end that no task of this tube has are left out."""
+    if room:
         return 6
     if driver.lane is not None:
         return 5

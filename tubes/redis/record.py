@@ -140,6 +140,69 @@ def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int,
     return task
 
 
+class _Plain:
+    """What is stored of a task that has nothing but its data."""
+
+    __slots__ = ("created", "data", "id")
+
+    id: int
+    created: int
+    data: Any
+    pri: Final = 0
+    ttl: Final = None
+    ttr: Final = None
+    utube: Final = None
+
+
+def shown_new(
+    kind: type[F], tube: Any, first: int, created: int, new: Written, lane: str | None, data: list[bytes]
+) -> list[F]:
+    """Tasks that were put together, with ids from `first`. In the path of every batch: hence plain stores."""
+    state = State.DELAYED if new.is_delayed else State.READY
+    due = NEVER if new.due == "" else created + int(new.due)
+    times = (new.ttl, new.ttr, due, NEVER if new.ttl is None else created + new.ttl)
+    plain = not new.header
+    tasks: list[F] = []
+    stored: Any
+    for id, raw in enumerate(data, first):
+        task = kind()
+        task._tube = tube
+        stored = _Plain() if plain else Stored()
+        task._record = stored
+        stored.id = id
+        stored.created = created
+        stored.data = raw
+        if not plain:
+            stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, lane
+        task._state = state
+        task._attempts = task._turn = 0
+        task._more = None
+        task._times = times
+        tasks.append(task)
+    return tasks
+
+
+def shown_taken(
+    kind: type[F], tube: Any, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
+) -> list[F]:
+    """Tasks that were taken together; `dues`: when each is due (-1: never), if anything in the tube ever is."""
+    tasks: list[F] = []
+    add = tasks.append
+    for number, (id, turn, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
+        stored: Any
+        # A byte of flags, then the moment of its put: without flags it is a moment.
+        begin = int.from_bytes(raw[:8], "big")
+        if begin >> 56:
+            stored, at = read(id, raw)
+            stored.data = raw[at:]
+        else:
+            stored = _Plain()
+            stored.id, stored.created, stored.data = id, begin, raw[8:]
+        due = dues[number] if dues else -1
+        add(shown(kind, tube, stored, State.TAKEN, turn, NEVER if due < 0 else due))
+    return tasks
+
+
 def settled(task: object) -> None:
     """The caller has dealt with what it took."""
     if isinstance(task, Facts):

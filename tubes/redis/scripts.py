@@ -6,6 +6,7 @@ files are Lua with directives:
     --#if KNOB|KNOB   lines for drivers that have one of these knobs; --#elif, --#else, --#end
     --#include name   the lines of another file
     --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in
+    --#moves why was  the same for all `tasks` at once, where there are no lanes and nobody listens
     --#done answer    the end of a verb that did something, and the answer to keep
     --#slow           until --#fast: lines that seldom run; what only they need is defined there
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 _LUA: Final = files("tubes.drivers") / "lua"
 #: The parts of the library, in the order in which they build on each other.
-_LIBRARY: Final = ("task", "chance", "order", "paces", "held", "holds")
+_LIBRARY: Final = ("task", "many", "chance", "order", "paces", "held", "ends", "holds")
 #: Verbs that need no machine.
-_PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there"})
+_PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there", "stage"})
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
 #: Those that a verb writes down at its end, if it has changed them.
@@ -85,7 +86,6 @@ def knobs_of(driver: Driver) -> frozenset[str]:
         "ORDER_PRI": driver.signs[0] != 0,
         "LIST": not lane and driver.rank is None and not driver.signs[0],
         "ENDS_TAKEN": not driver.ttl_spares_taken,
-        "CAPACITY": "capacity" in driver.options,
     }
     return frozenset(name for name, has in knobs.items() if has)
 
@@ -132,6 +132,9 @@ class _Assembly:
                 lines += self._expand(_read(words[0]), knobs)
             elif directive == "move":
                 lines += self._move(*words)
+            elif directive == "moves":
+                why, was = words
+                lines += self._one_move(was, _rows(why)[was], "moves")
             elif directive == "done":
                 answer = " ".join(words)
                 lines += [line.replace("ANSWER", answer) for line in self._expand(_read("done"), knobs)]
@@ -141,7 +144,7 @@ class _Assembly:
 
     def _move(self, why: str, was: str | None = None) -> list[str]:
         """A move by the table."""
-        rows = {state.value if state else "new": move for state, move in MOVES[why].items()}
+        rows = _rows(why)
         if was is not None:
             return self._one_move(was, rows[was])
         if len(rows) == 1:
@@ -152,11 +155,12 @@ class _Assembly:
             lines += [f"{'elseif' if lines else 'if'} task.state == '{state}' then", *self._one_move(state, move)]
         return [*lines, "else", f"error('no {why} from ' .. task.state)", "end"]
 
-    def _one_move(self, was: str, move: Move) -> list[str]:
-        """The text of move.lua for one row."""
+    def _one_move(self, was: str, move: Move, text: str = "move") -> list[str]:
+        """The text of move.lua, or moves.lua, for one row."""
         name = "NEW" if was == "new" else State(was).name
-        lines = self._expand(_read("move"), frozenset({f"WAS_{name}", f"TO_{move.to.name}"}))
-        words = {"TO": f"'{move.to}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": _count(move)}
+        lines = self._expand(_read(text), frozenset({f"WAS_{name}", f"TO_{move.to.name}"}))
+        count = _count(move, f"{move.by}" if text == "move" else f"{move.by} * #ids")
+        words = {"TO": f"'{move.to}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}
         return [re.sub(r"\b(TO|WAS|EVENT|COUNT)\b", lambda found: words[found[0]], line) for line in lines]
 
     def _read_library(self) -> dict[str, list[str]]:
@@ -218,7 +222,7 @@ class _Assembly:
             "GREATEST_FIRST": "true" if self._driver.signs[0] < 0 else "false",
             "POP": "'RPOP'" if newest else "'LPOP'",
             "HEAD": "-1" if newest else "0",
-            "PUTS": "true" if self._verb == "put" else "false",
+            "PUTS": "true" if self._verb in ("put", "put_many") else "false",
             "RANK_LUA": f"({self._driver.rank_lua})",
         }
         return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[0]], text)
@@ -238,14 +242,19 @@ def _fast(lines: list[str]) -> list[str]:
     return fast
 
 
-def _count(move: Move) -> str:
+def _rows(why: str) -> dict[str, Move]:
+    """The rows of the table for this reason, by the state from which they lead; `new`: from none."""
+    return {state.value if state else "new": move for state, move in MOVES[why].items()}
+
+
+def _count(move: Move, by: str) -> str:
     """How a move is counted."""
     counted: list[str] = []
     for call in move.counts:
         if call in ("take", "ack"):
-            counted.append(f"META.{call}s = (META.{call}s or 0) + {move.by}")
+            counted.append(f"META.{call}s = (META.{call}s or 0) + {by}")
         elif call != "put" or move.by < 0:
-            counted.append(f"call('HINCRBY', M, 'calls:{call}', {move.by})")
+            counted.append(f"call('HINCRBY', M, 'calls:{call}', {by})")
     return " ".join(counted)
 
 

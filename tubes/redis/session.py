@@ -24,6 +24,7 @@ from tubes.errors import (
 from tubes.redis.calls import Call, Flow, Session, Slots
 from tubes.redis.line import ThreadLine
 from tubes.redis.looplines import LoopLine, ThreadedLine
+from tubes.redis.many import BatchPort
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.scripts import script, trial
@@ -365,7 +366,7 @@ class Member:
 
     def make_port(self, home: Home) -> AnyPort[Any]:
         """Its port for a tube."""
-        return AnyPort(self, home)
+        return BatchPort(self, home)
 
     def hang_up(self) -> None:
         """End its lines, after the last reply."""

@@ -16,3 +16,12 @@ local function held()
   task.state, task.attempts, task.owner = 't', attempts, ARGV[1]
   return task
 end
+
+-- One of many that a call names: by its id, and the take that is meant ('': whichever).
+local function held_one(id, meant)
+  local attempts = (call('ZSCORE', M .. ':taken', id) or 0) - ARGV[1] * TURNS
+  if attempts < 0 or attempts >= TURNS or (meant ~= '' and attempts ~= meant + 0) then return nil end
+  local task = read(id, call('HGET', M .. ':tasks', id))
+  task.state, task.attempts, task.owner = 't', attempts, ARGV[1]
+  return task
+end

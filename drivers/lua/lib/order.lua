@@ -39,6 +39,10 @@ local function append(task)
   call('RPUSH', M .. ':ready', task.id)
 end
 
+local function append_all(ids)
+  many('RPUSH', M .. ':ready', ids)
+end
+
 local loose = (META.loose or 0) + 0
 
 local function loosen(by)
@@ -66,6 +70,7 @@ end
 
 -- The id of the first task; false: there is none; nil: not found yet, there were too many stale ones.
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   if loose == 0 then return call(POP, M .. ':ready') end
 --#slow
   local back = call('ZRANGE', M .. ':back', 0, 0)[1]
@@ -82,6 +87,21 @@ local function pop()
     if counts(id) then return id end
     loosen(-1)
   end
+--#fast
+end
+
+-- The ids of the first tasks, up to so many; and whether not all were found, since there were too many stale ones.
+local function pop_some(limit)
+  if META.paused and META.paused + 0 > now then return {} end
+  if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
+--#slow
+  local ids = {}
+  for n = 1, limit do
+    local id = pop()
+    if not id then return ids, id == nil end
+    ids[n] = string.format('%d', id)
+  end
+  return ids
 --#fast
 end
 
@@ -143,6 +163,7 @@ local function pull(task)
 end
 
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   local at = call('ZPOPMIN', M .. ':offers')[1]
   return at and string.format('%d', id_at(at)) or false
 end
@@ -158,11 +179,23 @@ end
 
 local append = push
 
+local function append_all(scored)
+  many('ZADD', M .. ':ready', scored)
+end
+
+local function pop_some(limit)
+  if META.paused and META.paused + 0 > now then return {} end
+  local scored, ids = call('ZPOPMIN', M .. ':ready', limit), {}
+  for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
+  return ids
+end
+
 local function pull(task)
   call('ZREM', M .. ':ready', place(task))
 end
 
 local function pop()
+  if META.paused and META.paused + 0 > now then return false end
   local at = call('ZPOPMIN', M .. ':ready')[1]
   return at and string.format('%d', id_at(at)) or false
 end

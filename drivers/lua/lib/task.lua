@@ -55,6 +55,11 @@ local function read(id, value)
   return task
 end
 
+-- How often a stored task was taken.
+local function attempts_of(value)
+  return byte(value, 1) % 8 >= 4 and unpack_struct('>I3', value, 9) or 0
+end
+
 -- Store a task again, after its facts have changed.
 local function write(task)
   local flags, parts = 0, ''
@@ -109,6 +114,19 @@ end
 
 local function shown(task, bare)
   return facts(task) .. (bare and sub(task.value, 1, task.body - 1) or task.value)
+end
+
+-- The same of many: their ids, attempts and when they are due in a string each, whether there are more, and the tasks.
+local function shown_all(tasks, more)
+  local ids, attempts, dues, values = {}, {}, {}, {}
+  for n = 1, #tasks do
+    local task = tasks[n]
+    ids[n], attempts[n], values[n] = task.id, task.attempts, task.value
+--#if TIMED
+    dues[n] = string.format('%.0f', task.due or -1)
+--#end
+  end
+  return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', values }
 end
 
 local function tell(task, event)

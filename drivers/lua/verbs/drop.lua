@@ -20,9 +20,11 @@ for _, key in ipairs({ 'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offe
 end
 call('UNLINK', M)
 -- A marker for every other process that waits: it finds no tube.
-for n = 1, others do call('ZADD', M .. ':marker', 0, n) end
-if others > 0 then call('PEXPIRE', M .. ':marker', 1000) end
---#if CAPACITY
-for n = 1, others do call('ZADD', M .. ':room', 0, n) end
-if others > 0 then call('PEXPIRE', M .. ':room', 1000) end
---#end
+for n = 1, others do
+  call('ZADD', M .. ':marker', 0, n)
+  call('ZADD', M .. ':room', 0, n)
+end
+if others > 0 then
+  call('PEXPIRE', M .. ':marker', 1000)
+  call('PEXPIRE', M .. ':room', 1000)
+end

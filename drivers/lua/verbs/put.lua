@@ -5,19 +5,16 @@
 -- answers  the moment of the put in 7 bytes, then the id; nil if there is no room
 --#include begin
 if replayed then return replayed end
---#if CAPACITY
 local capacity = tonumber(ARGV[11])
 if capacity and call('HLEN', M .. ':tasks') >= capacity then
   if (ARGV[12] or '') ~= '' then
-    local watched = WATCHED
-    call('HDEL', M, 'filling')
-    call('HSET', M, 'filling', watched)
-    call('HSET', M .. ':waiting', ARGV[13], string.format('%s %.0f', ARGV[12], watched))
+--#slow
+    wait_for_room(1, ARGV[12], ARGV[13])
+--#fast
   end
 --#include flush
   return false
 end
---#end
 local created = pack('>I7', now)
 local task = {
   id = META.next, value = ARGV[6] .. created .. ARGV[7], attempts = 0, state = 'new',
@@ -48,6 +45,7 @@ end
 --#else
 --#move put new
 --#end
+if (ARGV[12] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[13] .. ':room') end
 local answer = created .. task.id
 --#done answer
 return answer

@@ -1,11 +1,12 @@
--- Undo a put whose caller has gone before it heard of it, if nobody took the task yet.
--- ARGV  6 its id
+-- Undo puts whose caller has gone before it heard of them, as far as nobody took the tasks yet.
+-- ARGV  6… their ids
 -- answers  nothing
 --#include begin
-local task = find(ARGV[6])
-if task and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
-  call('HDEL', M, '')
-  local due
+call('HDEL', M, '')
+for n = 6, #ARGV do
+  local task, due = find(ARGV[n])
+  if task and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
 --#move unput
+  end
 end
 --#include flush

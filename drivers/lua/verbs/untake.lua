@@ -1,13 +1,18 @@
--- Undo a take whose taker has gone before it got the task.
--- ARGV  6, 7 as for ack
+-- Undo takes whose taker has gone before it got the tasks.
+-- ARGV  6… of each its id and its attempts
 -- answers  nothing
 --#include begin
 if replayed then return end
-local task = held()
-if task then
-  task.attempts, task.undone = task.attempts - 1, true
-  local due
+local undone = false
+for n = 6, #ARGV, 2 do
+  local task, due = held_one(ARGV[n], ARGV[n + 1])
+  if task then
+    undone = true
+    task.attempts, task.undone = task.attempts - 1, true
 --#move untake t
+  end
+end
+if undone then
 --#done ''
   return
 end

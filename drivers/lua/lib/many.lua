@@ -1,0 +1,18 @@
+-- Commands for many tasks: so many words go with one command, since all stand on Lua's stack.
+local function many(command, key, words)
+  for first = 1, #words, 1000 do
+    call(command, key, unpack(words, first, math.min(first + 999, #words)))
+  end
+end
+
+-- The same for what answers a value for each word.
+local function all_of(command, key, words)
+  if #words <= 1000 then return call(command, key, unpack(words)) end
+  local found = {}
+  for first = 1, #words, 1000 do
+    local last = math.min(first + 999, #words)
+    local some = call(command, key, unpack(words, first, last))
+    for n = first, last do found[n] = some[n - first + 1] end
+  end
+  return found
+end

@@ -1,0 +1,70 @@
+-- Add tasks, all or none.
+-- ARGV  6 how many they are, 7 the list where the words are ('': they are ARGV[12…]), 8 how many words,
+--       9 how many tasks have room ('': any number), 10 how many callers in the process are going to wait if there is none
+--       ('': none), 11 the process, 12… words: for all that have the same options how many they are, and what put has for
+--       ARGV[6], [8], [9] and [10]; the rest of their header; and the data of each
+-- answers  the moment of the put in 7 bytes, then the id of the first; nil if there is no room
+--#include begin
+if replayed then return replayed end
+local size = tonumber(ARGV[6])
+local capacity = tonumber(ARGV[9])
+if capacity and call('HLEN', M .. ':tasks') + size > capacity then
+  if (ARGV[10] or '') ~= '' then
+--#slow
+    wait_for_room(size, ARGV[10], ARGV[11])
+--#fast
+  end
+--#include flush
+  return false
+end
+local words, at = ARGV, 12
+if ARGV[7] ~= '' then
+  words, at = call('LRANGE', M .. ':staged:' .. ARGV[7], 0, -1), 1
+  if #words ~= tonumber(ARGV[8]) then return redis.error_reply('STAGEGONE what was brought is gone') end
+end
+local created, id = pack('>I7', now), META.next + 0
+local answer = created .. META.next
+-- All are made before the first is put: an order that fails for one of them fails before anything is written.
+--#if PLAIN
+if not listening then
+  local ids, stored, order = {}, {}, {}
+--#if LIST
+--#else
+  local task = { created = now }
+--#end
+  while #ids < size do
+    local head = words[at + 1] .. created .. words[at + 5]
+--#if PRI
+    task.pri = tonumber(words[at + 3])
+--#end
+    local first, count = #ids, tonumber(words[at])
+    at = at + 5
+    for n = first + 1, first + count do
+      local text = string.format('%d', id)
+      ids[n], stored[2 * n - 1], stored[2 * n] = text, text, head .. words[at + n - first]
+--#if LIST
+--#else
+      task.id = id
+      order[2 * n - 1], order[2 * n] = '0', place(task)
+--#end
+      id = id + 1
+    end
+    at = at + count + 1
+  end
+--#if LIST
+  order = ids
+--#end
+  META.next = id
+--#moves put new
+else
+--#slow
+--#include put_each
+--#fast
+end
+--#else
+--#include put_each
+--#end
+if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
+if (ARGV[10] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[11] .. ':room') end
+--#done answer
+return answer

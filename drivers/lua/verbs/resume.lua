@@ -1,0 +1,7 @@
+-- End a pause.
+-- answers  nothing
+--#include begin
+if replayed then return end
+call('HDEL', M, 'paused')
+--#done ''
+return

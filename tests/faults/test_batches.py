@@ -1,0 +1,205 @@
+"""Batches where connections are cut, processes are killed and servers are full: all of a batch or none."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from faults.ledger import Ledger
+from faults.proxy import Proxy
+from faults.worker import Worker
+from tubes import ServerFull
+from tubes.conformance.bench import eventually
+from tubes.drivers.registry import Registry
+from tubes.redis import many
+from tubes.redis.scripts import script
+from tubes.testing import LocalServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERBS = ("put_many", "take_many", "ack_many", "release_many", "delete_many", "untake", "unput")
+
+
+@pytest.fixture
+def proxy(valkey: LocalServer) -> Iterator[Proxy]:
+    # What is cut is then the reply of a script, not that it must be loaded first.
+    with valkey.client() as client:
+        client.script_load(script("stage").text)
+        for verb in VERBS:
+            for driver in ("fifo", "utubettl"):
+                client.script_load(script(verb, Registry().find(driver)).text)
+    with Proxy(valkey) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(proxy: Proxy) -> str:
+    """The URL of a key space of one's own through the proxy."""
+    return f"{proxy.url}?prefix={uuid4().hex}"
+
+
+def staged(client: Any, prefix: str = "") -> list[Any]:
+    """The lists of batches that wait to be put."""
+    return list(client.keys(f"{prefix}*:staged:*"))
+
+
+def items(name: object, count: int, driver: str) -> list[tubes.Item]:
+    lanes = driver == "utubettl"
+    return [tubes.Item(f"{name}.{n}", **({"utube": f"{name}.{n}"} if lanes else {})) for n in range(count)]
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+@pytest.mark.parametrize("stages", [False, True], ids=["one call", "staged"])
+def test_batches_over_a_line_that_is_cut_are_done_once(
+    through: str,
+    proxy: Proxy,
+    ledger: Ledger,
+    much: int,
+    driver: str,
+    stages: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if stages:
+        monkeypatch.setattr(many, "PUTS", 5)
+        monkeypatch.setattr(many, "TAKES", 7)
+        monkeypatch.setattr(many, "IDS", 6)
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load", driver)
+        proxy.cuts = lambda request: random.random() < 0.2
+        for batch in range(30 * much):
+            wanted = items(batch, 20, driver)
+            for item, task in zip(wanted, tube.put_many(wanted), strict=True):
+                assert task.data == item.data
+                ledger.was_put(task.data, task.id)
+            tasks = tube.take_many(15, timeout=0)
+            assert len(tasks) == 15
+            for task in tasks:
+                ledger.took(task.id, task.attempts)
+            released = tasks[::5]
+            assert all(tube.release_many(released).values())
+            acked = [task for task in tasks if task not in released]
+            assert all(tube.ack_many(acked).values())
+            for task in acked:
+                ledger.was_done(task.id, task.attempts)
+        proxy.cuts = lambda request: False
+        assert proxy.count > 10
+        assert tube.statistics().tasks["taken"] == 0
+        calls = tube.statistics().calls
+        assert [calls[name] for name in ("put", "take", "ack", "release")] == [n * much for n in (600, 450, 360, 90)]
+        ledger.check(tube)
+
+
+def test_a_batch_that_was_taken_for_one_who_was_interrupted_is_given_back(through: str, proxy: Proxy) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        tube.put_many(range(10))
+        port: Any = tube._port
+        line = port.member.line
+        inner = line._until_answered
+        calls = 0
+
+        def once(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            answer = inner(*args, **options)
+            if calls == 1:
+                raise KeyboardInterrupt
+            return answer
+
+        line._until_answered = once
+        with pytest.raises(KeyboardInterrupt):
+            tube.take_many(4, timeout=0)
+        line._until_answered = inner
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
+        assert tube.statistics().calls["take"] == 0
+        assert [(task.data, task.attempts) for task in tube.take_many(10, timeout=0)] == [(n, 1) for n in range(10)]
+
+
+def test_a_process_that_is_killed_while_it_brings_a_batch_puts_none(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue, valkey.client() as client:
+        tube = queue.create_tube("load")
+        prefix = url.partition("prefix=")[2]
+        for kill in range(5):
+            worker = Worker(url, "batches")
+            assert worker.hear() == "ready"
+            assert eventually(lambda: bool(staged(client, prefix)))
+            time.sleep(random.random() * 0.05)
+            lines = worker.kill()
+            whole = sum(line.startswith("put ") for line in lines)
+            total = tube.statistics().tasks["total"]
+            # The last one may have been put, and nobody heard of it.
+            assert total % worker.BATCH == 0, kill
+            assert total // worker.BATCH in (whole, whole + 1)
+            assert all(0 < client.pttl(key) <= many.STAY for key in staged(client, prefix))
+            tube.truncate()
+        tube.drop()
+
+
+@pytest.mark.parametrize("count", [10, 50_000], ids=["one call", "staged"])
+def test_a_full_server_puts_none_of_a_batch_and_does_all_else(own: LocalServer, count: int) -> None:
+    with tubes.connect(own.url) as queue, own.client() as client:
+        tube = queue.create_tube("load")
+        tube.put_many("x" * 100 for _ in range(1000))
+        used = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", used if count == 10 else used + 3_000_000)
+        before = tube.statistics()
+        with pytest.raises(ServerFull):
+            tube.put_many(["y" * 100] * count)
+        assert tube.statistics() == before
+        assert eventually(lambda: not staged(client))
+        client.config_set("maxmemory", 1)
+        tasks = tube.take_many(500, timeout=0)
+        assert all(tube.release_many(tasks[:100]).values())
+        assert all(tube.ack_many(tasks[100:]).values())
+        assert all(tube.delete_many(task.id for task in tasks[:100]).values())
+        assert tube.statistics().tasks["total"] == 500
+        client.config_set("maxmemory", 0)
+        assert len(tube.put_many(["y"] * count)) == count
+
+
+def test_a_batch_that_has_expired_on_its_way_is_brought_again(
+    url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "PUTS", 10)
+    monkeypatch.setattr(many, "STAY", 1)
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("load")
+        port: Any = tube._port
+        stage, lost = port._stage, 0
+
+        def slow(name: str, words: list[Any]) -> Any:
+            nonlocal lost
+            yield from stage(name, words)
+            lost += 1
+            if lost == 1:
+                time.sleep(0.01)
+            else:
+                monkeypatch.setattr(many, "STAY", 60_000)
+
+        port._stage = slow
+        monkeypatch.setattr(many, "STAY", 5)
+        assert len(tube.put_many(range(8))) == 8
+        monkeypatch.setattr(many, "PUTS", 4)
+        assert [task.data for task in tube.put_many(range(8))] == list(range(8))
+        assert tube.statistics().calls["put"] == 16
+
+
+def test_a_batch_without_room_leaves_nothing_behind(
+    url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "PUTS", 4)
+    with tubes.connect(url) as queue, valkey.client() as client:
+        tube = queue.create_tube("load", capacity=10)
+        tube.put("first")
+        prefix = url.partition("prefix=")[2]
+        assert tube.put_many(range(10)) == []
+        assert eventually(lambda: not staged(client, prefix))
+        assert tube.put_many(range(10), timeout=0.2) == []
+        assert tube.statistics().tasks["total"] == 1
+        assert len(tube.put_many(range(9), timeout=5)) == 9

@@ -1,0 +1,114 @@
+"""Pauses by the server's own time: who waits elsewhere is served when they end, and nobody asks meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tubes
+from tubes.conformance.bench import eventually
+
+if TYPE_CHECKING:
+    from tubes.testing import LocalServer
+
+
+def takers(url: str, kind: str, count: int) -> list[tuple[float, Any]]:
+    """So many callers that wait in one process, in threads or in an event loop: when each got what."""
+    got: list[tuple[float, Any]] = []
+
+    def work() -> None:
+        with tubes.connect(url) as queue:
+            task = queue.tube("t").take(30)
+            got.append((time.monotonic(), task and task.ack().data))
+
+    async def work_in_loop() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.tube("t")
+
+            async def take() -> None:
+                task = await tube.take(30)
+                got.append((time.monotonic(), task and (await task.ack()).data))
+
+            await asyncio.gather(*(take() for _ in range(count)))
+
+    if kind == "threads":
+        for _ in range(count):
+            threading.Thread(target=work, daemon=True).start()
+    else:
+        threading.Thread(target=lambda: asyncio.run(work_in_loop()), daemon=True).start()
+    return got
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+@pytest.mark.parametrize("before", [True, False], ids=["waits before", "waits after"])
+def test_who_waits_is_served_when_the_pause_of_somebody_else_ends(url: str, kind: str, before: bool) -> None:
+    with tubes.connect(url, session_ttl=31.0) as queue:
+        tube = queue.create_tube("t")
+        got = takers(url, kind, 3) if before else []
+        assert not before or eventually(lambda: tube.statistics().waiting > 0)
+        tube.pause(0.6)
+        ends = time.monotonic() + 0.6
+        for number in range(3):
+            tube.put(number)
+        got = got if before else takers(url, kind, 3)
+        assert eventually(lambda: len(got) == 3)
+        assert sorted(data for _, data in got) == [0, 1, 2]
+        assert all(ends - 0.05 < moment < ends + 2.5 for moment, _ in got)
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_who_waits_is_served_when_somebody_else_resumes(url: str, kind: str) -> None:
+    with tubes.connect(url, session_ttl=31.0) as queue:
+        tube = queue.create_tube("t")
+        tube.pause()
+        tube.put(1)
+        tube.put(2)
+        got = takers(url, kind, 2)
+        assert eventually(lambda: tube.statistics().waiting > 0)
+        assert not got
+        tube.resume()
+        began = time.monotonic()
+        assert eventually(lambda: len(got) == 2)
+        assert time.monotonic() - began < 2.5
+
+
+@pytest.mark.parametrize("seconds", [None, 600])
+def test_nobody_asks_while_a_tube_pauses(valkey: LocalServer, url: str, seconds: float | None) -> None:
+    with tubes.connect(url, session_ttl=31.0) as queue, valkey.client() as client:
+        tube = queue.create_tube("t")
+        got = takers(url, "threads", 5)
+        assert eventually(lambda: tube.statistics().waiting > 0)
+        tube.pause(seconds)
+        for number in range(5):
+            tube.put(number)
+        time.sleep(0.5)
+        before = client.info("stats")["total_commands_processed"]
+        time.sleep(1)
+        assert client.info("stats")["total_commands_processed"] - before < 30
+        assert not got
+        tube.resume()
+        assert eventually(lambda: len(got) == 5)
+
+
+def test_a_paused_tube_of_several_is_passed_over(url: str) -> None:
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
+        first, second = queue.create_tube("t"), queue.create_tube("u")
+        first.pause()
+        first.put("first")
+        got: list[Any] = []
+
+        def work() -> None:
+            got.extend(queue.take_any([first, second], 20) for _ in range(2))
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert eventually(lambda: second.statistics().waiting == 1)
+        other.tube("u").put("second")
+        assert eventually(lambda: len(got) == 1)
+        other.tube("t").resume()
+        worker.join(20)
+        assert [task.data for task in got] == ["second", "first"]

@@ -1,0 +1,425 @@
+"""Batches: many tasks in one call are as many calls, and a put of many is all or none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tubes import CodecError, InvalidOption, Item, OptionNotSupported, QueueClosed, State, TaskNotTaken, TubesError
+from tubes.conformance.bench import Bench, eventually, lacks, needs
+from tubes.conformance.faces import AioFace
+
+#: More than one call brings to a server, and than one command has arguments.
+MANY = 2_500
+
+
+class Batches(Bench):
+    """put_many, take_many, ack_many, release_many, delete_many."""
+
+    def items(self, count: int, **options: Any) -> list[Item]:
+        """So many items, each in a lane of its own, with numbers for data."""
+        return [Item(number, **self.lane(f"own-{number}"), **options) for number in range(count)]
+
+    def put_some(self, count: int, **options: Any) -> list[Any]:
+        tasks = self.tube.put_many(self.items(count, **options))
+        self._ids += [task.id for task in tasks]
+        return list(tasks)
+
+    @contextmanager
+    def blamed(self, number: int, error: type[TubesError]) -> Generator[None]:
+        """The block raises this error about the item of this number, and changes nothing."""
+        before = self.everything()
+        with pytest.raises(error, match=f"^item {number}: ") as caught:
+            yield
+        assert caught.value.facts["item"] == number
+        assert self.everything() == before
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    def test_what_is_put_together_is_answered_in_order(self) -> None:
+        tasks = self.put_some(5)
+        assert [task.data for task in tasks] == [0, 1, 2, 3, 4]
+        assert [task.id for task in tasks] == list(range(tasks[0].id, tasks[0].id + 5))
+        assert all(task == self.tube.peek(task.id) for task in tasks)
+        assert (self.count("put"), self.count("ready")) == (5, 5)
+
+    def test_a_batch_is_put_as_its_items_would_be(self) -> None:
+        together = self.put_some(3)
+        alone = [self.put(number, **self.lane(f"own-{number}")) for number in range(3)]
+        for one, other in zip(together, alone, strict=True):
+            assert (one.data, one.state, one.utube, one.pri, one.ttl, one.ttr, one.due, one.created) == (
+                other.data, other.state, other.utube, other.pri, other.ttl, other.ttr, other.due, other.created,
+            )  # fmt: skip
+
+    def test_items_come_from_whatever_can_be_looped_over(self) -> None:
+        assert [task.data for task in self.tube.put_many(number for number in range(3))] == [0, 1, 2]
+        assert [task.data for task in self.tube.put_many({"a": 1, "b": 2})] == ["a", "b"]
+        assert [task.data for task in self.tube.put_many(("a", Item("b")))] == ["a", "b"]
+
+    def test_a_batch_of_nothing_puts_nothing(self) -> None:
+        assert self.tube.put_many([]) == []
+        assert self.count("put") == 0
+
+    def test_what_is_no_collection_is_refused(self) -> None:
+        for items in (5, None, "abc", b"abc", Item(1)):
+            with self.refused(InvalidOption):
+                self.tube.put_many(items)
+
+    @needs("pri")
+    def test_an_items_own_options_come_before_those_of_the_batch(self) -> None:
+        tasks = self.tube.put_many([1, Item(2, pri=3), Item(3), Item(4, pri=None), 5], pri=7)
+        assert [task.pri for task in tasks] == [7, 3, 7, 7, 7]
+
+    @needs("delay")
+    def test_some_of_a_batch_may_be_delayed(self) -> None:
+        tasks = self.tube.put_many([Item(1, **self.lane("a")), Item(2, delay=5, **self.lane("b"))])
+        assert [task.state for task in tasks] == [State.READY, State.DELAYED]
+        assert self.count("delayed") == 1
+        self.clock.advance(5)
+        assert sorted(self.drain()) == [task.id for task in tasks]
+
+    @needs("ttl")
+    def test_each_of_a_batch_lives_as_long_as_it_says(self) -> None:
+        short, long = self.tube.put_many([Item(1, ttl=2), Item(2)], ttl=9)
+        assert (short.expires, long.expires) == (self.clock.now() + 2, self.clock.now() + 9)
+        self.clock.advance(2)
+        assert (self.state(short), self.state(long)) == ("-", "r")
+
+    @needs("ttl")
+    def test_of_a_batch_what_lives_for_no_time_serves_nobody(self) -> None:
+        call = self.begin()
+        tasks = self.tube.put_many([Item(1, ttl=0), Item(2)])
+        assert self.got(call).id == tasks[1].id
+
+    def test_a_bad_item_says_which_it_is_and_nothing_is_put(self) -> None:
+        for options in ({"colour": 1}, {"timeout": 1}):
+            error = OptionNotSupported if "colour" in options else InvalidOption
+            with self.blamed(2, error):
+                self.tube.put_many([1, 2, Item(3, **options), 4])
+
+    @needs("pri")
+    def test_a_bad_option_of_an_item_says_whose_it_is(self) -> None:
+        with self.blamed(1, InvalidOption):
+            self.tube.put_many([Item(1, pri=1), Item(2, pri=-1)])
+
+    def test_data_that_the_codec_refuses_says_which_item_it_is(self) -> None:
+        if self.tube._port.codec is None:
+            pytest.skip("objects are kept as they are")
+        with self.blamed(1, CodecError):
+            self.tube.put_many([1, object(), 3])
+
+    def test_a_bad_option_of_the_batch_puts_nothing(self) -> None:
+        with self.refused(OptionNotSupported):
+            self.tube.put_many([1, 2], colour=1)
+        with self.refused(InvalidOption):
+            self.tube.put_many([1, 2], timeout=-1)
+
+    def test_items_that_end_with_an_error_put_nothing(self) -> None:
+        def items() -> Any:
+            yield 1
+            raise ArithmeticError
+
+        with pytest.raises(ArithmeticError):
+            self.tube.put_many(items())
+        assert self.count("total") == 0
+
+    def test_many_are_put_taken_and_acked(self) -> None:
+        tasks = self.put_some(MANY)
+        assert len(tasks) == MANY
+        found = self.tube.take_many(MANY + 5, timeout=0)
+        assert [task.id for task in found] == [task.id for task in self.in_order(tasks)]
+        assert all(self.tube.ack_many(found).values())
+        assert (self.count("total"), self.count("put"), self.count("take"), self.count("ack")) == (0, MANY, MANY, MANY)
+
+    def test_a_batch_serves_all_who_wait(self) -> None:
+        calls = [self.begin() for _ in range(3)]
+        tasks = self.in_order(self.put_some(4))
+        assert [self.got(call).id for call in calls] == [task.id for task in tasks[:3]]
+        assert self.waiting(0)
+
+    def test_listeners_hear_of_each(self) -> None:
+        heard = self.listen()
+        ids = [task.id for task in self.put_some(3)]
+        order = [task.id for task in self.tube.take_many(3, timeout=0)]
+        self.tube.release_many(order[:1])
+        self.tube.ack_many(order[1:2])
+        self.tube.delete_many(order[2:])
+        expected = [("put", id, "r") for id in ids] + [("take", id, "t") for id in order]
+        expected += [("release", order[0], "r"), ("delete", order[1], "-"), ("delete", order[2], "-")]
+        assert self.heard(heard, expected)
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def test_a_batch_needs_room_for_all_of_it(self) -> None:
+        self.tube = self.create("full", capacity=3)
+        self.put_some(1)
+        before = self.everything()
+        assert self.tube.put_many([1, 2, 3]) == []
+        assert self.everything() == before
+        assert len(self.put_some(2)) == 2
+        assert self.tube.put_many([1]) == []
+        assert self.tube.put_many([]) == []
+
+    def test_a_batch_that_never_has_room_is_refused(self) -> None:
+        self.tube = self.create("full", capacity=3)
+        with self.refused(InvalidOption):
+            self.tube.put_many([1, 2, 3, 4])
+        with self.refused(InvalidOption):
+            self.tube.put_many([1, 2, 3, 4], timeout=9)
+
+    def test_a_batch_waits_until_there_is_room_for_all_of_it(self) -> None:
+        self.tube = self.create("full", capacity=3)
+        ids = [task.id for task in self.put_some(3)]
+        call = self.begin(None, "put_many", ["a", "b"], timeout=9)
+        self.tube.delete(ids[0])
+        assert self.waiting(1)
+        self.tube.delete(ids[1])
+        assert [task.data for task in self.got(call)] == ["a", "b"]
+        assert (self.count("total"), self.waiting(0)) == (3, True)
+
+    def test_who_comes_after_a_waiting_batch_waits_behind_it(self) -> None:
+        self.tube = self.create("full", capacity=2)
+        ids = [task.id for task in self.put_some(2)]
+        batch = self.begin(None, "put_many", ["a", "b"], timeout=9)
+        single = self.begin(None, "put", "c", timeout=9)
+        self.tube.delete(ids[0])
+        assert self.waiting(2)
+        self.tube.delete(ids[1])
+        assert [task.data for task in self.got(batch)] == ["a", "b"]
+        assert self.waiting(1)
+        self.tube.delete(self.got(batch)[0].id)
+        assert self.got(single).data == "c"
+
+    def test_a_batch_whose_time_is_over_puts_nothing_and_lets_others_in(self) -> None:
+        self.tube = self.create("full", capacity=2)
+        ids = [task.id for task in self.put_some(2)]
+        batch = self.begin(None, "put_many", ["a", "b"], timeout=5)
+        single = self.begin(None, "put", "c", timeout=9)
+        self.tube.delete(ids[0])
+        self.clock.advance(5)
+        assert self.got(batch) == []
+        assert self.got(single).data == "c"
+        assert self.count("total") == 2
+
+    def test_a_batch_with_a_timeout_that_finds_room_does_not_wait(self) -> None:
+        self.tube = self.create("full", capacity=2)
+        assert [task.data for task in self.tube.put_many(["a", "b"], timeout=9)] == ["a", "b"]
+
+    def test_closing_a_queue_sends_its_waiting_batches_away(self) -> None:
+        self.tube = self.create("full", capacity=2)
+        self.put_some(1)
+        worker = self.another()
+        call = self.begin(worker.tube, "put_many", ["a", "b"], timeout=9)
+        single = self.begin(None, "put", "c", timeout=9)
+        worker.queue.close()
+        with pytest.raises(QueueClosed):
+            self.got(call)
+        assert self.got(single).data == "c"
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def test_as_many_are_taken_as_there_are_up_to_the_limit(self) -> None:
+        tasks = self.in_order(self.put_some(5))
+        first = self.tube.take_many(3, timeout=0)
+        assert [task.id for task in first] == [task.id for task in tasks[:3]]
+        assert {(task.state, task.attempts) for task in first} == {(State.TAKEN, 1)}
+        assert [task.id for task in self.tube.take_many(9, timeout=0)] == [task.id for task in tasks[3:]]
+        assert self.tube.take_many(9, timeout=0) == []
+        assert (self.count("taken"), self.count("take")) == (5, 5)
+
+    def test_what_has_come_back_has_its_place_in_a_batch(self) -> None:
+        tasks = self.in_order(self.put_some(6))
+        held = self.tube.take_many(3, timeout=0)
+        self.tube.delete(tasks[4].id)
+        self.tube.release_many([held[1], held[0]])
+        found = self.tube.take_many(9, timeout=0)
+        assert [task.id for task in found] == [tasks[n].id for n in (0, 1, 3, 5)]
+        assert [task.attempts for task in found] == [2, 2, 1, 1]
+
+    @needs("pri")
+    def test_priorities_order_a_batch(self) -> None:
+        tasks = self.tube.put_many([Item(n, pri=n % 3, **self.lane(f"own-{n}")) for n in range(9)])
+        assert [task.id for task in self.tube.take_many(9, timeout=0)] == [task.id for task in self.in_order(tasks)]
+
+    @needs("lane")
+    def test_a_batch_never_has_two_of_a_lane(self) -> None:
+        tasks = self.tube.put_many([Item(n, **self.lane(str(n % 3))) for n in range(9)])
+        first = self.tube.take_many(9, timeout=0)
+        assert sorted(task.utube for task in first) == ["0", "1", "2"]
+        assert self.tube.take_many(9, timeout=0) == []
+        self.tube.ack_many(first[:2])
+        second = self.tube.take_many(9, timeout=0)
+        assert {task.utube for task in second} == {task.utube for task in first[:2]}
+        assert {task.id for task in first + second} <= {task.id for task in tasks}
+
+    def test_what_is_taken_together_belongs_to_the_session(self) -> None:
+        self.put_some(3)
+        worker = self.another()
+        tasks = worker.tube.take_many(2, timeout=0)
+        with self.refused(TaskNotTaken):
+            self.tube.ack(tasks[0].id)
+        worker.queue.close()
+        assert self.count("ready") == 3
+
+    @needs("ttr")
+    def test_each_of_a_batch_has_its_time_to_run(self) -> None:
+        self.tube.put_many([Item(1, **self.lane("a")), Item(2, ttr=2, **self.lane("b"))], ttr=9)
+        tasks = self.tube.take_many(5, timeout=0)
+        assert sorted(task.due - self.clock.now() for task in tasks) == [2, 9]
+        self.clock.advance(2)
+        assert self.count("taken") == 1
+        assert [self.tube.ack_many([task])[task.id] for task in tasks] == [task.ttr == 9 for task in tasks]
+
+    def test_a_limit_is_a_whole_number_from_1_to_100_000(self) -> None:
+        self.put()
+        for limit in (0, -1, 1.5, "1", None, True, 100_001):
+            with self.refused(InvalidOption):
+                self.tube.take_many(limit, timeout=0)
+
+    def test_a_batch_waits_for_its_first_task(self) -> None:
+        call = self.begin(None, "take_many", 3, timeout=9)
+        assert self.waiting(1)
+        task = self.put("data")
+        found = self.got(call)
+        assert [(each.id, each.data, each.attempts) for each in found] == [(task.id, "data", 1)]
+        assert self.waiting(0)
+
+    def test_who_waits_for_a_batch_gets_what_is_put_together(self) -> None:
+        call = self.begin(None, "take_many", 3)
+        tasks = self.in_order(self.put_some(5))
+        assert [task.id for task in self.got(call)] == [task.id for task in tasks[:3]]
+        assert (self.count("taken"), self.count("ready")) == (3, 2)
+
+    def test_a_batch_waits_for_its_timeout_and_no_longer(self) -> None:
+        call = self.begin(None, "take_many", 3, timeout=5)
+        self.clock.advance(5)
+        assert self.got(call) == []
+        assert self.waiting(0)
+        assert self.state(self.put()) == "r"
+
+    def test_a_cancelled_batch_takes_nothing(self) -> None:
+        if not isinstance(self.face, AioFace):
+            pytest.skip("a thread that waits cannot be cancelled")
+        call = self.begin(None, "take_many", 3)
+        call.cancel()
+        assert self.waiting(0)
+        self.put_some(2)
+        assert eventually(lambda: (self.count("ready"), self.count("take")) == (2, 0))
+
+    def test_a_batch_that_is_cancelled_too_late_gives_its_tasks_back(self) -> None:
+        if not isinstance(self.face, AioFace):
+            pytest.skip("a thread that waits cannot be cancelled")
+        items, tube = self.items(3), self.tube.inner
+
+        async def put_and_cancel() -> bool:
+            call = asyncio.ensure_future(tube.take_many(2))
+            while not (await tube.statistics()).waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await tube.put_many(items)
+            call.cancel()
+            await asyncio.wait([call])
+            return bool(call.cancelled())
+
+        taken = 0 if self.face.run(put_and_cancel()) else 2
+        assert eventually(lambda: (self.count("ready"), self.count("take")) == (3 - taken, taken))
+        if not taken:
+            assert {task.attempts for task in self.tube.take_many(9, timeout=0)} == {1}
+
+    # -- what the taker does, and anybody ------------------------------------------------------------------------------
+
+    def test_acks_say_of_each_whether_it_was_done(self) -> None:
+        self.put_some(3)
+        mine = self.tube.take_many(2, timeout=0)
+        theirs = self.another().tube.take_many(1, timeout=0)
+        named = [theirs[0], mine[1], 999, mine[0].id, mine[1]]
+        done = self.tube.ack_many(named)
+        assert list(done.items()) == [(theirs[0].id, False), (mine[1].id, True), (999, False), (mine[0].id, True)]
+        assert (self.count("total"), self.count("ack")) == (1, 2)
+        assert self.tube.ack_many(mine) == {mine[0].id: False, mine[1].id: False}
+
+    def test_a_task_of_a_batch_speaks_for_its_own_take(self) -> None:
+        self.put_some(2)
+        before = self.tube.take_many(2, timeout=0)
+        assert self.tube.release_many(before) == {task.id: True for task in before}
+        after = self.tube.take_many(2, timeout=0)
+        assert self.tube.ack_many(before) == {task.id: False for task in before}
+        assert self.tube.release_many(before[:1]) == {before[0].id: False}
+        assert self.tube.ack_many(after) == {task.id: True for task in after}
+
+    def test_releases_say_of_each_whether_it_was_done(self) -> None:
+        tasks = self.in_order(self.put_some(3))
+        held = self.tube.take_many(2, timeout=0)
+        assert self.tube.release_many([held[1], tasks[2], held[0].id]) == {
+            held[1].id: True, tasks[2].id: False, held[0].id: True,
+        }  # fmt: skip
+        assert self.drain() == [task.id for task in tasks]
+        assert self.count("release") == 2
+
+    @needs("delay")
+    def test_releases_may_have_a_delay(self) -> None:
+        self.put_some(2)
+        held = self.tube.take_many(2, timeout=0)
+        assert self.tube.release_many(held, delay=5) == {task.id: True for task in held}
+        assert self.count("delayed") == 2
+        self.clock.advance(5)
+        assert self.drain() == [task.id for task in held]
+
+    @lacks("delay")
+    def test_releases_with_a_delay_are_refused_where_the_driver_has_none(self) -> None:
+        self.put_some(2)
+        held = self.tube.take_many(2, timeout=0)
+        with self.refused(OptionNotSupported):
+            self.tube.release_many(held, delay=5)
+        with self.refused(InvalidOption):
+            self.tube.release_many(held, delay=-1)
+
+    def test_deletes_say_of_each_whether_there_was_one(self) -> None:
+        ids = [task.id for task in self.put_some(4)]
+        held = self.another().tube.take_many(1, timeout=0)
+        self.tube.bury(ids[3] if held[0].id != ids[3] else ids[2])
+        done = self.tube.delete_many([999, *ids, ids[0]])
+        assert list(done.items()) == [(999, False), *((id, True) for id in ids)]
+        assert (self.count("total"), self.count("delete")) == (0, 4)
+        assert self.tube.delete_many(ids) == dict.fromkeys(ids, False)
+
+    def test_verbs_on_nothing_answer_nothing(self) -> None:
+        assert self.tube.ack_many([]) == self.tube.release_many([]) == self.tube.delete_many(iter(())) == {}
+
+    @pytest.mark.parametrize("verb", ["ack_many", "release_many", "delete_many"])
+    def test_what_is_no_task_of_the_tube_is_refused_and_nothing_is_done(self, verb: str) -> None:
+        self.put_some(2)
+        held = self.tube.take_many(2, timeout=0)
+        foreign = self.put(tube=self.create("other"))
+        for bad in (-1, "0", None, True, foreign):
+            with self.blamed(2, InvalidOption):
+                getattr(self.tube, verb)([*held, bad])
+        for bad in (5, None, "01", held[0]):
+            with self.refused(InvalidOption):
+                getattr(self.tube, verb)(bad)
+
+    def test_what_was_dealt_with_in_a_batch_is_left_alone_by_its_block(self) -> None:
+        self.put_some(2)
+        for task, verb in zip(self.tube.take_many(2, timeout=0), ("ack_many", "release_many"), strict=True):
+            with task:
+                assert getattr(self.tube, verb)([task]) == {task.id: True}
+        assert (self.count("ack"), self.count("release")) == (1, 1)
+
+    def test_batches_serve_those_who_wait(self) -> None:
+        self.put_some(2)
+        held = self.tube.take_many(2, timeout=0)
+        calls = [self.begin(timeout=9) for _ in range(2)]
+        self.tube.release_many(held)
+        assert {self.got(call).id for call in calls} == {task.id for task in held}
+
+    @needs("lane")
+    def test_acks_of_a_batch_free_their_lanes(self) -> None:
+        self.tube.put_many([Item(n, **self.lane(str(n % 2))) for n in range(4)])
+        first = self.tube.take_many(9, timeout=0)
+        self.tube.ack_many(first)
+        second = self.tube.take_many(9, timeout=0)
+        self.tube.delete_many(second)
+        assert (len(first), len(second), self.count("total")) == (2, 2, 0)

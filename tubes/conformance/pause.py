@@ -1,0 +1,270 @@
+"""Pauses: nothing is taken, everything else goes on, and who waits is served at the end."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from tubes import InvalidOption, QueueClosed, State
+from tubes.conformance.bench import Bench, eventually, needs
+
+
+class Pauses(Bench):
+    """Pausing."""
+
+    # -- what stands still, and what does not ------------------------------------------------------------------
+
+    def test_while_a_tube_pauses_nobody_takes_and_puts_go_on(self) -> None:
+        before = self.put()
+        self.tube.pause()
+        during = self.put()
+        assert during.state == State.READY
+        assert [self.tube.take(timeout=0), self.another().tube.take(timeout=0)] == [None, None]
+        assert self.tube.take_many(5, timeout=0) == []
+        assert self.count("ready") == 2
+        self.tube.resume()
+        assert self.drain() == [task.id for task in self.in_order([before, during])]
+        assert self.count("take") == 2
+
+    def test_who_has_a_task_goes_on_with_it(self) -> None:
+        tasks = [self.taken() for _ in range(4)]
+        self.tube.pause(60)
+        assert self.tube.ack(tasks[0]).state == State.DONE
+        assert self.tube.release(tasks[1]).state == State.READY
+        assert self.tube.bury(tasks[2]).state == State.BURIED
+        assert self.tube.delete(tasks[3]).state == State.DONE
+        assert self.tube.kick() == 1
+        assert self.tube.take(timeout=0) is None
+        assert self.tube.peek(tasks[1].id).state == State.READY
+        self.tube.resume()
+        assert sorted(self.drain()) == sorted([tasks[1].id, tasks[2].id])
+
+    def test_a_loop_goes_on_after_the_pause(self) -> None:
+        tasks = self.puts(3)
+        seen: list[int] = []
+        going, paused = threading.Event(), threading.Event()
+
+        def work() -> None:
+            for task in self.tube:
+                seen.append(task.id)
+                if len(seen) == 1:
+                    going.set()
+                    paused.wait(10)
+                if len(seen) == 3:
+                    task.ack()
+                    return
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        assert going.wait(10)
+        self.tube.pause(5)
+        paused.set()
+        assert self.waiting(1)
+        assert (len(seen), self.count("ack")) == (1, 1)
+        self.clock.advance(5)
+        worker.join(10)
+        assert seen == [task.id for task in tasks]
+
+    @needs("ttl")
+    def test_time_to_live_runs_on(self) -> None:
+        task = self.put(ttl=3)
+        self.tube.pause(5)
+        self.clock.advance(5)
+        assert self.state(task) == "-"
+        assert self.count("ttl") == 1
+
+    @needs("delay")
+    def test_delays_end_meanwhile(self) -> None:
+        task = self.put(delay=3)
+        self.tube.pause(5)
+        self.clock.advance(4)
+        assert self.state(task) == "r"
+        assert self.tube.take(timeout=0) is None
+
+    @needs("ttr")
+    def test_time_to_run_ends_meanwhile(self) -> None:
+        task = self.taken(ttr=3)
+        call = self.begin()
+        self.tube.pause(5)
+        self.clock.advance(4)
+        assert self.state(task) == "r"
+        assert self.waiting(1)
+        self.clock.advance(1)
+        assert self.got(call).id == task.id
+
+    @needs("capacity")
+    def test_who_waits_for_room_is_let_in(self) -> None:
+        tube = self.queue.create_tube("narrow", self.driver, **{**self.options, "capacity": 1})
+        first = tube.put("first")
+        assert tube.take(timeout=0).id == first.id
+        tube.pause(60)
+        call = self.begin(tube, "put", "second", timeout=9)
+        tube.ack(first.id)
+        assert self.got(call).data == "second"
+        assert tube.take(timeout=0) is None
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def test_it_ends_by_itself_at_its_moment(self) -> None:
+        task = self.put()
+        self.tube.pause(5)
+        self.clock.advance(4.999999)
+        assert self.tube.take(timeout=0) is None
+        self.clock.advance(0.000001)
+        assert self.take().id == task.id
+
+    def test_who_waits_is_served_at_that_moment_and_not_before(self) -> None:
+        self.tube.pause(5)
+        calls = [self.begin(self.another().tube) for _ in range(3)]
+        tasks = self.puts(2)
+        self.clock.advance(4.9)
+        assert self.waiting(3)
+        assert not any(call.done() for call in calls)
+        self.clock.advance(0.1)
+        assert [self.got(call).id for call in calls[:2]] == [task.id for task in tasks]
+        assert self.waiting(1)
+        assert self.got(calls[0]).attempts == 1
+
+    def test_resume_serves_who_waits(self) -> None:
+        self.tube.pause()
+        call = self.begin()
+        task = self.put()
+        assert self.waiting(1)
+        self.another().tube.resume()
+        assert self.got(call).id == task.id
+        assert self.waiting(0)
+
+    def test_a_pause_that_begins_while_callers_wait_holds_for_them(self) -> None:
+        call = self.begin()
+        self.tube.pause(5)
+        task = self.put()
+        assert self.waiting(1)
+        self.clock.advance(5)
+        assert self.got(call).id == task.id
+
+    def test_a_take_of_many_waits_for_the_end(self) -> None:
+        self.tube.pause(5)
+        call = self.begin(self.tube, "take_many", 3)
+        tasks = self.puts(2)
+        self.clock.advance(5)
+        assert [task.id for task in self.got(call)] == [task.id for task in tasks]
+
+    def test_timeouts_end_meanwhile(self) -> None:
+        self.put()
+        self.tube.pause(9)
+        call = self.begin(timeout=5)
+        self.clock.advance(5)
+        assert self.got(call) is None
+        assert self.waiting(0)
+
+    def test_a_pause_that_ends_with_the_timeout_still_serves(self) -> None:
+        task = self.put()
+        self.tube.pause(5)
+        call = self.begin(timeout=5)
+        self.clock.advance(5)
+        assert self.got(call).id == task.id
+
+    def test_another_pause_sets_another_end(self) -> None:
+        self.put()
+        call = self.begin(self.queue.create_tube("other", self.driver, **self.options))
+        for seconds, later in ((5, 9), (9, 2), (None, 3), (5, None)):
+            self.tube.pause(seconds)
+            self.tube.pause(later)
+            self.clock.advance(2 if later == 2 else 8 if later == 9 else 3)
+            if later in (9, None):
+                assert self.tube.take(timeout=0) is None
+                self.tube.resume()
+            self.take().release()
+        assert not call.done()
+
+    def test_a_pause_of_0_seconds_is_over_at_once(self) -> None:
+        task = self.put()
+        for seconds in (None, 5):
+            self.tube.pause(seconds)
+            self.tube.pause(0)
+            assert self.tube.statistics().paused is None
+        assert self.take().id == task.id
+
+    def test_to_resume_what_does_not_pause_changes_nothing(self) -> None:
+        self.put()
+        before = self.everything()
+        self.tube.resume()
+        self.tube.resume()
+        assert self.everything() == before
+
+    # -- what keeps it, and what does not ----------------------------------------------------------------------
+
+    def test_statistics_tell_until_when(self) -> None:
+        assert self.tube.statistics().paused is None
+        self.clock.advance(1)
+        self.tube.pause(5)
+        assert self.another().tube.statistics().paused == self.clock.now() + 5
+        self.tube.pause()
+        assert self.tube.statistics().paused == math.inf
+        self.tube.resume()
+        assert self.tube.statistics().paused is None
+        self.tube.pause(1)
+        self.clock.advance(1)
+        assert self.tube.statistics().paused is None
+
+    def test_truncate_keeps_it_and_drop_forgets_it(self) -> None:
+        self.tube.pause(5)
+        self.tube.truncate()
+        self.put()
+        assert self.tube.take(timeout=0) is None
+        self.tube.drop()
+        self.tube = self.create("contract")
+        task = self.put()
+        assert self.take().id == task.id
+
+    def test_a_truncated_tubes_pause_ends_as_well(self) -> None:
+        self.tube.pause(5)
+        call = self.begin()
+        self.tube.truncate()
+        task = self.put()
+        self.clock.advance(5)
+        assert self.got(call).id == task.id
+
+    def test_it_outlives_the_session_that_asked_for_it(self) -> None:
+        worker = self.another()
+        self.put()
+        worker.tube.pause(5)
+        worker.queue.close()
+        assert self.tube.take(timeout=0) is None
+        self.clock.advance(5)
+        assert self.take().attempts == 1
+
+    def test_other_tubes_go_on(self) -> None:
+        other = self.create("other")
+        self.tube.pause()
+        task = self.put(tube=other)
+        assert self.queue.take_any([self.tube, other], timeout=5).id == task.id
+
+    def test_take_any_waits_on_a_tube_that_pauses(self) -> None:
+        other = self.create("other")
+        task = self.put()
+        self.tube.pause(5)
+        call = self.begin(self.queue, "take_any", ["contract", "other"], timeout=9)
+        assert eventually(lambda: other.statistics().waiting == 1)
+        self.clock.advance(5)
+        assert self.got(call).id == task.id
+
+    def test_a_pause_is_a_span_of_time(self) -> None:
+        self.put()
+        for seconds in (-1, float("nan"), float("inf"), "1", True):
+            with self.refused(InvalidOption):
+                self.tube.pause(seconds)
+        assert self.take().attempts == 1
+
+    def test_a_waiting_caller_of_a_tube_that_pauses_is_sent_away_as_ever(self) -> None:
+        worker = self.another()
+        self.tube.pause()
+        self.put()
+        call = self.begin(worker.tube)
+        worker.queue.close()
+        try:
+            self.got(call)
+        except QueueClosed:
+            assert self.waiting(0)
+        else:
+            raise AssertionError("it was not sent away")
