@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from tubes.drivers import options as known
+from tubes.drivers.moves import State
 from tubes.errors import InvalidOption, OptionNotSupported
 
 #: Checks the value of an option by its name, and answers it in the machine's units.
@@ -154,6 +155,19 @@ class Driver:
             if value is None:
                 raise InvalidOption(option=option, value=value, rule="must be left out to stay as it is")
         return data | self.check_put(changes)
+
+    def cannot_update(self, changes: Mapping[str, Any], state: State) -> InvalidOption:
+        """The error for a change that a task of this state does not allow."""
+        if "delay" in changes and state not in (State.READY, State.DELAYED):
+            rule = "is for ready and delayed tasks: release a taken one with a delay, kick a buried one first"
+            return InvalidOption(option="delay", value=changes["delay"] / known.SECOND, rule=rule)
+        rule = "is for tasks that nobody has taken: touch prolongs a taken one"
+        return InvalidOption(option="ttl", value=changes["ttl"] / known.SECOND, rule=rule)
+
+    def id_at(self, place: bytes) -> int:
+        """The id at the end of a place of the order: see `drivers/lua/lib/order.lua`."""
+        id = int.from_bytes(place[-6:], "big")
+        return 2**48 - 1 - id if self.signs[1] < 0 else id
 
     def check_kick(self, attempts: Any, ttl: Any) -> tuple[int | None, int | None]:
         """What kicked tasks get, checked and in the machine's units."""

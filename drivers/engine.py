@@ -20,7 +20,7 @@ from tubes.drivers.invariants import check, mend
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, NO_LANE, SECOND
+from tubes.drivers.options import KEEP, NO_LANE
 from tubes.drivers.paces import Pace
 from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
@@ -526,9 +526,9 @@ class Engine:
 
         What was answered of the task before keeps the entry that it has.
         """
-        if delay is not None and entry.state not in (_READY, _DELAYED):
-            rule = "is for ready and delayed tasks: release a taken one with a delay, kick a buried one first"
-            raise InvalidOption(option="delay", value=delay / SECOND, rule=rule)
+        if (delay is not None and entry.state not in (_READY, _DELAYED)) or (ttl is not None and entry.state is _TAKEN):
+            changes = {"ttl": ttl} if delay is None else {"delay": delay}
+            raise self.driver.cannot_update(changes, entry.state)  # type: ignore[arg-type]
         new = entry.copy()
         if data is not KEEP:
             new.data = data
@@ -555,6 +555,7 @@ class Engine:
             entry.lane.head = None
         if entry.hold is not None:
             entry.hold[entry.id] = new
+            entry.hold = None
         if entry.state is _BURIED:
             del self._buried[entry.rank]
             self._buried[new.rank] = new

@@ -40,6 +40,9 @@ def at(seconds: float | None) -> int | None:
 
 def shown(answer: Any) -> Any:
     """An answer of a tube as its model would give it."""
+    if isinstance(answer, list):
+        answers: list[Any] = answer
+        return [shown(each) for each in answers]
     if not isinstance(answer, Task):
         return answer
     created = round(answer.created * SECOND)
@@ -127,6 +130,9 @@ class Lockstep:
 
     def agree(self, answer: Any, expected: Any) -> None:
         assert shown(answer) == expected
+        if isinstance(answer, list):
+            for pair in zip(answer, expected, strict=True):  # pyright: ignore[reportUnknownArgumentType]
+                self.agree(*pair)
         if isinstance(answer, Task):
             self.refs.append((answer, self.model.refer(expected)))
 
@@ -136,10 +142,44 @@ class Lockstep:
         ideal, tube = self.worker(worker)
         data, self.number = f"d{self.number}", self.number + 1
         checked = self.checked(options)
-        if options.get("timeout") and not self.model.room():
+        if options.get("timeout") and (self.model.putters or not self.model.room()):
             self.begin(tube, "put", data, options, self.model.wait(ideal, checked["timeout"], (data, checked)))
         else:
             self.both(lambda: tube.put(data, **options), lambda: self.model.put(data, checked))
+
+    def put_many(self, worker: int, options: list[dict[str, Any]], timeout: float | None) -> None:
+        ideal, tube = self.worker(worker)
+        items = [(f"d{number}", each) for number, each in enumerate(options, self.number)]
+        self.number += len(items)
+        real = [tubes.Item(data, **each) for data, each in items]
+        wanted = [(data, self.checked(each)) for data, each in items]
+        capacity = self.model.options.get("capacity", 0)
+        if timeout and 0 < len(items) <= capacity and (self.model.putters or not self.model.room(len(items))):
+            waiter = self.model.wait(ideal, at(timeout), wanted)
+            self.begin(tube, "put_many", real, {"timeout": timeout}, waiter)
+        else:
+            self.both(lambda: tube.put_many(real), lambda: self.model.put_many(wanted))
+
+    def take_many(self, worker: int, limit: int) -> None:
+        ideal, tube = self.worker(worker)
+        self.both(lambda: tube.take_many(limit, timeout=0), lambda: self.model.take_many(ideal, limit))
+
+    def tasks(self, numbers: list[int]) -> tuple[list[Task | int], list[Ref | int]]:
+        """Some tasks to name."""
+        found = [self.task(number) for number in numbers]
+        return [real for real, _ in found], [ref for _, ref in found]
+
+    def ack_many(self, worker: int, numbers: list[int]) -> None:
+        (ideal, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
+        self.both(lambda: tube.ack_many(real), lambda: self.model.ack_many(ideal, refs))
+
+    def release_many(self, worker: int, numbers: list[int], delay: float | None) -> None:
+        (ideal, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
+        self.both(lambda: tube.release_many(real, delay=delay), lambda: self.model.release_many(ideal, refs, at(delay)))
+
+    def delete_many(self, worker: int, numbers: list[int]) -> None:
+        (_, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
+        self.both(lambda: tube.delete_many(real), lambda: self.model.delete_many(refs))
 
     def take(self, worker: int) -> None:
         ideal, tube = self.worker(worker)

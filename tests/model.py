@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tubes import (
     Driver,
+    InvalidOption,
     OptionNotSupported,
     QueueClosed,
     SessionNotFound,
@@ -78,12 +79,17 @@ class Connection:
 
 @dataclass(eq=False)
 class Waiter:
-    """A call that waits: a take, or a put of these options."""
+    """A call that waits: a take, or a put of these options, or of a list of such."""
 
     connection: Connection
     deadline: int | None
-    put: tuple[Any, dict[str, Any]] | None = None
+    put: tuple[Any, dict[str, Any]] | list[tuple[Any, dict[str, Any]]] | None = None
     answers: list[Any] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many tasks it puts."""
+        return len(self.put) if isinstance(self.put, list) else 1
 
 
 @dataclass(eq=False)
@@ -284,7 +290,8 @@ class Model:
             for line in (self.takers, self.putters):
                 for waiter in [each for each in line if each.deadline == self.now]:
                     line.remove(waiter)
-                    waiter.answers.append(None)
+                    waiter.answers.append([] if isinstance(waiter.put, list) else None)
+            self.settle()
 
     def expire(self) -> bool:
         """Let everything happen that is due, in the order of the moments, then of the ids; False if nothing is."""
@@ -310,22 +317,23 @@ class Model:
         self.expire()
         again = True
         while again:
-            while self.putters and self.room():
+            while self.putters and self.room(self.putters[0].size):
                 waiter = self.putters.pop(0)
-                assert waiter.put is not None
-                waiter.answers.append(self.add(*waiter.put))
+                put: Any = waiter.put
+                many = isinstance(put, list)
+                waiter.answers.append([self.add(*each) for each in put] if many else self.add(*put))
             self.expire()
             while self.takers and (task := self.first()) is not None:
                 waiter = self.takers.pop(0)
                 waiter.answers.append(self.give(task, waiter.connection))
-            again = self.expire() or (bool(self.putters) and self.room())
+            again = self.expire() or (bool(self.putters) and self.room(self.putters[0].size))
 
     # -- verbs ---------------------------------------------------------------------------------------------
 
-    def room(self) -> bool:
-        """Whether one more task has room."""
+    def room(self, count: int = 1) -> bool:
+        """Whether so many tasks more have room."""
         capacity = self.options.get("capacity", 0)
-        return not capacity or len(self.tasks) < capacity
+        return not capacity or len(self.tasks) + count <= capacity
 
     def put(self, data: Any, options: dict[str, Any]) -> Shown | None:
         """Put, without waiting for room."""
@@ -411,12 +419,65 @@ class Model:
         task = self.held(connection, ref)
         if delay is not None and "delay" not in self.driver.options:
             raise Refused(OptionNotSupported)
+        self.give_back(task, delay)
+        return self.settled(task)
+
+    def give_back(self, task: Task, delay: int | None) -> None:
+        """A held task is released."""
         if delay:
             self.prolong(task, delay)
             self.change(task, "~", "release", "release", until=self.now + delay)
         else:
             self.change(task, "r", "release", "release")
-        return self.settled(task)
+
+    def put_many(self, items: list[tuple[Any, dict[str, Any]]]) -> list[Shown]:
+        """Put all or none, without waiting for room."""
+        capacity = self.options.get("capacity", 0)
+        if capacity and len(items) > capacity:
+            raise Refused(InvalidOption)
+        if not self.room(len(items)):
+            return []
+        shown = [self.add(*item) for item in items]
+        self.settle()
+        return shown
+
+    def take_many(self, connection: Connection, limit: int) -> list[Shown]:
+        """Take up to so many, without waiting."""
+        shown: list[Shown] = []
+        while len(shown) < limit and (task := self.first()) is not None:
+            shown.append(self.give(task, connection))
+        self.settle()
+        return shown
+
+    def ack_many(self, connection: Connection, refs: list[int | Ref]) -> dict[int, bool]:
+        """Ack those that are held."""
+        return self.each(refs, lambda ref: self.change(self.held(connection, ref), "-", "delete", "ack"))
+
+    def release_many(self, connection: Connection, refs: list[int | Ref], delay: int | None) -> dict[int, bool]:
+        """Release those that are held."""
+        if delay is not None and "delay" not in self.driver.options:
+            raise Refused(OptionNotSupported)
+        return self.each(refs, lambda ref: self.give_back(self.held(connection, ref), delay))
+
+    def delete_many(self, refs: list[int | Ref]) -> dict[int, bool]:
+        """Delete those that are there."""
+        return self.each(refs, lambda ref: self.change(self.found(ref), "-", "delete", "delete"))
+
+    def each(self, refs: list[int | Ref], act: Callable[[int | Ref], object]) -> dict[int, bool]:
+        """Do something with each of these tasks; of two that are one task the first counts."""
+        done: dict[int, bool] = {}
+        for ref in refs:
+            id = ref.id if isinstance(ref, Ref) else ref
+            if id in done:
+                continue
+            try:
+                act(ref)
+            except Refused:
+                done[id] = False
+            else:
+                done[id] = True
+        self.settle()
+        return done
 
     def touch(self, connection: Connection, ref: int | Ref, span: int) -> Shown:
         """Touch."""
@@ -545,6 +606,7 @@ class Model:
             for waiter in [each for each in line if each.connection is connection]:
                 line.remove(waiter)
                 waiter.answers.append(QueueClosed)
+        self.settle()
         self.leave(connection.session, lost=lost)
 
     def identify(self, connection: Connection, session: Session) -> None:

@@ -107,6 +107,24 @@ class Machine(RuleBasedStateMachine):
         if option not in (self.driver.options - {"capacity"}) | {"timeout"}:
             self.run.put(worker, {option: 1})
 
+    @rule(worker=NUMBERS, count=st.integers(0, 3), timeout=st.sampled_from([None, 0.4, 2]), data=st.data())
+    def put_many(self, worker: int, count: int, timeout: float | None, data: st.DataObject) -> None:
+        names = [name for name in mine(self.driver, VALUES) if name != "timeout"]
+        drawn = [{name: data.draw(st.sampled_from(VALUES[name]), name) for name in names} for _ in range(count)]
+        self.run.put_many(worker, [given(options) for options in drawn], timeout)
+
+    @rule(worker=NUMBERS, limit=st.integers(1, 4))
+    def take_many(self, worker: int, limit: int) -> None:
+        self.run.take_many(worker, limit)
+
+    @rule(worker=NUMBERS, tasks=st.lists(NUMBERS, max_size=4), verb=st.sampled_from(["ack_many", "delete_many"]))
+    def do_to_many(self, worker: int, tasks: list[int], verb: str) -> None:
+        getattr(self.run, verb)(worker, tasks)
+
+    @rule(worker=NUMBERS, tasks=st.lists(NUMBERS, max_size=4), delay=st.sampled_from([None, None, 0, 0.3, 1]))
+    def release_many(self, worker: int, tasks: list[int], delay: float | None) -> None:
+        self.run.release_many(worker, tasks, delay)
+
     @rule(worker=NUMBERS)
     def take(self, worker: int) -> None:
         self.run.take(worker)
@@ -202,6 +220,10 @@ VERBS = 2_000
 SEEDS = range(10)
 WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "take": (22, lambda run, rng: run.take(rng.randrange(64))),
+    "take_many": (2, lambda run, rng: run.take_many(rng.randrange(64), rng.randrange(1, 5))),
+    "ack_many": (1, lambda run, rng: run.ack_many(rng.randrange(64), some(rng))),
+    "release_many": (1, lambda run, rng: run.release_many(rng.randrange(64), some(rng), rng.choice([None, 0, 0.3, 1]))),
+    "delete_many": (1, lambda run, rng: run.delete_many(rng.randrange(64), some(rng)[:2])),
     "wait": (4, lambda run, rng: run.wait(rng.randrange(64), rng.choice([None, 0.1, 0.5, 1, 3]))),
     "ack": (14, lambda run, rng: run.ack(rng.randrange(64), rng.randrange(256))),
     "release": (10, lambda run, rng: run.release(rng.randrange(64), rng.randrange(256), rng.choice([None, 0, 0.3, 1]))),
@@ -244,6 +266,12 @@ def test_every_long_run_does_what_the_model_does(driver: Driver, seed: int) -> N
         for number in range(VERBS):
             if rng.random() < 0.5 * (1 - len(run.model.tasks) / crowd):
                 run.put(rng.randrange(64), given({name: rng.choice(values[name]) for name in mine(driver, values)}))
+            elif rng.random() < 0.05 * (1 - len(run.model.tasks) / crowd):
+                names_of_put = [name for name in mine(driver, values) if name != "timeout"]
+                batch = [
+                    given({name: rng.choice(values[name]) for name in names_of_put}) for _ in range(rng.randrange(4))
+                ]
+                run.put_many(rng.randrange(64), batch, rng.choice([None, 0.4, 2]))
             elif rng.random() < 0.002:
                 rng.choice(SELDOM)(run, rng)
             elif driver.lane and rng.random() < 0.04:
@@ -253,6 +281,11 @@ def test_every_long_run_does_what_the_model_does(driver: Driver, seed: int) -> N
             run.compare(all_tasks=len(run.model.tasks) < 10 or number % 5 == 0)
     finally:
         run.close()
+
+
+def some(rng: Random) -> list[int]:
+    """Numbers of some tasks."""
+    return [rng.randrange(256) for _ in range(rng.randrange(5))]
 
 
 def mine(driver: Driver, values: dict[str, list[Any]]) -> list[str]:

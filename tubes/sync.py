@@ -499,10 +499,10 @@ class Tube:
         `data`: what it says from now on; whoever has taken it keeps what it was given.
         `pri`: its priority: it moves to the place that this gives it.
         `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
-        `ttl`: seconds to live from now on.
+        `ttl`: seconds to live from now on, of a task that nobody has taken.
 
         Raises `TaskNotFound` if there is none, `OptionNotSupported` for what the driver lacks, `InvalidOption` for a
-        delay of a task that is taken or buried.
+        delay of a task that is taken or buried, and for a ttl of a taken one, which `touch` prolongs.
 
         >>> import tubes
         >>> with tubes.connect() as queue:

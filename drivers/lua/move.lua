@@ -26,9 +26,17 @@ pull(task)
 --#end
 --#end
 task.state = TO
+--#if UPDATES
+change(task)
+--#end
 -- Enter.
 --#if TO_DONE
 call('HDEL', M .. ':tasks', task.id)
+if task.key then
+--#slow
+  leave_key(task)
+--#fast
+end
 --#elif TO_TAKEN
 --#if WAS_READY
 if task.attempts < TURNS - 1 then task.attempts = task.attempts + 1 end
@@ -81,7 +89,9 @@ if task.ttl and (not due or dead_of(task) < due) then due = dead_of(task) end
 due = dead_of(task)
 --#end
 --#end
---#if WAS_READY
+--#if UPDATES
+if due then
+--#elif WAS_READY
 -- What it was due at until now needs no change.
 if due and due ~= dead_of(task) then
 --#else

@@ -20,19 +20,32 @@ if META.pacing then look_at_rests() end
 --#end
 --#if TIMED
 while left > 0 do
-  local first, moment = unpack(call('ZRANGEBYSCORE', M .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1))
-  if not first then break end
+  local first = call('ZRANGEBYSCORE', M .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
+  if not first[1] then break end
 --#if LANE
-  end_rests(moment + 0)
+  end_rests(first[2] + 0)
   if left <= 0 then break end
 --#end
   left = left - 1
-  call('ZREM', M .. ':due', first)
-  local task, due = find(unpack_struct('>I6', first))
+  call('ZREM', M .. ':due', first[1])
+  local task, due = find(unpack_struct('>I6', first[1]))
   if task.state == '~' then
 --#move delay
   elseif task.state == 't' then
+    local dead = dead_of(task)
+    if not ENDED_BY_TTL and is_last(task) then
+      task.reason = 'max_attempts: ttr'
+--#move ttr_last t
+--#if BACKOFF
+    elseif not ENDED_BY_TTL then
+      local span = rest_of(task)
+      prolong(task, span)
+      due = now + span
+--#move ttr_delayed t
+--#end
+    else
 --#move ttr
+    end
   else
 --#move ttl
   end

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SLOTS = 16384
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that nobody uses, and nobody uses the one 10000 above it, where nodes speak to each other."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
@@ -34,7 +34,7 @@ class Cluster:
     """Three masters without replicas, each with a third of the slots, and all that they know written down."""
 
     def __init__(self, program: str = "valkey") -> None:
-        self.ports = [_free_port() for _ in range(3)]
+        self.ports = [free_port() for _ in range(3)]
         self.nodes = [
             LocalServer(
                 program,

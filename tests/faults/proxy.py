@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,14 +22,15 @@ class Proxy:
     """Between clients and a server, on a unix socket of its own.
 
     `cuts`: asked about every request: whether the connection is cut after it was forwarded. The server has answered
-    it then, or is about to; nobody hears of it.
+    it then, or is about to; nobody hears of it. `mute`: whether connections are cut where a reply comes.
     """
 
     def __init__(self, server: LocalServer, cuts: Callable[[bytes], bool] = lambda request: False) -> None:
         self.cuts = cuts
         self.count = 0
+        self.mute = False
         self._server = server
-        self._socket = str(Path(server.folder) / f"proxy{id(self)}")
+        self._socket = str(Path(server.folder) / f"proxy{uuid4().hex[:8]}")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self._socket)
         self._listener.listen(512)
@@ -55,7 +57,7 @@ class Proxy:
                 readable, _, _ = select.select([client, server], [], [])
                 if server in readable:
                     reply = server.recv(65536)
-                    if not reply:
+                    if not reply or self.mute:
                         return
                     client.sendall(reply)
                 if client in readable:

@@ -14,7 +14,7 @@ import tubes
 from faults.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.conformance.bench import eventually
-from tubes.redis import calls, home
+from tubes.redis import calls, serving
 from tubes.testing import LocalServer
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
 def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(
     own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home, "LONGEST_SLEEP", 0.5)
+    monkeypatch.setattr(serving, "LONGEST_SLEEP", 0.5)
     raised: list[BaseException] = []
 
     def take(tube: Tube) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 import tubes
-from tubes import Driver, Task, TubesError
+from tubes import Driver, Item, Task, TubesError
 from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
 
@@ -66,6 +66,9 @@ class Answer(NamedTuple):
 
 
 def facts(answer: Any) -> Answer:
+    if isinstance(answer, list):
+        answers: list[Any] = answer
+        return Answer("list", [facts(each) for each in answers])
     if isinstance(answer, Task):
         times = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
         shown = (answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, *times)
@@ -128,8 +131,9 @@ class Twins:
         answers = [outcome(lambda side=side: call(side)) for side in self.sides]  # type: ignore[misc]
         assert answers[0][1] == answers[1][1]
         for side, (answer, _) in zip(self.sides, answers, strict=True):
-            if isinstance(answer, Task):
-                side.tasks.append(answer)
+            for task in answer if isinstance(answer, list) else [answer]:  # pyright: ignore[reportUnknownVariableType]
+                if isinstance(task, Task):
+                    side.tasks.append(task)
 
     def some(self, *values: Any) -> Any:
         return self.random.choice(values)
@@ -154,8 +158,9 @@ class Twins:
         worker, named = self.random.randrange(3), self.which()
         verb = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
-             "release_all", "truncate", "pause", "resume", "block", "configure"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 1, 2, 3, 3],
+             "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
+             "pause", "resume", "block", "configure"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 3, 3],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
@@ -163,6 +168,8 @@ class Twins:
             self.same(lambda side: side.of(worker).put({"n": self.puts}, **options))
         elif verb == "take":
             self.same(lambda side: side.of(worker).take(0))
+        elif verb.endswith("_many"):
+            self.step_of_many(worker, verb)
         elif verb == "release":
             delay = self.some(None, 0, 0.5, 2)
             self.same(lambda side: side.of(worker).release(named(side), delay=delay))
@@ -197,6 +204,19 @@ class Twins:
             self.same(lambda side: side.join(worker, other))
         else:
             self.same(lambda side: getattr(side.of(worker), verb)())
+
+    def step_of_many(self, worker: int, verb: str) -> None:
+        count = self.random.randrange(5)
+        if verb == "put_many":
+            items = [Item({"n": self.puts + n}, **self.options()) for n in range(count)]
+            self.puts += count
+            self.same(lambda side: side.of(worker).put_many(items))
+        elif verb == "take_many":
+            self.same(lambda side: side.of(worker).take_many(count + 1, timeout=0))
+        else:
+            named = [self.which() for _ in range(count)]
+            delay = {"delay": self.some(None, 0, 0.5, 2)} if verb == "release_many" else {}
+            self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **delay))
 
     def compare(self) -> None:
         """All that can be seen of both is the same."""

@@ -278,7 +278,8 @@ class Failures(Bench):
         for value in bad:
             with self.refused(InvalidOption):
                 self.create("other", backoff=value)
-        for wrong in ({"factor": 0.5}, {"jitter": 2}, {"cap": -1}, {"seed": "x"}, {"factor": 1.0001}):
+        wrongs: list[dict[str, Any]] = [{"factor": 0.5}, {"jitter": 2}, {"cap": -1}, {"seed": "x"}, {"factor": 1.0001}]
+        for wrong in wrongs:
             with pytest.raises(InvalidOption):
                 Backoff(1, **wrong)
         with pytest.raises(InvalidOption):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tubes import DuplicateKey, InvalidOption
 from tubes.conformance.bench import Bench, needs
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: How a task leaves.
-WAYS: dict[str, Any] = {
+WAYS: dict[str, Callable[[Bench, Any], object]] = {
     "ack": lambda bench, task: bench.tube.ack(bench.take()),
     "delete": lambda bench, task: bench.tube.delete(task),
 }

@@ -104,6 +104,25 @@ class Updates(Bench):
         self.clock.advance(0.1)
         assert (self.state(mortal), self.state(immortal)) == ("-", "-")
 
+    @needs("ttl")
+    def test_a_taken_task_is_prolonged_by_a_touch_only(self) -> None:
+        task = self.taken(ttl=50)
+        with self.refused(InvalidOption):
+            self.tube.update(task, data="new", ttl=9)
+
+    @needs("ttr")
+    def test_an_updated_task_that_is_taken_runs_out_of_time_as_before(self) -> None:
+        task = self.taken(ttr=5)
+        self.clock.advance(2)
+        assert self.tube.update(task, data="new").due == 5
+        self.clock.advance(3)
+        assert self.state(task) == "r"
+        again = self.take()
+        self.tube.update(task, data="newer")
+        self.tube.ack(again)
+        self.clock.advance(9)
+        assert self.state(task) == "-"
+
     def test_nothing_is_changed_if_anything_is_wrong(self) -> None:
         task = self.put("old")
         wrong: list[dict[str, Any]] = [{"pri": -1}, {"delay": -1}, {"ttl": "1"}, {"pri": None}]

@@ -21,9 +21,12 @@ Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 
 #: The slot of whoever serves those who wait: one at a time in a process and tube, on a line of any session.
 SERVING: Final = "w"
+#: The slot of the take that is sent ahead for who waits: it is on its way for seconds, and others serve meanwhile.
+AHEAD: Final = "v"
 #: The keys of a tube besides its meta hash.
 PARTS: Final = (
     *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests"),
+    *("keys", "seen"),
     *("leases", "waiting", "marker", "room"),
 )
 #: For how many seconds a call is tried again where no server answers.

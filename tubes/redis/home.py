@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
@@ -12,27 +11,25 @@ from weakref import WeakSet
 from tubes.alarms import Alarm
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
-from tubes.redis.calls import SERVING, Call, Flow, Rest
+from tubes.redis import record
+from tubes.redis.calls import AHEAD, SERVING, Call, Flow, Rest
 from tubes.redis.ears import Ears
-from tubes.redis.line import ThreadLine
-from tubes.waiters import PENDING, ThreadWaiter
+from tubes.redis.scripts import Settings, script
+from tubes.redis.serving import Serving
+from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tubes.drivers.driver import Driver
     from tubes.redis.port import Port
+    from tubes.redis.scripts import Script
     from tubes.redis.store import RedisStore
     from tubes.waiters import Waiter
 
 T = TypeVar("T")
 _log = logging.getLogger("tubes")
 
-#: Seconds for which a waiter sleeps at most before it looks again: what bounds the harm of a marker that was lost
-#: together with the process that had it.
-LONGEST_SLEEP: Final = 5.0
-#: Seconds to rest where no server answers.
-_REST: Final = 0.2
 #: Microseconds after which others are told that nobody waits here any more.
 _LINGER: Final = SECOND
 
@@ -45,9 +42,9 @@ def _ids_of(answer: Any) -> list[int]:
 class Home:
     """One tube of a server, as one process sees it.
 
-    Those who wait stand in line here, and one thread looks after all of them, while there are any: it takes for the
-    first, and when there is nothing it waits for a marker, which a script leaves when something has become takeable.
-    Whoever gets the marker takes, and leaves another one if there is more: no herd, and no polling.
+    Those who wait stand in line here, and one thread looks after all of them, while there are any (`serving`): it takes
+    for the first, and when there is nothing it waits for a marker, which a script leaves when something has become
+    takeable. Whoever gets the marker takes, and leaves another one if there is more: no herd, and no polling.
     """
 
     def __init__(
@@ -58,6 +55,7 @@ class Home:
         self.key: Final = key
         self.driver: Final = driver
         self.options: Final = options
+        self._settings: Final = Settings.of(options)
         #: Which of the tubes that have had this name.
         self.born: Final = born
         self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
@@ -68,11 +66,15 @@ class Home:
         self.gone = False
         self._serving: Final = threading.Lock()
         self._arriving: Final[set[Waiter]] = set()
-        # Whether a thread looks after those who wait.
-        self._served = False
-        self._line: ThreadLine | None = None
+        #: The waiter for whom the server has a take already; `serving` looks after it.
+        self.armed: Waiter | None = None
+        self.serving: Final = Serving(self)
         self._alarm: Final = Alarm(store.clock, self._ring)
         self._leaving: Final = Alarm(store.clock, self._leave)
+
+    def script(self, verb: str) -> Script:
+        """The script of a verb for this tube."""
+        return script(verb, self.driver, self._settings)
 
     # -- the line ------------------------------------------------------------------------------------------------------
 
@@ -89,17 +91,15 @@ class Home:
             line[waiter] = None
             if self.store.manual and waiter.deadline is not None:
                 self._alarm.set(waiter.deadline)
-            served, self._served = self._served, True
+            served = self.serving.begin()
         if self.store.manual:
-            self.store.run_now(self._tick())
+            self.store.run_now(self.tick())
             self._arriving.discard(waiter)
         if served:
             if first:
                 self.nudge()
-        elif isinstance(waiter, ThreadWaiter) and not self.store.manual:
-            self._serve(waiter)
         else:
-            self._start_serving()
+            self.serving.serve(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
         """Take a waiter out; answers None, or what it was given meanwhile; `undo`: give that back."""
@@ -156,6 +156,10 @@ class Home:
                 others += int(callers)
         return others + self.count_local()
 
+    def has_unserved(self) -> bool:
+        """Whether somebody waits for a task for whom the server has no take yet."""
+        return len(self.takers) > (self.armed is not None)
+
     # -- serving -------------------------------------------------------------------------------------------------------
 
     def serve_one(self) -> Flow[bool]:
@@ -171,7 +175,7 @@ class Home:
         """A verb, and then those who wait in this process are served: they need no marker."""
         answer = yield from verb
         try:
-            yield from self._serve_all()
+            yield from self.serve_all()
         except TubesError:
             _log.debug("those who wait could not be served", exc_info=True)
         return answer
@@ -181,14 +185,16 @@ class Home:
         while not self._serving.acquire(blocking=False):
             yield Rest()
 
-    def _first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
+    def first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
+        """The first of a line for whom nothing is done yet."""
         now = 0 if self.store.manual else self.store.clock.micros()
         with self.lock:
             for waiter in list(line):
                 late = waiter.deadline is not None and waiter.deadline < now
-                if not waiter.lost() and not waiter.is_gone() and not late:
+                if waiter.lost() or waiter.is_gone() or late:
+                    del line[waiter]
+                elif waiter is not self.armed:
                     return waiter
-                del line[waiter]
             return None
 
     def _give(self, waiter: Waiter, answer: Any) -> bool:
@@ -208,7 +214,7 @@ class Home:
 
     def _serve_taker(self) -> Flow[int | None]:
         """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""
-        waiter = self._first(self.takers)
+        waiter = self.first(self.takers)
         if waiter is None:
             return 0
         port: Port[Any] = waiter.owner
@@ -228,7 +234,7 @@ class Home:
 
     def _serve_putter(self) -> Flow[bool]:
         """Let one in; whether there was one and room for it."""
-        waiter = self._first(self.putters)
+        waiter = self.first(self.putters)
         if waiter is None:
             return False
         port: Any = waiter.owner
@@ -245,7 +251,25 @@ class Home:
             yield from port.undo("unput", *_ids_of(answer), slot=SERVING)
         return True
 
-    def _serve_all(self) -> Flow[int]:
+    def hand_out(self, port: Port[Any], call: Call, reply: Any) -> Flow[None]:
+        """Give a task that was taken ahead to whoever is the first now, if it is of that session; else back."""
+        task: Any = None
+        first: Waiter | None = None
+        try:
+            task = port.show(record.parse(reply))
+            with self.lock:
+                first = next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
+                theirs = first is not None and first.owner is port and port.session == call.session
+                if theirs and first is not None and self._give(first, task):
+                    return
+        except BaseException:  # Interrupted: perhaps nobody gets to see it.
+            if call.orphaned is not None and (first is None or first.answer is not task):
+                call.orphaned(reply)
+            raise
+        id, _, attempts, _, _ = record.parse(reply)
+        yield from port.undo("untake", id, attempts, slot=AHEAD, session=call.session)
+
+    def serve_all(self) -> Flow[int]:
         """Serve whom one can; answers the next moment at which something is due."""
         yield from self._begin()
         try:
@@ -258,101 +282,19 @@ class Home:
         finally:
             self._serving.release()
 
-    def _start_serving(self) -> None:
-        threading.Thread(target=self._serve, name="tubes-waiting", daemon=True).start()
-
-    def _serve(self, own: ThreadWaiter | None = None) -> None:
-        """Look after those who wait, as long as there are any.
-
-        A thread that waits itself does so for all until it is served (`own`): that saves a switch of threads, which
-        takes as long as a call.
-        """
-        # Where time is in a test's hands, `enlist` has looked already, and what happens at which moment is certain.
-        marked = False
-        try:
-            while self._goes_on(own):
-                try:
-                    line = self._open_line()
-                    soonest = 0
-                    if not self.store.manual or marked:
-                        soonest = line.run(self._serve_all())
-                    marked = False
-                    if soonest and self.store.manual:
-                        self.watch(soonest)
-                    if self._goes_on(own):
-                        marked = self._sleep(line, soonest, own)
-                except ConnectionLost:
-                    marked = True
-                    if not self._closing():
-                        time.sleep(_REST)
-                except Exception:  # Those who wait depend on it.
-                    _log.exception("those who wait could not be served")
-                    time.sleep(_REST)
-        except BaseException:
-            self.hang_up()  # Interrupted, perhaps in the middle of a call.
-            marked = True
-            raise
-        finally:
-            with self.lock:
-                if own is not None and own.answer is PENDING:
-                    self._strike(own)  # Its time is over: nobody is to take for it any more.
-                self._served = bool(self.takers or self.putters) and not self._closing()
-                go_on = self._served
-            if go_on:
-                self._start_serving()
-            elif not self._closing():
-                if marked:  # It came too late, and goes on to others.
-                    self.store.later(self._tick)
-                self._leaving.set(self.store.clock.micros() + _LINGER)
-
-    def _goes_on(self, own: ThreadWaiter | None) -> bool:
-        """Whether there is somebody to look after."""
-        if self._closing():
-            return False
-        if own is None:
-            return bool(self.takers or self.putters)
-        late = own.deadline is not None and own.deadline <= self.store.clock.micros()
-        return own.answer is PENDING and not late
-
-    def _open_line(self) -> ThreadLine:
-        with self.lock:
-            if self._line is None:
-                self._line = ThreadLine(self.store.server, SERVING)
-            return self._line
-
-    def _closing(self) -> bool:
-        return self.gone or self.store.closed
-
-    def _sleep(self, line: ThreadLine, soonest: int, own: ThreadWaiter | None) -> bool:
-        """Until there is a marker, or something is due; whether there was one."""
-        with self.lock:
-            keys = [f"{self.key}:{marker}" for marker, who in (("marker", self.takers), ("room", self.putters)) if who]
-        if not keys:
-            return False
-        seconds = LONGEST_SLEEP
-        now = self.store.clock.micros()
-        if soonest and not self.store.manual:
-            seconds = min(seconds, (self.store.local_micros(soonest) - now) / SECOND)
-        if own is not None and own.deadline is not None:
-            seconds = min(seconds, (own.deadline - now) / SECOND)
-        # Not tried again: a marker may have been lost with the connection, so look first.
-        return line.request(self.key, "BZPOPMIN", *keys, f"{max(seconds, 0.001):.4f}", once=True) is not None
+    def linger(self) -> None:
+        """Nobody waits here any more, as it seems."""
+        self._leaving.set(self.store.clock.micros() + _LINGER)
 
     def _leave(self, now: int) -> None:
         """Nobody has waited here for a while: other processes need not think so."""
         self._leaving.silence()
-        self.store.later(self._forget_waiting)
-
-    def _forget_waiting(self) -> None:
-        line = self._line
-        if line is not None and not self._closing() and not self.takers and not self.putters:
-            process = self.store.process
-            line.request(self.key, "HDEL", f"{self.key}:waiting", process, f"{process}:room")
+        self.store.later(self.serving.forget)
 
     def waits_for_nobody(self) -> bool:
         """Whether the server may think that somebody waits here, and nobody does."""
         with self.lock:
-            return self._line is not None and not self.takers and not self.putters
+            return self.serving.has_served() and not self.takers and not self.putters
 
     def nudge(self) -> None:
         """Have the thread look again."""
@@ -372,9 +314,9 @@ class Home:
         """A deadline has come."""
         self._alarm.silence()
         if not self.store.manual:
-            self.store.later(self._tick)
+            self.store.later(self.tick)
             return
-        self.store.run_now(self._tick())
+        self.store.run_now(self.tick())
         with self.lock:
             waiters = [w for line in (self.takers, self.putters) for w in line if w.deadline is not None]
             for waiter in waiters:
@@ -385,13 +327,13 @@ class Home:
                     self._alarm.set(waiter.deadline)
             putters = bool(self.putters)
         if putters:  # Who stood behind one whose time is over may need less room.
-            self.store.run_now(self._tick())
+            self.store.run_now(self.tick())
 
-    def _tick(self) -> Flow[None]:
+    def tick(self) -> Flow[None]:
         """What is due happens, and serves those who wait."""
         if self.gone:
             return
-        soonest = yield from self._serve_all()
+        soonest = yield from self.serve_all()
         port = next(iter(self.ports), None)
         if port is not None and not soonest:
             soonest = yield from port.ask("tick")
@@ -417,11 +359,4 @@ class Home:
             port.member.forget(self)
         self.dismiss([*self.takers, *self.putters], gone)
         self.ears.close()
-        self.hang_up()
-
-    def hang_up(self) -> None:
-        """Wake the thread that waits, for good."""
-        with self.lock:
-            line, self._line = self._line, None
-        if line is not None:
-            line.hang_up()
+        self.serving.hang_up()

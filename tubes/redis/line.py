@@ -77,6 +77,37 @@ class ThreadLine:
                 self._orphan(call)
                 raise
 
+    def call_behind(self, call: Call, *words: Any, sent: Callable[[], None]) -> tuple[bool, Any]:
+        """A plain command that waits, and a call behind it: whether the one was answered, and the reply to the other.
+
+        Both go out at once: a server does what comes behind a command that waits as soon as that is over. Where the
+        connection is lost the command is not sent again. `sent`: called when they are on their way.
+        """
+        with self._lock:
+            call.begin(self.slot)
+            packed = call.pack(moving=self._server.moving)
+            try:
+                try:
+                    wire = self._wire(call.key)
+                    wire.send(pack(*words) + packed)
+                    sent()
+                    answered = wire.receive() is not None
+                    reply = wire.receive()
+                except ConnectionLost:
+                    self._server.moved()
+                    self._forget_wires()
+                    call.resent, answered = True, True
+                    reply = self._until_answered(call.pack(moving=self._server.moving), call.key, call)
+                if reply.__class__ is ErrorReply and (reply.code == "NOSCRIPT" or reply.code in calls.PASSING):
+                    reply = self._until_answered(packed, call.key, call)
+                return answered, reply
+            except ConnectionLost:
+                raise
+            except BaseException:
+                self._forget_wires()
+                self._orphan(call)
+                raise
+
     def exchange(self, key: str, head: bytes, tail: bytes, again: Callable[..., Call], *about: Any) -> Any:
         """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
 

@@ -188,7 +188,8 @@ class BatchPort(AnyPort[F]):
 
     def _release_many(self, tasks: Any, delay: float | None) -> Flow[dict[int, bool]]:
         """Give held tasks back."""
-        span: int | str = "" if delay is None else micros("delay", delay) or ""
+        rests = "backoff" if "backoff" in self.home.options else ""
+        span: int | str = rests if delay is None else micros("delay", delay)
         if delay is not None and "delay" not in self.home.driver.options:
             raise self.home.driver.lacks("delay")
         done: dict[int, bool] = yield from self._about_many("release_many", named(tasks, self._refer), span)

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from tubes.codecs import encode
+from tubes.drivers import options as known_options
+from tubes.drivers.entry import NOTHING_MORE, More
 from tubes.drivers.moves import State
-from tubes.drivers.options import SECOND, flag, micros, whole
+from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import (
     ConnectionLost,
+    DuplicateKey,
     InvalidOption,
     TaskNotFound,
     TaskNotTaken,
@@ -24,8 +27,7 @@ from tubes.errors import (
 )
 from tubes.listeners import Listener, checked
 from tubes.redis import record
-from tubes.redis.calls import SERVING, UNSURE, Call, Flow, Session
-from tubes.redis.scripts import script
+from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics, until
 from tubes.task import F, Facts, log_lost
@@ -42,6 +44,14 @@ _KICKS: Final = 500
 _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0))
+#: Refusals that a verb tells its caller in its own words.
+_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE"})
+#: Verbs whose callers want to know what the task says now; a taker knows what it was given.
+_LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
+#: How many tasks are looked at in one call.
+_LOOKS: Final = 1000
+#: What an update may change besides the data.
+_CHANGES: Final = ("pri", "delay", "ttl")
 #: The end of a pause that has none.
 _FOR_EVER: Final = 1e18
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
@@ -88,7 +98,7 @@ class Port(Generic[F]):
 
         `slot`, `parts`: as for `Call`.
         """
-        known = script(verb, self.home.driver)
+        known = self.home.script(verb)
         while True:
             if self.gone is not None:
                 raise self.gone()
@@ -101,7 +111,7 @@ class Port(Generic[F]):
             if reply.__class__ is not ErrorReply:
                 return reply
             code = reply.code
-            if code in ("NOTTAKEN", "NOTFOUND", "STAGEGONE"):
+            if code in _ABOUT_TASKS:
                 return reply
             if code == "AGAIN":
                 continue
@@ -143,7 +153,14 @@ class Port(Generic[F]):
         """The same with data that is encoded and options that are checked; `waits`: for room, if there is none."""
         home = self.home
         new = record.write(home.driver, home.options, options)
-        reply = yield from self.ask("put", *self.put_words(new, raw, waits=waits), slot=SERVING if waits else None)
+        key = self._key_words(options) if "key" in options else ()
+        reply = yield from self.ask(
+            "put", *self.put_words(new, raw, waits=waits), *key, slot=SERVING if waits else None
+        )
+        if reply.__class__ is list:
+            return self._show_kept(reply[0], new, raw, options)
+        if reply.__class__ is ErrorReply:
+            raise DuplicateKey(key=options["key"], tube=home.name, id=int(str(reply).split()[1]))
         return None if reply is None else self.show_put(reply, new, raw, options)
 
     def put_words(self, new: record.Written, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
@@ -153,14 +170,37 @@ class Port(Generic[F]):
         waiting = (home.count_local(), home.store.process) if waits else ("", "")
         return new.flags, new.header + raw, new.due, new.pri, new.lane, room, *waiting
 
+    @staticmethod
+    def _key_words(options: Mapping[str, Any]) -> tuple[Any, ...]:
+        return options["key"].encode("utf-8", "surrogatepass"), options.get("on_duplicate", "keep")
+
+    def _show_kept(self, reply: Any, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
+        """The task that a put found by its key: it lives, or only its key is remembered."""
+        if reply.__class__ is bytes:
+            task = self.show(record.parse(reply))
+        else:
+            task = record.shown(
+                self.kind, self.tube, self._stored(reply, self.clock.micros(), new, raw, options), State.DONE, 0, NEVER
+            )
+            task._times = (None, None, NEVER, NEVER)
+            task._more = More(options["key"])
+        task._more = (task._more or NOTHING_MORE)._replace(kept=True)
+        return task
+
+    def _stored(
+        self, id: int, created: int, new: record.Written, raw: bytes, options: Mapping[str, Any]
+    ) -> record.Stored:
+        stored = record.Stored()
+        stored.id, stored.created, stored.data, stored.more = id, created, raw, new.more
+        stored.pri, stored.ttl, stored.ttr = new.pri or 0, new.ttl, new.ttr  # type: ignore[assignment]
+        stored.utube = options.get(self.home.driver.lane) if self.home.driver.lane is not None else None
+        return stored
+
     def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """A task that was put, as the user sees it."""
         home = self.home
         created = int.from_bytes(reply[:7], "big")
-        stored = record.Stored()
-        stored.id, stored.created, stored.data = int(reply[7:]), created, raw
-        stored.pri, stored.ttl, stored.ttr = new.pri or 0, new.ttl, new.ttr  # type: ignore[assignment]
-        stored.utube = options.get(home.driver.lane) if home.driver.lane is not None else None
+        stored = self._stored(int(reply[7:]), created, new, raw, options)
         due = NEVER
         if new.due != "":
             due = created + int(new.due)
@@ -170,7 +210,7 @@ class Port(Generic[F]):
     def _take(self) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
         home = self.home
-        while home.takers and self.serves:
+        while self.serves and home.has_unserved():
             if not (yield from home.serve_one()):
                 return None
         reply = yield from self.ask("take", orphaned=self.untake)
@@ -187,7 +227,8 @@ class Port(Generic[F]):
                 log_lost(lost)
             following: F | None = yield from self._take()
             return following
-        reply = yield from self.ask("next", id, attempts, orphaned=self.unnext)
+        keyed = ("1",) if task.key is not None else ()
+        reply = yield from self.ask("next", id, attempts, *keyed, orphaned=self.unnext)
         return self.show_next(task, reply)
 
     def show_next(self, task: Any, reply: bytes) -> F | None:
@@ -207,20 +248,38 @@ class Port(Generic[F]):
         reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake, slot=SERVING)
         return reply if reply.__class__ is int else record.parse(reply)
 
-    def untake(self, reply: Any) -> None:
+    def take_ahead(self, count: int) -> Call | None:
+        """The same as a call, to be sent before there is a task; None where nothing can be taken before more is said.
+
+        Errors are not dealt with: where there is one nothing was taken.
+        """
+        session = self.session
+        if session is None or self.gone is not None:
+            return None
+        args = (count, self.home.store.process)
+
+        def orphaned(reply: Any) -> None:
+            self.untake(reply, session)
+
+        return Call(self.home.script("take"), self.home.key, args, session, orphaned=orphaned, slot=AHEAD)
+
+    def untake(self, reply: Any, session: Session | None = None) -> None:
         """Give back what was taken for somebody who is gone."""
         if reply.__class__ is bytes:
             id, _, attempts, _, _ = record.parse(reply)
-            self.home.store.later(lambda: self._untake(id, attempts))
+            self.home.store.later(lambda: self.undo("untake", id, attempts, session=session))
 
     def _untake(self, id: int, attempts: int) -> Flow[None]:
         yield from self.undo("untake", id, attempts)
 
-    def undo(self, verb: str, *args: Any, slot: str | None = None) -> Flow[None]:
-        """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle."""
-        known = script(verb, self.home.driver)
-        while (session := self.session) is not None:  # Else it has ended, and what it had was released.
-            reply = yield Call(known, self.home.key, args, session, self.member.store.now(), slot=slot)
+    def undo(self, verb: str, *args: Any, slot: str | None = None, session: Session | None = None) -> Flow[None]:
+        """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle.
+
+        `session`: by which it was done, if that is not certainly the port's.
+        """
+        known = self.home.script(verb)
+        while (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
+            reply = yield Call(known, self.home.key, args, by, self.member.store.now(), slot=slot)
             if reply.__class__ is not ErrorReply or reply.code != "AGAIN":
                 return
 
@@ -240,7 +299,10 @@ class Port(Generic[F]):
     def _about(self, verb: str, task: Any, *args: Any) -> Flow[F]:
         """Do something with a task."""
         id, attempts, known = self._refer(task)
-        reply = yield from self.ask(verb, id, attempts, "" if known is None else "1", *args)
+        if verb in _LOOKING:  # Somebody may have updated it.
+            known = None
+        knows = "" if known is None else "1" if task.key is None else "2"
+        reply = yield from self.ask(verb, id, attempts, knows, *args)
         if reply.__class__ is ErrorReply:
             missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
             raise missing(id=id, tube=self.home.name)
@@ -256,7 +318,9 @@ class Port(Generic[F]):
 
     def _release(self, task: Any, delay: float | None) -> Flow[F]:
         """Give a held task back."""
-        span: int | str = "" if delay is None else micros("delay", delay) or ""
+        span: int | str = (
+            ("backoff" if "backoff" in self.home.options else "") if delay is None else micros("delay", delay)
+        )
         if delay is not None and "delay" not in self.home.driver.options:
             yield from self._check_held(task)
             raise self.home.driver.lacks("delay")
@@ -279,9 +343,17 @@ class Port(Generic[F]):
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    def _bury(self, task: Any) -> Flow[F]:
+    def _give_back(self, task: Any) -> Flow[F]:
+        """Give a held task back at once: nothing has failed."""
+        released: F = yield from self._about("release", task, "")
+        record.settled(task)
+        return released
+
+    def _bury(self, task: Any, reason: str | None) -> Flow[F]:
         """Put a task aside."""
-        buried: F = yield from self._about("bury", task)
+        if reason is not None:
+            text("reason", reason)
+        buried: F = yield from self._about("bury", task, (reason or "").encode("utf-8", "surrogatepass"))
         record.settled(task)
         return buried
 
@@ -296,15 +368,71 @@ class Port(Generic[F]):
         found: F = yield from self._about("peek", task)
         return found
 
-    def _kick(self, count: int) -> Flow[int]:
+    def _update(self, task: Any, changes: Mapping[str, Any]) -> Flow[F]:
+        """Change a task."""
+        id, _, _ = self._refer(task)
+        checked = self.home.driver.check_update(changes)
+        data = ("1", encode(self.codec, checked["data"])) if "data" in checked else ("", "")
+        reply = yield from self.ask("update", id, "", "", *data, *(checked.get(name, "") for name in _CHANGES))
+        if reply.__class__ is ErrorReply:
+            if reply.code == "NOTFOUND":
+                raise TaskNotFound(id=id, tube=self.home.name)
+            raise self.home.driver.cannot_update(checked, State(str(reply).split()[1]))
+        return self.show(record.parse(reply))
+
+    def _respawn(self, attempts: int | None, ttl: float | None) -> tuple[Any, ...]:
+        return tuple("" if value is None else value for value in self.home.driver.check_kick(attempts, ttl))
+
+    def _kick(self, count: int, attempts: int | None, ttl: float | None) -> Flow[int]:
         """Make buried tasks ready."""
         left = whole("count", count)
+        respawn = self._respawn(attempts, ttl)
         kicked = 0
         while True:
-            some: int = yield from self.ask("kick", min(left - kicked, _KICKS))
+            some: int = yield from self.ask("kick", min(left - kicked, _KICKS), *respawn)
             kicked += some
             if some < _KICKS or kicked == left:
                 return kicked
+
+    def _kick_task(self, task: Any, attempts: int | None, ttl: float | None) -> Flow[F]:
+        """Make one buried task ready."""
+        kicked: F = yield from self._about("kick_task", task, *self._respawn(attempts, ttl))
+        return kicked
+
+    def _buried(self, limit: int) -> Flow[list[F]]:
+        """The oldest buried tasks."""
+        left = whole("limit", limit)
+        driver = self.home.driver
+        # Where places are more than ids, the oldest may have any place.
+        in_order = driver.signs == (0, 1) and driver.rank is None
+        ids: list[int] = []
+        place = b""
+        while left and (not in_order or len(ids) < left):
+            places: list[bytes] = yield from self.ask("buried", place, min(left, _LOOKS) if in_order else _LOOKS)
+            ids += (driver.id_at(place) for place in places)
+            if not places:
+                break
+            place = places[-1]
+        wanted = sorted(ids)[:left]
+        found: list[F] = []
+        for start in range(0, len(wanted), _LOOKS):
+            replies = yield from self.ask("dead", *wanted[start : start + _LOOKS])
+            found += (self.show(record.parse(reply)) for reply in replies)
+        return found
+
+    def _oldest_ready_age(self) -> Flow[float | None]:
+        """How long ago the oldest ready task was put."""
+        start: int | str = ""
+        while True:
+            reply = yield from self.ask("oldest", start)
+            if reply.__class__ is not int:
+                return None if reply is None else int(reply) / SECOND
+            start = reply
+
+    def _due_histogram(self, edges: Iterable[float]) -> Flow[list[int]]:
+        """Count tasks by when they move by themselves."""
+        counts: list[int] = yield from self.ask("due", *known_options.edges(edges))
+        return counts
 
     def _release_all(self) -> Flow[None]:
         """Release whatever is taken."""
@@ -430,8 +558,9 @@ class Port(Generic[F]):
 
 #: Those that may make something takeable, or make room.
 _SERVING: Final = frozenset(
-    {"put", "next", "ack", "release", "bury", "delete", "kick", "release_all", "truncate", "block", "configure"}
-    | {"put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
+    {"put", "next", "ack", "release", "give_back", "bury", "delete", "update", "kick", "kick_task"}
+    | {"release_all", "truncate", "put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
+    | {"block", "configure"}
 )
 
 
@@ -443,7 +572,8 @@ def running(name: str, flow: Any) -> Any:
 
     def serving(self: Any, *args: Any, **options: Any) -> Any:
         home = self.home
-        if (home.takers or home.putters) and self.serves:
+        # Else the thread that looks after them hears of it as soon.
+        if home.store.manual and (home.takers or home.putters):
             return self.member.run(home.after(flow(self, *args, **options)))
         return self.member.run(flow(self, *args, **options))
 
@@ -465,10 +595,16 @@ class AnyPort(Port[F]):
     ack = _running("ack")
     release = _running("release")
     touch = _running("touch")
+    give_back = _running("give_back")
     bury = _running("bury")
+    update = _running("update")
     delete = _running("delete")
     peek = _running("peek")
     kick = _running("kick")
+    kick_task = _running("kick_task")
+    buried = _running("buried")
+    oldest_ready_age = _running("oldest_ready_age")
+    due_histogram = _running("due_histogram")
     release_all = _running("release_all")
     truncate = _running("truncate")
     block = _running("block")

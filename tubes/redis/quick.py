@@ -15,7 +15,6 @@ from tubes.drivers.timers import NEVER
 from tubes.redis import record
 from tubes.redis.calls import Call
 from tubes.redis.many import BatchPort
-from tubes.redis.scripts import script
 from tubes.redis.wire import pack
 from tubes.task import F, Facts
 
@@ -71,7 +70,7 @@ class ThreadPort(BatchPort[F]):
         number, token, caller = session
         field = f"a{token}.{caller}.{self._line.slot}"
         for verb, count in {"put": self._of_put, "take": 0, "ack": 3, "next": 2}.items():
-            head = pack("EVALSHA", script(verb, self.home.driver).sha, 1, self.home.key, number, token, field)
+            head = pack("EVALSHA", self.home.script(verb).sha, 1, self.home.key, number, token, field)
             # These seven words, the number of the call, the time, and the verb's own.
             self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
         self._packed_for = session
@@ -82,7 +81,7 @@ class ThreadPort(BatchPort[F]):
     def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Any], None] | None) -> Call:
         """The call by that number, to send it again."""
         words = self.put_words(*words, waits=False) if verb == "put" else words
-        known, sent = script(verb, self.home.driver), (self._line.slot, number)
+        known, sent = self.home.script(verb), (self._line.slot, number)
         return Call(known, self.home.key, words, self._packed_for, orphaned=orphaned, sent=sent)
 
     def put(self, data: Any, options: dict[str, Any]) -> Any:
@@ -91,6 +90,8 @@ class ThreadPort(BatchPort[F]):
             return super().put(data, options)
         new, end = self._plain, self._plain_end
         if options:
+            if "key" in options:
+                return super().put(data, options)
             options = self.home.driver.check_put(options)
             new = record.write(self.home.driver, self.home.options, options)
             end = self._end_of_put(new)
@@ -122,7 +123,7 @@ class ThreadPort(BatchPort[F]):
 
     def ack(self, task: Any) -> Any:
         """A held task is done."""
-        mine = isinstance(task, Facts) and task._tube is self.tube and task._state is _TAKEN
+        mine = isinstance(task, Facts) and task._tube is self.tube and task._state is _TAKEN and task.key is None
         if not mine or not self._is_plain():
             return super().ack(task)
         id, turn = _named(task)
@@ -140,7 +141,7 @@ class ThreadPort(BatchPort[F]):
 
     def next(self, task: Any) -> Any:
         """A held task is done, and the next one is taken; None if there is none."""
-        if task._turn < 0 or not self._is_plain():
+        if task._turn < 0 or task.key is not None or not self._is_plain():
             return super().next(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
@@ -169,5 +170,5 @@ def _named(task: Any) -> tuple[bytes, bytes]:
 
 def _words(*words: Any) -> bytes:
     """Words as they go over the wire."""
-    packed = pack(*words)
-    return packed[packed.index(b"\n") + 1 :]
+    # The first word of a command is none of them: redis-py takes it for a name.
+    return pack("WORDS", *words).partition(b"WORDS\r\n")[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tubes.drivers.entry import More
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.task import SETTLED, F, Facts
@@ -20,13 +21,14 @@ _SHOWN: Final = Struct(">QcIq")
 #: How a stored task begins: its flags, a byte, and the moment of its put, 7 bytes.
 _BEGIN: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
-_ATTEMPTS, _PRI, _TTL, _TTR, _LANE = 4, 8, 16, 32, 64
+_ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
+_MOST, _KEY, _KEY_TTL, _REASON = 1, 2, 4, 8
 
 
 class Stored:
     """A task's facts that do not change by what happens to it, and those that a touch or a delay may change."""
 
-    __slots__ = ("created", "data", "id", "pri", "ttl", "ttr", "utube")
+    __slots__ = ("created", "data", "id", "more", "pri", "ttl", "ttr", "utube")
 
     id: int
     created: int
@@ -35,6 +37,7 @@ class Stored:
     ttl: int | None
     ttr: int | None
     utube: str | None
+    more: More | None
 
 
 class Written(NamedTuple):
@@ -49,6 +52,7 @@ class Written(NamedTuple):
     ttl: int | None
     ttr: int | None
     is_delayed: bool
+    more: More | None
 
 
 def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> Written:
@@ -73,11 +77,68 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
     if lane is not None:
         name = lane.encode("utf-8", "surrogatepass")
         flags |= _LANE
-        header += (bytes((len(name),)) if len(name) < 255 else pack(">BI", 255, len(name))) + name
+        header += _text(name)
+    more = _more_of(tube, options) if "max_attempts" in tube or not _OF_FEW.isdisjoint(options) else None
+    if more is not None:
+        flags |= _MORE
+        header += _write_more(more)
     if delay:
         flags |= 1
     due = delay or ("" if ttl is None else ttl)
-    return Written(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay))
+    return Written(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), more)
+
+
+def _text(words: bytes) -> bytes:
+    return (bytes((len(words),)) if len(words) < 255 else pack(">BI", 255, len(words))) + words
+
+
+def _text_at(raw: bytes, at: int) -> tuple[str, int]:
+    length = raw[at]
+    at += 1
+    if length == 255:
+        (length,) = unpack_from(">I", raw, at)
+        at += 4
+    return raw[at : at + length].decode("utf-8", "surrogatepass"), at + length
+
+
+#: Options of put for what few tasks have.
+_OF_FEW: Final = frozenset({"key", "max_attempts"})
+
+
+def _more_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> More:
+    key = options.get("key")
+    key_ttl = options.get("key_ttl", tube.get("key_ttl", 0)) if key is not None else 0
+    return More(key, key_ttl, options.get("max_attempts", tube.get("max_attempts", 0)))
+
+
+def _write_more(more: More) -> bytes:
+    flags, written = 0, b""
+    if more.max_attempts:
+        flags |= _MOST
+        written += more.max_attempts.to_bytes(3, "big")
+    if more.key is not None:
+        flags |= _KEY
+        written += _text(more.key.encode("utf-8", "surrogatepass"))
+    if more.key_ttl:
+        flags |= _KEY_TTL
+        written += more.key_ttl.to_bytes(7, "big")
+    return bytes((flags,)) + written
+
+
+def _read_more(raw: bytes, at: int) -> tuple[More, int]:
+    flags = raw[at]
+    at += 1
+    key = reason = None
+    key_ttl = max_attempts = 0
+    if flags & _MOST:
+        max_attempts, at = int.from_bytes(raw[at : at + 3], "big"), at + 3
+    if flags & _KEY:
+        key, at = _text_at(raw, at)
+    if flags & _KEY_TTL:
+        key_ttl, at = int.from_bytes(raw[at : at + 7], "big"), at + 7
+    if flags & _REASON:
+        reason, at = _text_at(raw, at)
+    return More(key, key_ttl, max_attempts, reason), at
 
 
 def read(id: int, raw: bytes) -> tuple[Stored, int]:
@@ -87,7 +148,7 @@ def read(id: int, raw: bytes) -> tuple[Stored, int]:
     stored.id = id
     stored.created = begin & _MOMENT
     stored.pri = 0
-    stored.ttl = stored.ttr = stored.utube = None
+    stored.ttl = stored.ttr = stored.utube = stored.more = None
     flags, at = begin >> 56, 8
     if flags > 3:
         if flags & _ATTEMPTS:
@@ -102,13 +163,9 @@ def read(id: int, raw: bytes) -> tuple[Stored, int]:
             stored.ttr = int.from_bytes(raw[at : at + 7], "big")
             at += 7
         if flags & _LANE:
-            length = raw[at]
-            at += 1
-            if length == 255:
-                (length,) = unpack_from(">I", raw, at)
-                at += 4
-            stored.utube = raw[at : at + length].decode("utf-8", "surrogatepass")
-            at += length
+            stored.utube, at = _text_at(raw, at)
+        if flags & _MORE:
+            stored.more, at = _read_more(raw, at)
     return stored, at
 
 
@@ -132,7 +189,7 @@ def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int,
     task._record = stored
     task._state = state
     task._attempts = attempts
-    task._more = None
+    task._more = stored.more
     ttl = stored.ttl
     task._times = (ttl, stored.ttr, due, NEVER if ttl is None else stored.created + ttl)
     # Which take of a task this is its attempts say.
@@ -152,6 +209,7 @@ class _Plain:
     ttl: Final = None
     ttr: Final = None
     utube: Final = None
+    more: Final = None
 
 
 def shown_new(
@@ -174,9 +232,10 @@ def shown_new(
         stored.data = raw
         if not plain:
             stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, lane
+            stored.more = new.more
         task._state = state
         task._attempts = task._turn = 0
-        task._more = None
+        task._more = new.more
         task._times = times
         tasks.append(task)
     return tasks

@@ -20,16 +20,18 @@ import re
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.moves import MOVES, Move, State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tubes.drivers.driver import Driver
 
 _LUA: Final = files("tubes.drivers") / "lua"
 #: The parts of the library, in the order in which they build on each other.
-_LIBRARY: Final = ("task", "many", "chance", "order", "paces", "held", "ends", "holds")
+_LIBRARY: Final = ("task", "many", "chance", "keys", "order", "paces", "failures", "respawn", "held", "ends", "holds")
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there", "stage"})
 #: Fields of the meta hash whose names come with the call.
@@ -47,10 +49,26 @@ class Script(NamedTuple):
     sha: bytes
 
 
+class Settings(NamedTuple):
+    """What the scripts of a tube have to know of its options: they never change while it lives."""
+
+    #: The delays of its backoff, their jitter and its seed.
+    rests: tuple[tuple[int, ...], float, int] | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """The options as the server keeps them."""
+        rests = options.get("backoff")
+        return cls(rests and (tuple(rests[0]), rests[1], rests[2]))
+
+
+_PLAINEST: Final = Settings()
+
+
 @cache
-def script(verb: str, driver: Driver | None = None) -> Script:
-    """The script of a verb, for a driver unless it needs none."""
-    text = _read(f"verbs/{verb}") if driver is None or verb in _PLAIN else _Assembly(verb, driver).text
+def script(verb: str, driver: Driver | None = None, settings: Settings = _PLAINEST) -> Script:
+    """The script of a verb, for a driver unless it needs none, and a tube with such settings."""
+    text = _read(f"verbs/{verb}") if driver is None or verb in _PLAIN else _Assembly(verb, driver, settings).text
     raw = "\n".join(_code(text)).encode()
     return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode())
 
@@ -73,8 +91,8 @@ def _code(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def knobs_of(driver: Driver) -> frozenset[str]:
-    """What a file may ask for about a driver."""
+def knobs_of(driver: Driver, settings: Settings = _PLAINEST) -> frozenset[str]:
+    """What a file may ask for about a driver, and a tube of it."""
     lane = driver.lane is not None
     timed = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
     knobs = {
@@ -86,6 +104,7 @@ def knobs_of(driver: Driver) -> frozenset[str]:
         "ORDER_PRI": driver.signs[0] != 0,
         "LIST": not lane and driver.rank is None and not driver.signs[0],
         "ENDS_TAKEN": not driver.ttl_spares_taken,
+        "BACKOFF": settings.rests is not None,
     }
     return frozenset(name for name, has in knobs.items() if has)
 
@@ -93,10 +112,11 @@ def knobs_of(driver: Driver) -> frozenset[str]:
 class _Assembly:
     """One script in the making."""
 
-    def __init__(self, verb: str, driver: Driver) -> None:
+    def __init__(self, verb: str, driver: Driver, settings: Settings) -> None:
         self._verb: Final = verb
         self._driver: Final = driver
-        self._knobs: Final = knobs_of(driver)
+        self._settings: Final = settings
+        self._knobs: Final = knobs_of(driver, settings)
         self._library: Final = self._read_library()
         body = self._expand(_read(f"verbs/{verb}"))
         head = self._expand(_read("head"))
@@ -134,7 +154,7 @@ class _Assembly:
                 lines += self._move(*words)
             elif directive == "moves":
                 why, was = words
-                lines += self._one_move(was, _rows(why)[was], "moves")
+                lines += self._one_move(why, was, _rows(why)[was], "moves")
             elif directive == "done":
                 answer = " ".join(words)
                 lines += [line.replace("ANSWER", answer) for line in self._expand(_read("done"), knobs)]
@@ -146,19 +166,22 @@ class _Assembly:
         """A move by the table."""
         rows = _rows(why)
         if was is not None:
-            return self._one_move(was, rows[was])
+            return self._one_move(why, was, rows[was])
         if len(rows) == 1:
             ((only, move),) = rows.items()
-            return self._one_move(only, move)
+            return self._one_move(why, only, move)
         lines: list[str] = []
         for state, move in rows.items():
-            lines += [f"{'elseif' if lines else 'if'} task.state == '{state}' then", *self._one_move(state, move)]
+            lines += [f"{'elseif' if lines else 'if'} task.state == '{state}' then", *self._one_move(why, state, move)]
         return [*lines, "else", f"error('no {why} from ' .. task.state)", "end"]
 
-    def _one_move(self, was: str, move: Move, text: str = "move") -> list[str]:
+    def _one_move(self, why: str, was: str, move: Move, text: str = "move") -> list[str]:
         """The text of move.lua, or moves.lua, for one row."""
         name = "NEW" if was == "new" else State(was).name
-        lines = self._expand(_read(text), frozenset({f"WAS_{name}", f"TO_{move.to.name}"}))
+        knobs = {f"WAS_{name}", f"TO_{move.to.name}"}
+        if why.startswith("update"):
+            knobs.add("UPDATES")
+        lines = self._expand(_read(text), frozenset(knobs))
         count = _count(move, f"{move.by}" if text == "move" else f"{move.by} * #ids")
         words = {"TO": f"'{move.to}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}
         return [re.sub(r"\b(TO|WAS|EVENT|COUNT)\b", lambda found: words[found[0]], line) for line in lines]
@@ -215,6 +238,7 @@ class _Assembly:
 
     def _constants(self, text: str) -> str:
         newest = self._driver.signs[1] < 0
+        delays, jitter, seed = self._settings.rests or ((), 0, 0)
         words = {
             "TURNS": str(_TURNS),
             "WATCHED": "(ARGV[5] == '' and now + 10000000 or 1e18)",
@@ -223,6 +247,10 @@ class _Assembly:
             "POP": "'RPOP'" if newest else "'LPOP'",
             "HEAD": "-1" if newest else "0",
             "PUTS": "true" if self._verb in ("put", "put_many") else "false",
+            "ENDED_BY_TTL": "false" if self._driver.ttl_spares_taken else "(dead and dead <= tonumber(first[2]))",
+            "RESTS": "{" + ", ".join(map(str, delays)) + "}",
+            "REST_JITTER": repr(jitter),
+            "REST_SEED": str(seed),
             "RANK_LUA": f"({self._driver.rank_lua})",
         }
         return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[0]], text)

@@ -27,7 +27,7 @@ from tubes.redis.looplines import LoopLine, ThreadedLine
 from tubes.redis.many import BatchPort
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
-from tubes.redis.scripts import script, trial
+from tubes.redis.scripts import Settings, script, trial
 from tubes.redis.store import describe, describe_options, open_store
 from tubes.redis.wire import ErrorReply, error_of, hiredis
 
@@ -145,9 +145,9 @@ class Member:
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            there = yield Call(script("there"), self.store.key(tube), ())
-            if if_not_exists and isinstance(there, bytes) and _name_of(there) != name:
-                raise TubeExists(name=tube, why=f"with driver {_name_of(there)!r}, not {name!r}") from None
+            there: Any = yield Call(script("there"), self.store.key(tube), ())
+            if if_not_exists and there.__class__ is list and _name_of(there[0]) != name:
+                raise TubeExists(name=tube, why=f"with driver {_name_of(there[0])!r}, not {name!r}") from None
             raise
 
     def find(self, name: str) -> Any:
@@ -320,17 +320,17 @@ class Member:
                         open_in[key] = (reply[2], reply[3].decode(), 0)
         span: int | str = micros("session_ttl", self.store.lease) if how == "lose" else ""
         idle = {port.home.key for port in self._ports.values() if port.home.waits_for_nobody()}
-        drivers = {port.home.key: port.home.driver for port in self._ports.values()}
+        scripts = {port.home.key: port.home.script("leave") for port in self._ports.values()}
         for key, session in open_in.items():
-            driver = drivers.get(key)
-            if driver is None:
+            leave = scripts.get(key)
+            if leave is None:
                 reply = yield Call(script("there"), key, ())
                 if reply is None:
                     continue
-                driver = self.store.driver_of(reply)
+                leave = script("leave", self.store.driver_of(reply[0]), Settings.of(json.loads(reply[1])))
             while True:
                 process = self.store.process if key in idle else ""
-                reply = yield Call(script("leave", driver), key, (span, process), session, self.store.now())
+                reply = yield Call(leave, key, (span, process), session, self.store.now())
                 if not isinstance(reply, ErrorReply) or reply.code != "AGAIN":
                     break
         if how == "lose":

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from tubes.clock import system_clock
 from tubes.codecs import find as find_codec
+from tubes.drivers.backoff import Rests
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
@@ -101,7 +102,7 @@ class RedisStore:
         self._inbox.put(None)
         for home in homes:
             home.ears.close()
-            home.hang_up()
+            home.serving.hang_up()
         if self._helper is None:
             self._line.close()
 
@@ -312,7 +313,12 @@ def describe(driver: Driver) -> bytes:
 
 def describe_options(options: Mapping[str, Any]) -> bytes:
     """The options of a tube as the server keeps them."""
-    return json.dumps(dict(options), sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    assert isinstance(value, Rests)
+    return value.delays, value.jitter, value.seed
 
 
 _stores: Final[dict[Any, RedisStore]] = {}

@@ -1,15 +1,25 @@
 -- What a session leaves when it ends.
 
--- Release what it holds, up to `limit` tasks, in the order of their ids; answers how many it held.
+-- Release tasks, in the order of their ids; `why`: what has ended the attempts.
+local function release_each(ids, why)
+  table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
+  for n = 1, #ids do
+    local task, due = find(ids[n])
+    if is_last(task) then
+      task.reason = 'max_attempts: ' .. why
+--#move release_last t
+    else
+--#move release t
+    end
+  end
+end
+
+-- Release what a session holds, up to `limit` tasks; answers how many it held.
 local function release_of(session, limit)
   local first = session * TURNS
   local all = call('ZCOUNT', M .. ':taken', first, first + TURNS - 1)
   local ids = call('ZRANGEBYSCORE', M .. ':taken', first, first + TURNS - 1, 'LIMIT', 0, limit)
-  table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
-  for n = 1, #ids do
-    local task, due = find(ids[n])
---#move release t
-  end
+  release_each(ids, 'session')
   return all
 end
 

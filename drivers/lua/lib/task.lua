@@ -1,7 +1,10 @@
 -- A task as it is stored: a byte of flags, the moment of its put, what the flags announce, and the data.
 --
---   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (length and name)
+--   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (a text), 128 more:
+--   what few tasks have, a byte of flags and
+--          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 why it is buried (a text)
 --
+-- A text has its length in front, in a byte, or in 4 bytes after a byte of 255.
 -- Numbers are unsigned, the most significant byte first. That a task is taken stands in ':taken' only: taking and
 -- acking, which nearly all tasks see once, do not write the task again.
 local pack = struct.pack
@@ -9,13 +12,26 @@ local unpack_struct = struct.unpack
 local byte = string.byte
 local sub = string.sub
 
+local function text_at(value, at)
+  local length
+  length, at = unpack_struct('>I1', value, at)
+  if length == 255 then length, at = unpack_struct('>I4', value, at) end
+  return sub(value, at, at + length - 1), at + length
+end
+
+local function text(words)
+  local length = #words
+  return (length < 255 and pack('>I1', length) or pack('>I1I4', 255, length)) .. words
+end
+
 -- The score of a taken task is the number of the session times TURNS, plus its attempts.
 
--- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data begins).
+-- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data
+-- begins); most (attempts), key, key_ttl, reason of the few that have them.
 local function read(id, value)
   -- A table that has its size from the beginning is not made anew where it grows.
   local task = {
-    id = id, value = value, state = 'r', attempts = 0, owner = false, body = 9,
+    id = id, value = value, state = 'r', attempts = 0, owner = false, body = 9, most = false, key = false,
 --#if TIMED|RANK
     created = unpack_struct('>I7', value, 2),
 --#end
@@ -44,12 +60,19 @@ local function read(id, value)
 --#end
 --#if LANE
     if flags % 128 >= 64 then
-      local length
-      length, at = unpack_struct('>I1', value, at)
-      if length == 255 then length, at = unpack_struct('>I4', value, at) end
-      task.lane, at = sub(value, at, at + length - 1), at + length
+      task.lane, at = text_at(value, at)
     end
 --#end
+    if flags >= 128 then
+--#slow
+      local more = byte(value, at)
+      at = at + 1
+      if more % 2 >= 1 then task.most, at = unpack_struct('>I3', value, at) end
+      if more % 4 >= 2 then task.key, at = text_at(value, at) end
+      if more % 8 >= 4 then task.key_ttl, at = unpack_struct('>I7', value, at) end
+      if more % 16 >= 8 then task.reason, at = text_at(value, at) end
+--#fast
+    end
     task.body = at
   end
   return task
@@ -73,12 +96,18 @@ local function write(task)
   if task.ttr then flags, parts = flags + 32, parts .. pack('>I7', task.ttr) end
 --#end
 --#if LANE
-  if task.lane then
-    local length = #task.lane
-    flags = flags + 64
-    parts = parts .. (length < 255 and pack('>I1', length) or pack('>I1I4', 255, length)) .. task.lane
-  end
+  if task.lane then flags, parts = flags + 64, parts .. text(task.lane) end
 --#end
+  if task.most or task.key or task.reason then
+--#slow
+    local more, rest = 0, ''
+    if task.most then more, rest = 1, pack('>I3', task.most) end
+    if task.key then more, rest = more + 2, rest .. text(task.key) end
+    if task.key_ttl then more, rest = more + 4, rest .. pack('>I7', task.key_ttl) end
+    if task.reason then more, rest = more + 8, rest .. text(task.reason) end
+    flags, parts = flags + 128, parts .. pack('>I1', more) .. rest
+--#fast
+  end
   task.value = pack('>I1', flags) .. sub(task.value, 2, 8) .. parts .. sub(task.value, task.body)
   task.body = 9 + #parts
   call('HSET', M .. ':tasks', task.id, task.value)

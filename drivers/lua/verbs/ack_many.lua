@@ -13,7 +13,8 @@ for n = 6, #ARGV, 2 do
   end
 end
 --#else
-if listening then
+-- Who has a key leaves it, one by one.
+if listening or call('EXISTS', M .. ':keys') == 1 then
 --#slow
   for n = 6, #ARGV, 2 do
     local task, due = held_one(ARGV[n], ARGV[n + 1])

@@ -1,5 +1,5 @@
 -- Put a task aside, in whatever state.
--- ARGV  6 its id, 8 '1': the caller knows its data
+-- ARGV  6 its id, 8 '1': the caller knows its data, 9 why ('': nobody says)
 -- answers  as for ack
 --#include begin
 if replayed then return replayed end
@@ -8,6 +8,7 @@ if not task then return redis.error_reply('NOTFOUND there is no such task') end
 call('HDEL', M, '')
 if task.state ~= '!' then
   local due
+  task.reason = ARGV[9] ~= '' and ARGV[9]
 --#move bury
 end
 local reply = shown(task, ARGV[8] ~= '')

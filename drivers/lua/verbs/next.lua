@@ -1,5 +1,5 @@
 -- A held task is done, and the next one is taken.
--- ARGV  6 the id of the first, 7 the attempts by which the caller has it
+-- ARGV  6 the id of the first, 7 the attempts by which the caller has it, 8 '1': it has a key
 -- answers  '1' if the first was held, '0' if not, and then what `shown` says of the next; the first alone if there is none
 --#include begin
 if replayed then
@@ -17,7 +17,7 @@ local done = '0'
 do
   local task, due
 --#if PLAIN
-  if listening then
+  if listening or ARGV[8] then
 --#slow
     task = held()
 --#fast

@@ -1,12 +1,26 @@
 -- Add a task.
 -- ARGV  6 its flags, 7 the rest of its header and its data, 8 microseconds until it is due by itself ('': never),
 --       9 its pri ('': 0), 10 its lane ('': none), 11 how many tasks have room ('': any number),
---       12 how many callers in the process are going to wait if there is none ('': none), 13 the process
--- answers  the moment of the put in 7 bytes, then the id; nil if there is no room
+--       12 how many callers in the process are going to wait if there is none ('': none), 13 the process,
+--       14 its key, 15 'keep', 'replace' or 'raise'
+-- answers  the moment of the put in 7 bytes, then the id; nil if there is no room; if the task of its key is kept: a list
+--          of what `shown` says of it, or of the id alone of one that is remembered
 --#include begin
 if replayed then return replayed end
+local replaced
+if ARGV[14] then
+--#slow
+  local id, lives = find_key(ARGV[14])
+  if id and ARGV[15] == 'raise' then return redis.error_reply('DUPLICATE ' .. id) end
+  if id and ARGV[15] == 'keep' then
+--#include flush
+    return { lives and shown(find(id)) or tonumber(id) }
+  end
+  replaced = lives and id
+--#fast
+end
 local capacity = tonumber(ARGV[11])
-if capacity and call('HLEN', M .. ':tasks') >= capacity then
+if capacity and not replaced and call('HLEN', M .. ':tasks') >= capacity then
   if (ARGV[12] or '') ~= '' then
 --#slow
     wait_for_room(1, ARGV[12], ARGV[13])
@@ -34,6 +48,12 @@ local task = {
 place(task)
 --#end
 META.next = task.id + 1
+if replaced then
+--#slow
+  local task, due = find(replaced)
+--#move delete
+--#fast
+end
 --#if TIMED
 local span = tonumber(ARGV[8])
 local due = span and now + span
@@ -45,6 +65,11 @@ end
 --#else
 --#move put new
 --#end
+if ARGV[14] then
+--#slow
+  enter_key(ARGV[14], task.id)
+--#fast
+end
 if (ARGV[12] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[13] .. ':room') end
 local answer = created .. task.id
 --#done answer

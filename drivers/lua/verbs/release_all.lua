@@ -5,11 +5,7 @@ if replayed then return end
 call('HDEL', M, '')
 local all = call('ZCARD', M .. ':taken')
 local ids = call('ZRANGE', M .. ':taken', 0, 999)
-table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
-for n = 1, #ids do
-  local task, due = find(ids[n])
---#move release t
-end
+release_each(ids, 'release')
 if all > #ids then
 --#include flush
   return redis.error_reply('AGAIN there is more to do first')

@@ -1,0 +1,35 @@
+-- Unique keys. ':keys' has for each key the id of its living task; or, of one that is gone, the id and until when the key
+-- is remembered, which ':seen' has in order.
+
+-- What the task of a key is: its id, and whether it lives; nil: there is none.
+local function find_key(key)
+  local found = call('HGET', M .. ':keys', key)
+  if not found then return nil end
+  local id, ends = string.match(found, '^(%d+) ?(%d*)$')
+  if ends == '' then return id, true end
+  if tonumber(ends) > now then return id, false end
+  return nil
+end
+
+-- The task has gone.
+local function leave_key(task)
+  if call('HGET', M .. ':keys', task.key) ~= tostring(task.id) then return end
+  if task.key_ttl then
+    local ends = now + task.key_ttl
+    call('HSET', M .. ':keys', task.key, string.format('%s %.0f', task.id, ends))
+    call('ZADD', M .. ':seen', ends, task.key)
+  else
+    call('HDEL', M .. ':keys', task.key)
+  end
+end
+
+-- A task has this key now. What is remembered too long is forgotten, some at a time.
+local function enter_key(key, id)
+  call('HSET', M .. ':keys', key, id)
+  for _, seen in ipairs(call('ZRANGEBYSCORE', M .. ':seen', '-inf', now, 'LIMIT', 0, 10)) do
+    local found = call('HGET', M .. ':keys', seen)
+    local ends = found and string.match(found, ' (%d+)$')
+    if ends and tonumber(ends) <= now then call('HDEL', M .. ':keys', seen) end
+    call('ZREM', M .. ':seen', seen)
+  end
+end

@@ -1,0 +1,97 @@
+"""Behind a Sentinel: masters that change places with their replicas, and masters that end.
+
+A failover that is coordinated loses nothing. One that is not loses what the replica had not got yet, so there only what
+it had is accounted for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from faults.sentinel import Watched
+from faults.test_servers import load
+from tubes.conformance.bench import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from faults.ledger import Ledger
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    with Watched() as watched:
+        yield watched
+
+
+def test_masters_that_change_places_with_their_replicas_lose_nothing(
+    watched: Watched, ledger: Ledger, much: int
+) -> None:
+    url = f"{watched.url}?prefix={uuid4().hex}"
+    got: list[Any] = []
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
+        tube, quiet = queue.create_tube("load", "utubettl"), queue.create_tube("quiet")
+        with load(tube, ledger, url=url) as count:
+            for _ in range(2 * much):
+                taker = threading.Thread(target=lambda: got.append(quiet.take(timeout=20)))
+                taker.start()
+                assert eventually(lambda: quiet.statistics().waiting == 1)
+                before = count()
+                watched.change()
+                assert eventually(lambda before=before: count() > before + 50)  # type: ignore[misc]
+                other.tube("quiet").put("job")
+                taker.join()
+                assert got[-1] is not None
+                assert got[-1].ack().state == "-"
+        assert not ledger.unknown
+        ledger.check(tube)
+
+
+def test_a_master_that_is_killed_leaves_to_its_replica_what_that_had(watched: Watched, ledger: Ledger) -> None:
+    """Takes that wait go on by themselves, in threads and in event loops; a put is tried until there is a master."""
+    url = f"{watched.url}?prefix={uuid4().hex}"
+
+    async def main() -> None:
+        async with tubes.aio.connect(url, session_ttl=32.0) as loops:
+            there = await loops.create_tube("loops")
+            waiting = asyncio.create_task(there.take(timeout=30))
+            await asyncio.to_thread(fail_over)
+            await there.put("for the loop")
+            task = await waiting
+            assert task is not None
+            assert (await task.ack()).data == "for the loop"
+
+    def fail_over() -> None:
+        for number in range(100):
+            ledger.put(tube, str(number))
+        for _ in range(30):
+            task = tube.take(timeout=0)
+            assert task is not None
+            ledger.work(task)
+        held.append(tube.take(timeout=0))
+        watched.replicate()
+        master = watched.master
+        watched.servers[master].kill()
+        assert ledger.put(tube, "after it")
+        assert watched.master != master
+
+    held: list[Any] = []
+    got: list[Any] = []
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
+        tube, quiet = queue.create_tube("load"), queue.create_tube("quiet")
+        taker = threading.Thread(target=lambda: got.append(quiet.take(timeout=30)))
+        taker.start()
+        assert eventually(lambda: quiet.statistics().waiting == 1)
+        asyncio.run(main())
+        other.tube("quiet").put("job")
+        taker.join()
+        assert got[0].ack().data == "job"
+        ledger.work(held[0])
+        assert (ledger.late, ledger.unknown) == (0, set())
+        ledger.check(tube)

@@ -1,0 +1,216 @@
+"""Over TLS: to a server that speaks it, where one is installed, and through a proxy that does in front of one."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+import threading
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from faults.cluster import free_port
+from tubes import ConnectionLost, ServerRefused
+from tubes.conformance.bench import eventually
+from tubes.redis import calls
+from tubes.testing import LocalServer, server_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from faults.ledger import Ledger
+
+#: A certificate for localhost that is its own authority, and its key.
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
+
+
+class TlsProxy:
+    """Speaks TLS on loopback, and plainly to a server."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self._server = server
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(CERTIFICATE)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._clients: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, plain: socket.socket) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        with plain, server, suppress(OSError):
+            client = self._context.wrap_socket(plain, server_side=True)
+            self._clients.add(client)
+            with client:
+                server.connect(str(self._server.socket))
+                while True:
+                    # What was decrypted already no `select` sees.
+                    readable = [client] if client.pending() else select.select([client, server], [], [])[0]
+                    for one, other in ((client, server), (server, client)):
+                        if one in readable:
+                            some = one.recv(65536)
+                            if not some:
+                                return
+                            other.sendall(some)
+
+    def cut(self) -> None:
+        """Cut all connections."""
+        for client in list(self._clients):
+            self._clients.discard(client)
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def speaks_tls(program: str | None) -> bool:
+    """Whether this server was built with TLS."""
+    if program is None:
+        return False
+    port = free_port()
+    try:
+        LocalServer(program, tls_port=port, **keys()).close()
+    except ServerRefused:
+        return False
+    return True
+
+
+def keys() -> dict[str, Any]:
+    """What a server must know to speak TLS."""
+    return {
+        "tls_cert_file": CERTIFICATE, "tls_key_file": CERTIFICATE, "tls_ca_cert_file": CERTIFICATE,
+        "tls_auth_clients": "no",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["proxy", "valkey", "redis"])
+def port(request: pytest.FixtureRequest, valkey: LocalServer) -> Iterator[int]:
+    """A port on loopback where TLS is spoken."""
+    with ExitStack() as stack:
+        if request.param == "proxy":
+            yield stack.enter_context(TlsProxy(valkey)).port
+            return
+        program = server_program(request.param)
+        if not speaks_tls(program):
+            pytest.skip(f"{request.param} is not installed, or was built without TLS")
+        port = free_port()
+        stack.enter_context(LocalServer(request.param, tls_port=port, **keys()))
+        yield port
+
+
+@pytest.fixture
+def secure(port: int) -> str:
+    """The URL of an empty key space of one's own."""
+    return f"rediss://127.0.0.1:{port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"
+
+
+def test_threads_put_take_and_wait(secure: str, ledger: Ledger) -> None:
+    heard: list[str] = []
+    got: list[Any] = []
+    with tubes.connect(secure) as queue, tubes.connect(secure, session_ttl=31.0) as other:
+        tube = queue.create_tube("load", "utubettl")
+        tube.on_task_change(lambda task, event: heard.append(event))
+        for number in range(50):
+            ledger.put(tube, str(number), utube=str(number % 3))
+        while (task := tube.take(timeout=0)) is not None:
+            ledger.work(task)
+        assert len(ledger.done) == 50
+        assert eventually(lambda: heard.count("delete") == 50)
+        for number in range(5):
+            taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
+            taker.start()
+            assert eventually(lambda: tube.statistics().waiting == 1)
+            other.tube("load").put("x" * 200_000 + str(number))
+            taker.join()
+            assert got[-1].data.endswith(f"x{number}")
+            got[-1].ack()
+        assert tube.take(timeout=0.01) is None
+        ledger.check(tube)
+
+
+def test_event_loops_put_take_and_wait(secure: str, ledger: Ledger) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(secure) as queue, tubes.aio.connect(secure, session_ttl=31.0) as another:
+            tube, others = await queue.create_tube("load"), await another.tube("load")
+
+            async def take() -> None:
+                for _ in range(10):
+                    task = await tube.take(timeout=20)
+                    assert task is not None
+                    ledger.took(task.id, task.attempts)
+                    await task.ack()
+                    ledger.was_done(task.id, task.attempts)
+
+            takers = [asyncio.create_task(take()) for _ in range(5)]
+            for number in range(50):
+                ledger.was_put(str(number), (await others.put(str(number))).id)
+            await asyncio.gather(*takers)
+            gives_up = asyncio.create_task(tube.take())
+            await asyncio.sleep(0.05)
+            gives_up.cancel()
+            ledger.was_put("last", (await others.put("last")).id)
+
+    asyncio.run(main())
+    with tubes.connect(secure) as queue:
+        assert eventually(lambda: queue.tube("load").statistics().tasks["taken"] == 0)
+        ledger.check(queue.tube("load"))
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    with pytest.raises(ConnectionLost, match="certificate"):
+        tubes.connect(f"rediss://127.0.0.1:{port}")
+
+
+def test_connections_that_are_cut_lose_nothing(valkey: LocalServer, ledger: Ledger, much: int) -> None:
+    with TlsProxy(valkey) as proxy:
+        url = f"rediss://127.0.0.1:{proxy.port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"
+        with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
+            tube, others = queue.create_tube("load"), other.tube("load")
+
+            def take() -> None:
+                while not over.is_set():
+                    task = tube.take(timeout=0.2)
+                    if task is not None:
+                        ledger.work(task)
+
+            over = threading.Event()
+            taker = threading.Thread(target=take)
+            taker.start()
+            for number in range(100 * much):
+                ledger.put(others, str(number))
+                if number % 10 == 0:
+                    proxy.cut()
+            assert eventually(lambda: len(ledger.done) == 100 * much)
+            over.set()
+            taker.join()
+            assert not ledger.unknown
+            ledger.check(tube)

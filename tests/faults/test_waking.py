@@ -1,0 +1,350 @@
+"""Takes that are sent ahead of their tasks, whatever becomes of those who wait, of sessions and of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from faults.ledger import Ledger
+from faults.proxy import Proxy
+from tubes import TubeNotFound
+from tubes.conformance.bench import eventually
+from tubes.redis import calls
+from tubes.redis.calls import AHEAD, Call
+from tubes.testing import LocalServer, server_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tubes import Tube
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
+    if server_program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    with LocalServer(request.param) as server:
+        yield server
+
+
+def asleep(server: LocalServer, count: int = 1) -> bool:
+    """Whether so many processes' threads wait for markers."""
+    with server.client() as client:
+        return eventually(lambda: client.info("clients")["blocked_clients"] == count)
+
+
+class Waiting:
+    """A thread that waits for a task."""
+
+    def __init__(self, tube: Tube, timeout: float | None = 20) -> None:
+        self.answer: Any = None
+        self._thread = threading.Thread(target=self._take, args=(tube, timeout))
+        before = tube._port.home.count_local()
+        self._thread.start()
+        assert eventually(lambda: tube._port.home.count_local() > before)
+
+    def _take(self, tube: Tube, timeout: float | None) -> None:
+        try:
+            self.answer = tube.take(timeout)
+        except tubes.TubesError as error:
+            self.answer = error
+
+    def done(self) -> Any:
+        """What it got, in the end."""
+        self._thread.join()
+        return self.answer
+
+
+def test_the_server_takes_for_a_process_that_does_not_come_to_it(server: LocalServer) -> None:
+    """With the marker, without another request: so a process that stands still has the task, and nobody else."""
+    with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
+        tube = queue.create_tube("load")
+        waiting = Waiting(tube)
+        assert asleep(server)
+        with tube._port.home.lock:  # Here it would give the task to the waiter.
+            others = other.tube("load")
+            others.put("job")
+            assert others.statistics().tasks["taken"] == 1
+        task = waiting.done()
+        assert task.data == "job"
+        assert task.ack().state == "-"
+
+
+def test_those_who_wait_in_one_process_are_served_in_their_order(server: LocalServer) -> None:
+    """Also where they put themselves, and their sessions are others."""
+    with tubes.connect(server.url) as queue:
+        tube = queue.create_tube("load")
+        for _ in range(20):
+            others = [queue.session() for _ in range(3)]
+            waiting = [Waiting(one.tube("load")) for one in (queue, *others, queue)]
+            assert asleep(server)
+            for number in range(6):
+                tube.put(number)
+            assert [one.done().data for one in waiting] == list(range(5))
+            last = tube.take(timeout=5)
+            assert last is not None
+            assert last.data == 5
+            for session in others:
+                session.close()
+            tube.release_all()
+            tube.truncate()
+
+
+def test_who_puts_while_another_waits_leaves_its_task_alone(server: LocalServer) -> None:
+    with tubes.connect(server.url) as queue:
+        tube = queue.create_tube("load")
+        for number in range(30):
+            waiting = Waiting(tube)
+            assert asleep(server)
+            tube.put(number)
+            assert tube.take(timeout=0) is None
+            assert waiting.done().ack().data == number
+
+
+def test_a_task_that_was_taken_for_a_waiter_that_is_gone_is_as_it_was(server: LocalServer) -> None:
+    async def give_up(url: str) -> None:
+        async with tubes.aio.connect(url) as queue:
+            taker = asyncio.create_task((await queue.tube("load")).take())
+            assert await asyncio.to_thread(asleep, server)
+            taker.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taker
+            other.put("job")
+            assert await asyncio.to_thread(eventually, lambda: other.statistics().tasks["ready"] == 1)
+
+    with tubes.connect(server.url, session_ttl=31.0) as another:
+        other = another.create_tube("load")
+        asyncio.run(give_up(server.url))
+        task = other.take(timeout=0)
+        assert task is not None
+        assert (task.data, task.attempts) == ("job", 1)
+        assert other.statistics().calls["take"] == 1
+
+
+def test_the_next_in_line_gets_what_was_taken_for_one_that_is_gone(server: LocalServer) -> None:
+    """Of the same session, and of another one: for that the task goes back first."""
+
+    async def main() -> None:
+        async with tubes.aio.connect(server.url) as queue, await queue.session() as session:
+            tube, others = await queue.create_tube("load"), await session.tube("load")
+            for second in (tube, others):
+                leaver = asyncio.create_task(tube.take())
+                assert await asyncio.to_thread(asleep, server)
+                stayer = asyncio.create_task(second.take())
+                await asyncio.sleep(0.01)
+                leaver.cancel()
+                await tube.put("job")
+                task = await asyncio.wait_for(stayer, 5)
+                assert task is not None
+                assert task.attempts == 1
+                assert (await task.ack()).state == "-"
+
+    asyncio.run(main())
+
+
+def test_a_session_that_changes_while_it_waits_has_what_it_gets(server: LocalServer) -> None:
+    """The one that it has left lives on with others: what was taken for that goes back."""
+    with tubes.connect(server.url) as queue, queue.session() as shared, queue.session() as third:
+        tube = queue.create_tube("load")
+        name, another = shared.identify(), third.identify()
+        queue.identify(name)
+        waiting = Waiting(tube)
+        assert asleep(server)
+        queue.identify(another)
+        with tubes.connect(server.url, session_ttl=31.0) as other:
+            other.tube("load").put("job")
+            task = waiting.done()
+            assert (task.attempts, task.ack().state) == (1, "-")
+
+
+def test_scripts_that_are_flushed_while_somebody_waits_are_loaded_again(server: LocalServer) -> None:
+    with tubes.connect(server.url) as queue, server.client() as client:
+        tube = queue.create_tube("load")
+        waiting = Waiting(tube)
+        assert asleep(server)
+        client.script_flush()
+        tube.put("job")
+        assert waiting.done().data == "job"
+
+
+def test_a_waiter_whose_session_has_ended_gets_a_new_one(server: LocalServer) -> None:
+    with tubes.connect(server.url) as queue, server.client() as client:
+        tube = queue.create_tube("load")
+        waiting = Waiting(tube)
+        assert asleep(server)
+        port: Any = tube._port
+        client.hdel(port.home.key, port.session[1], f"u{port.member.uuid}")
+        with tubes.connect(server.url, session_ttl=31.0) as other:
+            other.tube("load").put("job")
+        assert waiting.done().ack().state == "-"
+
+
+def test_a_waiter_whose_tube_is_dropped_is_told(server: LocalServer) -> None:
+    with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
+        waiting = Waiting(queue.create_tube("load"))
+        assert asleep(server)
+        others = other.tube("load")
+        others.drop(force=True)
+        others = other.create_tube("load")
+        others.put("not for it")
+        assert isinstance(waiting.done(), TubeNotFound)
+        assert others.statistics().tasks["ready"] == 1
+
+
+def test_a_waiter_on_a_full_server_gets_what_there_is(server: LocalServer) -> None:
+    with tubes.connect(server.url) as queue, server.client() as client:
+        tube = queue.create_tube("load")
+        tube.put("job")
+        first = tube.take(timeout=0)
+        assert first is not None
+        waiting = Waiting(tube)
+        assert asleep(server)
+        client.config_set("maxmemory", 1)
+        first.release()
+        task = waiting.done()
+        client.config_set("maxmemory", 0)
+        assert task.attempts == 2
+
+
+def test_connections_that_are_killed_while_somebody_waits_lose_nothing(
+    server: LocalServer, ledger: Ledger, much: int
+) -> None:
+    with (
+        tubes.connect(server.url) as queue,
+        tubes.connect(server.url, session_ttl=31.0) as other,
+        server.client() as client,
+    ):
+        tube, others = queue.create_tube("load"), other.tube("load")
+        for number in range(50 * much):
+            waiting = Waiting(tube)
+            putter = threading.Thread(target=ledger.put, args=(others, str(number)))
+            putter.start()
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            putter.join()
+            task = waiting.done()
+            assert task is not None
+            ledger.work(task)
+        assert len(ledger.done) == 50 * much
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
+        ledger.check(tube)
+
+
+def test_a_take_whose_reply_was_cut_is_asked_about_until_there_is_an_answer(
+    valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when no server answers for longer than a call is tried again, and nobody waits any more."""
+    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    prefix = f"?prefix={uuid4().hex}"
+    with (
+        Proxy(valkey) as proxy,
+        tubes.connect(valkey.url + prefix, session_ttl=31.0) as other,
+        tubes.connect(proxy.url + prefix) as queue,
+    ):
+        tube, others = queue.create_tube("load"), other.tube("load")
+        for _ in range(3):
+            waiting = Waiting(tube, timeout=0.6)
+            assert asleep(valkey)
+            proxy.mute = True
+            others.put("job")
+            assert waiting.done() is None
+            proxy.mute = False
+            assert eventually(lambda: others.statistics().tasks["ready"] == 1)
+            task = others.take(timeout=0)
+            assert task is not None
+            assert task.ack().attempts == 1
+
+
+def test_a_request_that_was_left_behind_takes_nothing(valkey: LocalServer) -> None:
+    """It may come out of a connection that nobody has any more, after its task is done or before there is one."""
+    with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
+        tube = queue.create_tube("load")
+        port: Any = tube._port
+        line: Any = port.member.line
+
+        def sent(call: Call) -> Call:
+            return Call(call.script, call.key, call.args, call.session, slot=AHEAD, sent=(AHEAD, call.number))
+
+        none = port.take_ahead(1)
+        assert isinstance(line.call(none), int)
+        tube.put("job")
+        assert isinstance(line.call(sent(none)), int)
+        found = port.take_ahead(1)
+        taken = line.call(found)
+        assert line.call(sent(found)) == taken
+        tube.put("another")
+        tube.ack(taken[0])
+        assert isinstance(line.call(sent(found)), int)
+        assert line.call(sent(none)).code == "LATE"
+        assert tube.statistics().tasks["ready"] == 1
+
+
+def test_takers_and_putters_of_a_tube_that_is_full_and_empty_by_turns_wake_each_other(
+    server: LocalServer, ledger: Ledger, much: int
+) -> None:
+    count = 150 * much
+    with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
+        tube = queue.create_tube("load", "limfifottl", capacity=1)
+
+        def put(tube: Tube, name: str) -> None:
+            for number in range(count):
+                ledger.put(tube, f"{name}.{number}", timeout=20)
+
+        def take(tube: Tube) -> None:
+            for _ in range(count):
+                task = tube.take(timeout=20)
+                assert task is not None
+                ledger.work(task)
+
+        threads = [
+            threading.Thread(target=act, args=args)
+            for name, place in (("a", tube), ("b", other.tube("load")))
+            for act, args in ((put, (place, name)), (take, (place,)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ledger.done) == 2 * count
+        ledger.check(tube)
+
+
+INTERRUPTED = """
+import sys
+import tubes
+with tubes.connect(sys.argv[1]) as queue:
+    tube = queue.tube("load")
+    for line in sys.stdin:
+        try:
+            task = tube.take()
+            task.release()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+"""
+
+
+def test_an_interrupted_wait_leaves_nothing_taken(server: LocalServer, much: int) -> None:
+    with tubes.connect(server.url) as queue:
+        tube = queue.create_tube("load")
+        command = [sys.executable, "-c", INTERRUPTED, server.url]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as taker:
+            assert taker.stdin is not None
+            assert taker.stdout is not None
+            for number in range(30 * much):
+                taker.stdin.write("go\n")
+                assert asleep(server)
+                taker.send_signal(signal.SIGINT)
+                tube.put(number)
+                assert taker.stdout.readline() == "interrupted\n"
+                assert eventually(lambda: tube.statistics().tasks["ready"] == 1)
+                task = tube.take(timeout=0)
+                assert task is not None
+                assert task.ack().data == number
+            taker.stdin.close()

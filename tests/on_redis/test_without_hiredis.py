@@ -1,0 +1,33 @@
+"""Where the extra `hiredis` is not installed, redis-py packs and parses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys, threading
+sys.modules["hiredis"] = None
+import tubes
+from tubes.redis import wire
+assert wire.hiredis is None
+with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl=31.0) as other:
+    tube, others = queue.create_tube("t", "utubettl"), other.tube("t")
+    for options in ({}, {"delay": 0, "ttl": 900, "pri": 1, "utube": "a b"}):
+        put = others.put("now", **options)
+        assert tube.take(timeout=0).ack().id == put.id
+        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
+        got = []
+        taker.start()
+        while not tube.statistics().waiting:
+            pass
+        others.put("later", **options)
+        taker.join()
+        assert got[0].ack().data == "later"
+    print("done")
+"""
+
+
+def test_verbs_and_waiting_work_without_hiredis(url: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, url], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "done\n", done.stderr

@@ -1,0 +1,222 @@
+"""The thread that looks after those who wait in one tube of a server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.options import SECOND
+from tubes.errors import ConnectionLost
+from tubes.redis.calls import SERVING
+from tubes.redis.line import ThreadLine
+from tubes.waiters import PENDING, ThreadWaiter
+
+if TYPE_CHECKING:
+    from tubes.redis.calls import Call
+    from tubes.redis.home import Home
+    from tubes.redis.port import Port
+    from tubes.waiters import Waiter
+
+_log = logging.getLogger("tubes")
+
+#: Seconds for which a waiter sleeps at most before it looks again: what bounds the harm of a marker that was lost
+#: together with the process that had it.
+LONGEST_SLEEP: Final = 5.0
+#: Seconds to rest where no server answers.
+_REST: Final = 0.2
+
+
+class Serving:
+    """One thread at a time: it serves whom it can, and then waits for a marker.
+
+    Behind the command that waits it has sent a take already, for the first who waits: the server does it as soon as
+    there is a marker, and both replies come at once. What that take finds goes to that waiter; if it is gone, to the
+    next one, or back.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home: Final = home
+        self._store: Final = home.store
+        # Whether there is a thread.
+        self._on = False
+        self._line: ThreadLine | None = None
+        # The take that was sent ahead, until it is known what became of it.
+        self._sent: tuple[Port[Any], Call] | None = None
+
+    def begin(self) -> bool:
+        """Somebody waits; whether a thread looks after it already. Else `serve` is to come."""
+        begun, self._on = self._on, True
+        return begun
+
+    def serve(self, waiter: Waiter) -> None:
+        """Look after whoever waits.
+
+        A thread that waits itself does so for all until it is served: that saves a switch of threads, which takes as
+        long as a call.
+        """
+        if isinstance(waiter, ThreadWaiter) and not self._store.manual:
+            self._serve(waiter)
+        else:
+            self._start()
+
+    def forget(self) -> None:
+        """Nobody waits: other processes need not think so."""
+        line, home = self._line, self._home
+        if line is not None and not self._closing() and not home.takers and not home.putters:
+            process = self._store.process
+            line.request(home.key, "HDEL", f"{home.key}:waiting", process, f"{process}:room")
+
+    def has_served(self) -> bool:
+        """Whether anybody was looked after so far: then the server knows of it."""
+        return self._line is not None
+
+    def hang_up(self) -> None:
+        """Wake the thread, for good."""
+        with self._home.lock:
+            line, self._line = self._line, None
+        if line is not None:
+            line.hang_up()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._serve, name="tubes-waiting", daemon=True).start()
+
+    def _serve(self, own: ThreadWaiter | None = None) -> None:
+        """Look after those who wait, as long as there are any; `own`: the thread's own wait, with which it ends."""
+        home = self._home
+        # Where time is in a test's hands, `enlist` has looked already, and what happens at which moment is certain.
+        soonest = 0 if self._store.manual else None
+        marked = False
+        try:
+            while self._goes_on(own):
+                try:
+                    line = self._open_line()
+                    self._ask_again(line)
+                    if soonest is None:
+                        soonest = line.run(home.serve_all())
+                        marked = False
+                        if soonest and self._store.manual:
+                            home.watch(soonest)
+                    if self._goes_on(own):
+                        marked, soonest = self._sleep(line, soonest, own)
+                except ConnectionLost:
+                    marked, soonest = True, None
+                    if not self._closing():
+                        time.sleep(_REST)
+                except Exception:  # Those who wait depend on it.
+                    _log.exception("those who wait could not be served")
+                    soonest = None
+                    time.sleep(_REST)
+        except BaseException:
+            self.hang_up()  # Interrupted, perhaps in the middle of a call.
+            self._sent = None  # The line has undone it.
+            marked = True
+            raise
+        finally:
+            home.armed = None
+            with home.lock:
+                if own is not None and own.answer is PENDING:
+                    home.takers.pop(own, None)  # Its time is over: nobody is to take for it any more.
+                    home.putters.pop(own, None)
+                self._on = self._is_needed()
+                go_on = self._on
+            if go_on:
+                self._start()
+            elif not self._closing():
+                if marked:  # It came too late, and goes on to others.
+                    self._store.later(home.tick)
+                home.linger()
+
+    def _is_needed(self) -> bool:
+        """Whether there is somebody to look after, or something to find out."""
+        return bool(self._home.takers or self._home.putters or self._sent) and not self._closing()
+
+    def _goes_on(self, own: ThreadWaiter | None) -> bool:
+        """Whether the thread stays."""
+        if own is None or self._closing():
+            return self._is_needed()
+        late = own.deadline is not None and own.deadline <= self._store.clock.micros()
+        return own.answer is PENDING and not late
+
+    def _closing(self) -> bool:
+        return self._home.gone or self._store.closed
+
+    def _open_line(self) -> ThreadLine:
+        with self._home.lock:
+            if self._line is None:
+                self._line = ThreadLine(self._store.server, SERVING)
+            return self._line
+
+    def _sleep(self, line: ThreadLine, soonest: int, own: ThreadWaiter | None) -> tuple[bool, int | None]:
+        """Until there is a marker, or something is due.
+
+        Answers whether there was a marker that nobody has dealt with, and the next moment at which something is due
+        (0: never); None: look what there is.
+        """
+        home = self._home
+        with home.lock:
+            keys = [f"{home.key}:{marker}" for marker, who in (("marker", home.takers), ("room", home.putters)) if who]
+        if not keys:
+            return False, soonest
+        words = ("BZPOPMIN", *keys, f"{self._patience(soonest, own):.4f}")
+        first, count = home.first(home.takers), home.count_local()
+        port: Port[Any] | None = None if first is None or self._store.manual else first.owner
+        call = None if port is None else port.take_ahead(count)
+        if port is None or call is None:
+            # Not tried again: a marker may have been lost with the connection, so look first.
+            marked = line.request(home.key, *words, once=True) is not None
+            return marked, None if marked or not self._store.manual else soonest
+
+        def sent() -> None:
+            home.armed = first
+
+        self._sent = port, call
+        marked, reply = line.call_behind(call, *words, sent=sent)
+        done = self._learn(line, reply)  # Then another marker is left where there is more.
+        same = reply.__class__ is int and home.count_local() == count and not home.putters
+        return marked and not done, reply if same else None
+
+    def _patience(self, soonest: int, own: ThreadWaiter | None) -> float:
+        """Seconds to sleep at most."""
+        home, store = self._home, self._store
+        if store.manual:
+            return LONGEST_SLEEP
+        now = store.clock.micros()
+        seconds = LONGEST_SLEEP
+        if soonest:
+            seconds = min(seconds, (store.local_micros(soonest) - now) / SECOND)
+        # What was sent ahead is not to be done when everybody has gone.
+        with home.lock:
+            last = [waiter.deadline for line in (home.takers, home.putters) for waiter in line]
+        for deadline in (None if own is None else own.deadline, max(last, key=_late, default=None)):
+            if deadline is not None:
+                seconds = min(seconds, (deadline - now) / SECOND)
+        return max(seconds, 0.001)
+
+    def _ask_again(self, line: ThreadLine) -> None:
+        """Find out what became of a take whose connection was lost: it may have been done."""
+        if self._sent is not None:
+            self._learn(line, line.call(self._sent[1]))
+
+    def _learn(self, line: ThreadLine, reply: Any) -> bool:
+        """What a take that was sent ahead has answered is given away; whether there was a task."""
+        assert self._sent is not None
+        port, call = self._sent
+        lost = False
+        try:
+            if reply.__class__ is not bytes:  # Of an error nothing is said here: it comes again when it is asked for.
+                return False
+            line.run(self._home.hand_out(port, call, reply))
+            return True
+        except ConnectionLost:
+            lost = True  # Perhaps it was not given back: it is asked about again.
+            raise
+        finally:
+            self._home.armed = None
+            if not lost:
+                self._sent = None
+
+
+def _late(deadline: int | None) -> float:
+    return float("inf") if deadline is None else deadline
