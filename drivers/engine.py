@@ -257,22 +257,26 @@ class Engine:
         return not self.capacity or len(self.tasks) + count <= self.capacity
 
     def count_new(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> int:
-        """How many tasks puts of all these would add; raises `DuplicateKey` if one of them would."""
-        added = 0
-        ids: dict[str, int] = {}
+        """For how many tasks puts of all these need room; raises `DuplicateKey` if one of them would."""
+        needed, next_id = 0, self.next_id
+        made: dict[str, int] = {}
         for number, (_, options) in enumerate(tasks):
             key = options.get("key")
-            if key is not None:
-                found = ids.get(key, self._keys.find(now, key))
+            found = None if key is None else made.get(key, self._keys.find(now, key))
+            if found is not None and key is not None:
                 how = options.get("on_duplicate", "keep")
-                if found is not None and how == "raise":
+                if how == "raise":
                     id = found.id if isinstance(found, Entry) else found
                     raise DuplicateKey(key=key, tube=self.name, id=id, item=number)
-                if found is not None and how == "keep":
+                if how == "keep":
                     continue
-                ids[key] = self.next_id + added
-            added += 1
-        return added
+            # The one that it replaces makes room for it.
+            if not isinstance(found, Entry) and key not in made:
+                needed += 1
+            if key is not None:
+                made[key] = next_id
+            next_id += 1
+        return needed
 
     def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
         """Raise what a `rank` hook raises of one of these tasks, before the first of them is put."""
@@ -338,6 +342,7 @@ class Engine:
             return None
         if isinstance(found, Entry):
             kept = found.copy()
+            kept.hold = kept.index = None  # Verbs are for the one that is in the tube.
         else:
             kept = Entry()
             kept.id, kept.data, kept.state = found, data, _DONE

@@ -101,6 +101,7 @@ def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer
         list_tube.take(timeout=0).release()  # type: ignore[union-attr]
         list_tube.truncate()
         assert list_tube.take(timeout=0.1) is None
+        list_tube.pause()
         with tubes.connect(server.url) as joined:
             joined.identify(queue.identify())
             joined.tube("all").statistics()

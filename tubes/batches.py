@@ -137,8 +137,8 @@ def named(tasks: Any, refer: Callable[[Any], Any]) -> Named:
     if isinstance(tasks, (str, bytes, bytearray, Facts)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
     found: Named = {}
-    task: Any
-    for number, task in enumerate(tasks):
+    those: Iterable[Any] = tasks  # pyright: ignore[reportUnknownVariableType]
+    for number, task in enumerate(those):
         try:
             meant = refer(task)
         except TubesError as error:

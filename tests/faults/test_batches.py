@@ -23,7 +23,7 @@ from tubes.testing import LocalServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-VERBS = ("put_many", "take_many", "ack_many", "release_many", "delete_many", "untake", "unput")
+VERBS = ("put_many", "put_keyed", "take_many", "ack_many", "release_many", "delete_many", "untake", "unput")
 
 
 @pytest.fixture
@@ -49,11 +49,12 @@ def staged(client: Any, prefix: str = "") -> list[Any]:
     return list(client.keys(f"{prefix}*:staged:*"))
 
 
-def items(name: object, count: int, driver: str) -> list[tubes.Item]:
-    lanes = driver == "utubettl"
-    return [tubes.Item(f"{name}.{n}", **({"utube": f"{name}.{n}"} if lanes else {})) for n in range(count)]
+def items(name: object, count: int, driver: str, keyed: bool) -> list[tubes.Item]:
+    options = (["utube"] if driver == "utubettl" else []) + (["key"] if keyed else [])
+    return [tubes.Item(f"{name}.{n}", **dict.fromkeys(options, f"{name}.{n}")) for n in range(count)]
 
 
+@pytest.mark.parametrize("keyed", [False, True], ids=["", "keys"])
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("stages", [False, True], ids=["one call", "staged"])
 def test_batches_over_a_line_that_is_cut_are_done_once(
@@ -63,6 +64,7 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
     much: int,
     driver: str,
     stages: bool,
+    keyed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if stages:
@@ -73,7 +75,7 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
         tube = queue.create_tube("load", driver)
         proxy.cuts = lambda request: random.random() < 0.2
         for batch in range(30 * much):
-            wanted = items(batch, 20, driver)
+            wanted = items(batch, 20, driver, keyed)
             for item, task in zip(wanted, tube.put_many(wanted), strict=True):
                 assert task.data == item.data
                 ledger.was_put(task.data, task.id)

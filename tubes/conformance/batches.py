@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tubes import CodecError, InvalidOption, Item, OptionNotSupported, QueueClosed, State, TaskNotTaken, TubesError
+from tubes import (
+    CodecError,
+    DuplicateKey,
+    InvalidOption,
+    Item,
+    OptionNotSupported,
+    QueueClosed,
+    State,
+    TaskNotTaken,
+    TubesError,
+)
 from tubes.conformance.bench import Bench, eventually, lacks, needs
 from tubes.conformance.faces import AioFace
 
@@ -151,6 +161,60 @@ class Batches(Bench):
         expected = [("put", id, "r") for id in ids] + [("take", id, "t") for id in order]
         expected += [("release", order[0], "r"), ("delete", order[1], "-"), ("delete", order[2], "-")]
         assert self.heard(heard, expected)
+
+    # -- keys and attempts --------------------------------------------------------------------------------------------
+
+    def test_keys_of_a_batch_are_as_those_of_single_puts(self) -> None:
+        before = self.put("before", key="a")
+        tasks = self.tube.put_many([Item(1, key="a"), Item(2, key="b"), 3, Item(4, key="b")])
+        assert [(task.data, task.created_now) for task in tasks] == [
+            ("before", False), (2, True), (3, True), (2, False),
+        ]  # fmt: skip
+        assert (tasks[0].id, tasks[3].id, tasks[0].key) == (before.id, tasks[1].id, "a")
+        assert (self.count("put"), self.count("total")) == (3, 3)
+
+    def test_keys_of_a_batch_replace_in_its_order(self) -> None:
+        before = self.put("before", key="a")
+        first, second, kept = self.tube.put_many(
+            [Item(1, key="a"), Item(2, key="a"), Item(3, key="a", on_duplicate="keep")], on_duplicate="replace"
+        )
+        assert (self.state(before), self.state(first), self.state(second)) == ("-", "-", "r")
+        assert (kept.id, kept.created_now) == (second.id, False)
+        assert (self.count("put"), self.count("delete"), self.count("total")) == (3, 2, 1)
+
+    def test_a_key_that_is_in_use_says_whose_item_it_is_and_nothing_is_put(self) -> None:
+        before = self.put("before", key="a")
+        for items in ([1, Item(2, key="b"), Item(3, key="a")], [1, Item(2, key="c"), Item(3, key="c")]):
+            with self.blamed(2, DuplicateKey):
+                self.tube.put_many(items, on_duplicate="raise")
+        with pytest.raises(DuplicateKey) as caught:
+            self.tube.put_many([Item(1, key="a")], on_duplicate="raise")
+        assert (caught.value.facts["id"], caught.value.facts["key"]) == (before.id, "a")
+
+    def test_keys_of_a_batch_are_remembered_after_its_tasks(self) -> None:
+        (task,) = self.tube.put_many([Item(1, key="a")], key_ttl=9)
+        self.tube.ack_many(self.tube.take_many(1, timeout=0))
+        (again,) = self.tube.put_many([Item(2, key="a")])
+        assert (again.id, again.state, again.created_now) == (task.id, State.DONE, False)
+        self.clock.advance(9)
+        assert self.tube.put_many([Item(3, key="a")])[0].created_now
+
+    def test_a_batch_needs_room_for_what_it_adds(self) -> None:
+        self.tube = self.create("full", capacity=3)
+        self.put("before", key="a")
+        assert self.tube.put_many([Item(1, key="a"), Item(2), Item(3), Item(4)]) == []
+        tasks = self.tube.put_many([Item(1, key="a"), Item(2, key="b"), Item(3, key="b"), Item(4, key="c")])
+        assert [task.created_now for task in tasks] == [False, True, False, True]
+        assert self.tube.put_many([Item(5, key="b")])[0].created_now is False
+        assert self.tube.put_many([Item(6, key="b")], on_duplicate="replace")[0].created_now
+        assert self.count("total") == 3
+
+    def test_attempts_of_a_batch_end_it_as_those_of_single_tasks(self) -> None:
+        self.tube.put_many(self.items(2), max_attempts=1)
+        held = self.tube.take_many(2, timeout=0)
+        assert {task.max_attempts for task in held} == {1}
+        assert all(self.tube.release_many(held).values())
+        assert [task.reason for task in self.tube.buried()] == ["max_attempts: release"] * 2
 
     # -- room ----------------------------------------------------------------------------------------------------------
 

@@ -102,9 +102,8 @@ class AioFace:
         """Make the methods of a queue, a tube or a task block; other answers pass as they are."""
         if hasattr(answer, "__aenter__") or hasattr(answer, "__aiter__"):
             return _Blocking(answer, self)
-        if isinstance(answer, list):
-            answers: list[Any] = answer
-            return [self.show(each) for each in answers]
+        if answer.__class__ is list:
+            return [self.show(each) for each in answer]
         return answer
 
     def _submit(self, call: Coroutine[Any, Any, Any]) -> Future[Any]:

@@ -120,7 +120,7 @@ class Home:
             count = self.engine.count_new(now, request) if request.keyed else request.size
         except DuplicateKey:  # The put says so.
             return True
-        return self.engine.has_room(count)
+        return not count or self.engine.has_room(count)
 
     def _is_late(self, waiter: Waiter, now: int) -> bool:
         """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tubes.drivers.driver import Driver
+    from tubes.redis.many import BatchPort
     from tubes.redis.port import Port
     from tubes.redis.scripts import Script
     from tubes.redis.store import RedisStore
@@ -36,7 +37,8 @@ _LINGER: Final = SECOND
 
 def _ids_of(answer: Any) -> list[int]:
     """The ids of what was put, the last one first: so it is undone."""
-    return [task.id for task in reversed(answer)] if answer.__class__ is list else [answer.id]
+    tasks = reversed(answer) if answer.__class__ is list else [answer]
+    return [task.id for task in tasks if task.created_now]
 
 
 class Home:
@@ -237,7 +239,7 @@ class Home:
         waiter = self.first(self.putters)
         if waiter is None:
             return False
-        port: Any = waiter.owner
+        port: BatchPort[Any] = waiter.owner
         answer: Any
         try:
             answer = yield from port.put_waiting(waiter.request)

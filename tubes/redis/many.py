@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
 
 from tubes.batches import Batch, Named, gather, named, settled
 from tubes.drivers.options import micros
-from tubes.errors import TubeNotFound, TubesError
+from tubes.errors import DuplicateKey, TubeNotFound, TubesError
 from tubes.redis import record
 from tubes.redis.calls import SERVING, Call, Flow
 from tubes.redis.port import AnyPort, running
@@ -49,8 +50,11 @@ class BatchPort(AnyPort[F]):
         home = self.home
         written = [record.write(home.driver, home.options, options) for options, _ in batch.runs]
         words: list[Any] = []
-        for new, (_, data) in zip(written, batch.runs, strict=True):
-            words += (len(data), new.flags, new.due, new.pri, new.lane, new.header, *data)
+        for new, (options, data) in zip(written, batch.runs, strict=True):
+            words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
+            if batch.keyed:
+                words += self._key_words(options) if "key" in options else ("", "")
+            words += data
         is_there = True
         if not batch.staged and (batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES):
             batch.staged, is_there = uuid4().hex, False
@@ -61,7 +65,7 @@ class BatchPort(AnyPort[F]):
                 if not is_there:
                     yield from self._stage(batch.staged, words)
                 reply = yield from self.ask(
-                    "put_many",
+                    "put_keyed" if batch.keyed else "put_many",
                     *about,
                     *waiting,
                     *(() if batch.staged else words),
@@ -70,6 +74,10 @@ class BatchPort(AnyPort[F]):
                 )
                 if reply.__class__ is not ErrorReply:
                     break
+                if reply.code == "DUPLICATE":
+                    _, id, number = str(reply).split()
+                    key = next(islice(batch, int(number), None))[1]["key"]
+                    raise DuplicateKey(key=key, tube=home.name, id=int(id), item=int(number))
                 is_there = False
         except BaseException:
             self._unstage(batch)
@@ -78,6 +86,8 @@ class BatchPort(AnyPort[F]):
             if not waits:
                 self._unstage(batch)
             return None
+        if batch.keyed:
+            return self._show_keyed(batch, written, *reply)
         created, first = int.from_bytes(reply[:7], "big"), int(reply[7:])
         tasks: list[F] = []
         for new, (options, data) in zip(written, batch.runs, strict=True):
@@ -85,6 +95,21 @@ class BatchPort(AnyPort[F]):
                 home.watch(created + int(new.due))
             lane = options.get(home.driver.lane) if home.driver.lane is not None else None
             tasks += record.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
+        return tasks
+
+    def _show_keyed(self, batch: Batch, written: list[record.Written], head: bytes, *found: Any) -> list[F]:
+        """What `put_keyed` answers: of each task whether it is new, or which one was found by its key."""
+        tasks: list[F] = []
+        id = int(head[7:])
+        answers = iter(found)
+        for new, (options, data) in zip(written, batch.runs, strict=True):
+            for raw in data:
+                answer = next(answers)
+                if answer == b"":
+                    tasks.append(self.show_put(head[:7] + str(id).encode(), new, raw, options))
+                    id += 1
+                else:
+                    tasks.append(self._show_kept(answer, new, raw, options))
         return tasks
 
     def put_waiting(self, request: Any) -> Flow[F | list[F] | None]:

@@ -246,7 +246,7 @@ class _Assembly:
             "GREATEST_FIRST": "true" if self._driver.signs[0] < 0 else "false",
             "POP": "'RPOP'" if newest else "'LPOP'",
             "HEAD": "-1" if newest else "0",
-            "PUTS": "true" if self._verb in ("put", "put_many") else "false",
+            "PUTS": "true" if self._verb in ("put", "put_many", "put_keyed") else "false",
             "ENDED_BY_TTL": "false" if self._driver.ttl_spares_taken else "(dead and dead <= tonumber(first[2]))",
             "RESTS": "{" + ", ".join(map(str, delays)) + "}",
             "REST_JITTER": repr(jitter),

@@ -1,0 +1,100 @@
+-- Add tasks of which some have keys, all or none: as put_many, one by one.
+-- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace' or
+--       'raise'
+-- answers  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
+--          what `shown` says of the task of its key that lives, or the id of one that is remembered; nil if there is no
+--          room; the error DUPLICATE says of which task, and which item, counted from 0
+--#include begin
+if replayed then
+--#slow
+  local reply = { sub(replayed, 1, 7) .. string.match(replayed, '^%d+', 8) }
+  for mark in string.gmatch(string.match(replayed, ';(.*)', 8), '[^,]+') do
+    local id = string.match(mark, '%d+')
+    local task = id and find(id)
+    reply[#reply + 1] = task and shown(task) or tonumber(id) or ''
+  end
+  return reply
+--#fast
+end
+local size = tonumber(ARGV[6])
+local words, at = ARGV, 12
+if ARGV[7] ~= '' then
+  words, at = call('LRANGE', M .. ':staged:' .. ARGV[7], 0, -1), 1
+  if #words ~= tonumber(ARGV[8]) then return redis.error_reply('STAGEGONE what was brought is gone') end
+end
+local created, id = pack('>I7', now), META.next + 0
+local answer = created .. META.next .. ';'
+-- What becomes of each is known before the first is put.
+local all, needed, made = {}, 0, {}
+while #all < size do
+  local flags, key, how = words[at + 1], words[at + 6], words[at + 7]
+  local span, count = tonumber(words[at + 2]), tonumber(words[at])
+  local pri, named = tonumber(words[at + 3]), byte(flags) % 128 >= 64 and words[at + 4]
+  local head = flags .. created .. words[at + 5]
+  at = at + 7
+  for n = at + 1, at + count do
+    local task = {
+      id = string.format('%d', id), value = head .. words[n], attempts = 0, state = 'new', created = now,
+      due = span and now + span, pri = pri, lane = named, name = key ~= '' and key, kept = false,
+    }
+    local found, lives
+    if task.name then
+      found, lives = made[key], true
+      if not found then found, lives = find_key(key) end
+      if found and how == 'raise' then return redis.error_reply('DUPLICATE ' .. found .. ' ' .. #all) end
+      task.kept = found and how == 'keep'
+    end
+    if not task.kept then
+      -- The one that it replaces makes room for it.
+      if not (found and lives) then needed = needed + 1 end
+      if task.name then made[key] = task.id end
+--#if RANK
+      place(task)
+--#end
+      id = id + 1
+    end
+    all[#all + 1] = task
+  end
+  at = at + count + 1
+end
+local capacity = tonumber(ARGV[9])
+if capacity and needed > 0 and call('HLEN', M .. ':tasks') + needed > capacity then
+  if (ARGV[10] or '') ~= '' then
+--#slow
+    wait_for_room(needed, ARGV[10], ARGV[11])
+--#fast
+  end
+--#include flush
+  return false
+end
+local reply, marks = { created .. META.next }, {}
+META.next = id
+for n = 1, size do
+  local task, due = all[n], all[n].due
+  local found, lives
+  if task.name then found, lives = find_key(task.name) end
+  if task.kept then
+    reply[n + 1], marks[n] = lives and shown(find(found)) or tonumber(found), found
+  else
+    reply[n + 1], marks[n] = '', 'n'
+    if lives then
+      local task, due = find(found)
+--#move delete
+    end
+--#if TIMED
+    if byte(task.value) % 2 == 1 then
+--#move put_delayed new
+    else
+--#move put new
+    end
+--#else
+--#move put new
+--#end
+    if task.name then enter_key(task.name, task.id) end
+  end
+end
+if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
+if (ARGV[10] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[11] .. ':room') end
+answer = answer .. table.concat(marks, ',')
+--#done answer
+return reply
