@@ -76,7 +76,7 @@ def facts(answer: Any) -> Answer:
         answers: list[Any] = answer
         return Answer("list", [facts(each) for each in answers])
     if isinstance(answer, Task):
-        times = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
+        times: tuple[Any, ...] = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
         more = (answer.key, answer.max_attempts, answer.reason, answer.created_now)
         # Of a key that is remembered nobody knows the moments.
         times = () if answer.state == "-" and not answer.created_now else times
