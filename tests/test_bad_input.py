@@ -83,6 +83,23 @@ def table() -> list[Row]:
         ("a number that JSON cannot hold", CodecError, lambda s: s.plain.put(math.nan)),
         ("text that UTF-8 cannot hold", CodecError, lambda s: s.plain.put("\ud800")),
         ("data that holds itself", CodecError, lambda s: s.plain.put(endless())),
+        ("a string for a batch", InvalidOption, lambda s: s.plain.put_many("abc")),
+        ("a bad item", InvalidOption, lambda s: s.ttl.put_many([1, tubes.Item(2, ttl=-1)])),
+        (
+            "an item with an option that the driver lacks",
+            OptionNotSupported,
+            lambda s: s.plain.put_many([tubes.Item(1, ttl=1)]),
+        ),
+        ("an item that JSON cannot hold", CodecError, lambda s: s.plain.put_many([1, {1, 2}])),
+        ("a batch of a task of another tube", InvalidOption, lambda s: s.ttl.ack_many([1, s.foreign])),
+        ("one task for a batch", InvalidOption, lambda s: s.plain.delete_many(1)),
+        (
+            "a batch released with a delay where there is none",
+            OptionNotSupported,
+            lambda s: s.plain.release_many([0], 1),
+        ),
+        ("a batch put into a closed queue", QueueClosed, lambda s: s.closed_tube.put_many([1])),
+        ("a batch taken from a closed queue", QueueClosed, lambda s: s.closed_tube.take_many(1, 0)),
         ("ack of another session's task", TaskNotTaken, lambda s: s.plain.ack(s.foreign)),
         ("release of another session's task", TaskNotTaken, lambda s: s.plain.release(s.foreign.id)),
         ("touch of another session's task", TaskNotTaken, lambda s: s.plain.touch(s.foreign, 1)),
@@ -157,6 +174,8 @@ def of_seconds(bad: Any) -> list[Row]:
         (f"take_any timeout={shown(bad)}", InvalidOption, lambda s: s.queue.take_any(["plain"], bad)),
         (f"pause {shown(bad)}", InvalidOption, lambda s: s.plain.pause(bad)),
         (f"touch {shown(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
+        (f"release_many delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release_many([0], delay=bad)),
+        (f"take_many timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take_many(1, timeout=bad)),
         (f"release delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
     ]
 
