@@ -347,7 +347,7 @@ class Engine:
             kept = Entry()
             kept.id, kept.data, kept.state = found, data, _DONE
             kept.utube, kept.pri = options.get(self._lane_option), options.get("pri", self._pri)
-            kept.created, kept.attempts, kept.turn = now, 0, 0
+            kept.created, kept.attempts, kept.turn, kept.hold = now, 0, 0, None
             kept.ttl = kept.ttr = None
             kept.due = kept.dead = NEVER
         kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(kept=True)

@@ -48,6 +48,19 @@ class Ready:
         else:
             heappush(self._back, (entry.rank, entry))
 
+    def push_all(self, entries: list[Entry]) -> None:
+        """Add entries, of which each is younger than all before it, and none has a priority."""
+        for entry in entries:
+            entry.index = self
+        line = self._lines.get(0)
+        if line is None:
+            line = self._open(0)
+        if line is not None and self._rising and (not line or line[-1].rank < entries[0].rank):
+            line.extend(entries)
+        else:
+            for entry in entries:
+                self.push(entry)
+
     def pop(self) -> Entry | None:
         """Take out the entry with the smallest rank; None if there is none."""
         if self._back:

@@ -135,6 +135,46 @@ def test_an_interrupted_put_was_none(driver: str, options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_put_of_many_was_none(driver: str) -> None:
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.put_many(["x", "y", "z"]), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["total"] == TASKS
+        assert tube.statistics().calls["put"] == TASKS
+        assert tube.put("w").id >= TASKS
+        assert drained(tube) == [*range(TASKS), "w"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_take_of_many_was_none(driver: str) -> None:
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.take_many(3, timeout=0), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["taken"] == 0
+        assert tube.statistics().calls["take"] == 0
+        assert {task.attempts for task in tube.take_many(TASKS, timeout=0)} == {1}
+        tube.release_all()
+        assert sorted(drained(tube)) == list(range(TASKS))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["ack_many", "release_many", "delete_many"])
+def test_an_interrupted_verb_on_many_tasks_was_done_or_not_with_each(driver: str, verb: str) -> None:
+    for moment, _, tube in moments(driver):
+        tasks = tube.take_many(3, timeout=0)
+        act = getattr(tube, verb)
+        if not interrupted(lambda act=act, tasks=tasks: act(tasks), moment):  # type: ignore[misc]
+            return
+        counts, calls = check(tube), tube.statistics().calls
+        ended = calls["ack"] + calls["delete"]
+        assert counts["total"] == TASKS - ended
+        assert counts["taken"] == 3 - ended - calls["release"]
+        tube.release_all()
+        left = [n for n in range(TASKS) if n not in [task.data for task in tasks][:ended]]
+        assert drained(tube) == left
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "touch", "release_all"])
 def test_an_interrupted_verb_of_a_taker_was_done_or_not(driver: str, verb: str) -> None:
     if verb in ("bury", "touch") and "ttl" not in driver:

@@ -1,22 +1,38 @@
 -- And after it has moved.
 --#if LANE
+if pace then
+--#slow
+--#if TO_TAKEN
+  pace.taken = pace.taken + 1
+--#if WAS_READY
+  note_start(task)
+  rest_anew()
+--#end
+--#end
+--#if WAS_TAKEN
+  if task.undone then rest_anew() end
+--#end
+  leave_pace()
+--#fast
+else
 --#if WAS_READY|WAS_TAKEN
 --#if TO_TAKEN
 --#else
--- Offer a neighbour: the best task that stands behind a free lane.
-if lane_key and not lane_taken and not lane_head then
-  lane_head = behind()
-  if lane_head then
-    call('ZREM', M .. ':behind', lane_key .. lane_head)
-    call('ZADD', M .. ':offers', 0, lane_head)
+  -- Offer a neighbour: the best task that stands behind a free lane.
+  if lane_key and not lane_taken and not lane_head then
+    lane_head = behind()
+    if lane_head then
+      call('ZREM', M .. ':behind', lane_key .. lane_head)
+      call('ZADD', M .. ':offers', 0, lane_head)
+    end
   end
-end
 --#end
 --#end
-if lane_taken or lane_head then
-  local record = lane_taken and lane_key or lane_key .. lane_head
-  if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
-elseif lane_record then
-  call('HDEL', M .. ':lanes', lane)
+  if lane_taken or lane_head then
+    local record = lane_taken and lane_key or lane_key .. lane_head
+    if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
+  elseif lane_record then
+    call('HDEL', M .. ':lanes', lane)
+  end
 end
 --#end

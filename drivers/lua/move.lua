@@ -10,7 +10,7 @@
 --#if WAS_TAKEN
 call('ZREM', M .. ':taken', task.id)
 --#if LANE
-lane_taken = false
+lane_taken = pace and pace.full
 --#end
 --#elif WAS_BURIED
 call('ZREM', M .. ':buried', place(task))

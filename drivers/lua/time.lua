@@ -1,9 +1,31 @@
 -- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call.
 local left = 1000
+--#if LANE
+-- The lane whose rest is over first.
+local rested, over
+local function look_at_rests()
+  rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1))
+end
+local function end_rests(until_then)
+  while META.pacing and rested and left > 0 and over + 0 <= until_then do
+    left = left - 1
+    lane = rested
+    enter_pace(0)
+    rest_anew()
+    leave_pace()
+    look_at_rests()
+  end
+end
+if META.pacing then look_at_rests() end
+--#end
 --#if TIMED
 while left > 0 do
   local first = call('ZRANGEBYSCORE', M .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
   if not first[1] then break end
+--#if LANE
+  end_rests(first[2] + 0)
+  if left <= 0 then break end
+--#end
   left = left - 1
   call('ZREM', M .. ':due', first[1])
   local task, due = find(unpack_struct('>I6', first[1]))
@@ -29,6 +51,9 @@ while left > 0 do
   end
 end
 --#end
+--#if LANE
+end_rests(now)
+--#end
 local over = left > 0 and call('ZRANGEBYSCORE', M .. ':leases', '-inf', now, 'LIMIT', 0, left) or {}
 local ended = {}
 for _, token in ipairs(over) do
@@ -44,6 +69,9 @@ if pause and pause <= now then call('HDEL', M, 'paused') end
 if not pause or pause <= now or pause == 1e18 then pause = math.huge end
 call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pause)
+--#if LANE
+soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
+--#end
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false
 -- A put begins anew: in a script that has written something the server does not ask whether it has memory left.

@@ -14,6 +14,7 @@ import redis
 import tubes
 from faults.worker import Worker
 from tubes.conformance.bench import eventually
+from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
@@ -57,6 +58,40 @@ def test_a_tube_that_was_used_and_emptied_has_a_constant_number_of_keys_and_a_dr
                 task.ack()
             assert keys() == new
         tube.put("last")
+        tube.drop()
+        assert keys() == set()
+
+
+@pytest.mark.parametrize("driver", ["utube", "utubettl"])
+def test_a_lane_that_rested_was_blocked_and_had_limits_leaves_nothing(valkey: LocalServer, driver: str) -> None:
+    prefix, clock = uuid4().hex, ManualClock()
+    with tubes.connect(f"{valkey.url}?prefix={prefix}", clock=clock) as queue, valkey.client() as client:
+
+        def keys() -> set[Any]:
+            return set(client.keys(f"{prefix}*"))
+
+        tube = queue.create_tube("load", driver, interval=5, jitter=0.5, order="round_robin", max_in_flight=2)
+        new = keys()
+        for _ in range(3):
+            for number in range(50):
+                tube.put(number, utube=str(number % 20))
+            tube.block("1", 30)
+            tube.block("nobody", 30)
+            tube.configure("2", interval=1, max_in_flight=5)
+            tube.configure("nobody else", interval=1)
+            for _ in range(8):
+                while (task := tube.take(timeout=0)) is not None:
+                    task.ack()
+                clock.advance(8)
+            assert [utube.name for utube in tube.utubes()] == ["2", "nobody else"]
+            tube.configure("2", interval=None)
+            tube.configure("2", max_in_flight=None)
+            tube.configure("nobody else", interval=None, max_in_flight=None)
+            assert keys() == new
+        tube.block("3", 5)
+        tube.truncate()
+        assert keys() == new
+        tube.block("3", 5)
         tube.drop()
         assert keys() == set()
 

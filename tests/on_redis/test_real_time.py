@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -56,6 +59,32 @@ def test_what_a_put_answers_is_what_peek_answers(url: str, driver: str) -> None:
         taken = tube.take(0)
         assert taken is not None
         assert taken == tube.peek(taken)
+
+
+def test_who_waits_is_served_when_a_lane_has_rested(url: str) -> None:
+    """In another process, as it were: it learns of the rest from the server alone."""
+    with tubes.connect(url) as queue, tubes.connect(url) as other:
+        tube = queue.create_tube("t", "utube", interval=0.4)
+        for number in range(3):
+            tube.put(number, utube="a")
+        starts: list[float] = []
+        worker = other.tube("t")
+        for number in range(3):
+            task = worker.take(timeout=9)
+            assert task is not None
+            assert task.data == number
+            starts.append(time.monotonic())
+            task.ack()
+        assert all(0.39 < after - before < 2 for before, after in pairwise(starts))
+        tube.put(3, utube="a")
+        tube.block("a", 60)
+        with ThreadPoolExecutor() as pool:
+            waits = pool.submit(worker.take, 9)
+            while tube.statistics().waiting == 0:
+                time.sleep(0.01)
+            tube.configure("a", interval=0)
+            tube.block("a", 0.3)
+            assert waits.result() is not None
 
 
 def test_a_tube_that_was_dropped_is_not_found(url: str) -> None:

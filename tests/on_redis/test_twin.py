@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STEPS = 250
 LEASE = 1.05
+LANES = ("a", "b", "ü" * 300, "nil")
 
 
 def by_age_and_pri(task: Ranked) -> float:
@@ -34,6 +35,9 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
     "limfifottl": ("limfifottl", {"capacity": 5}),
     "utube": ("utube", {}),
     "utubettl": ("utubettl", {"ttr": 2, "pri": 1}),
+    "polite utube": ("utube", {"interval": 0.7, "jitter": 0.5}),
+    "rounds": ("utube", {"order": "round_robin", "max_in_flight": 2}),
+    "polite rounds": ("utubettl", {"order": "round_robin", "max_in_flight": 3, "interval": 0.3, "ttr": 1}),
     "lifo": (Driver("lifo", order="-id"), {}),
     "timed fifo": (Driver("timed", options={"ttl", "ttr", "delay"}), {}),
     "lifo lanes": (Driver("stacks", options={"lane"}, lane="lane", order="-id"), {}),
@@ -45,7 +49,7 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
             lane="tenant",
             ttl_spares_taken=True,
         ),
-        {"capacity": 9},
+        {"capacity": 9, "interval": 0.5, "max_in_flight": 2},
     ),
     "retries": (
         "utubettl",
@@ -72,7 +76,7 @@ def facts(answer: Any) -> Answer:
         answers: list[Any] = answer
         return Answer("list", [facts(each) for each in answers])
     if isinstance(answer, Task):
-        times = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
+        times: tuple[Any, ...] = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
         more = (answer.key, answer.max_attempts, answer.reason, answer.created_now)
         # Of a key that is remembered nobody knows the moments.
         times = () if answer.state == "-" and not answer.created_now else times
@@ -154,7 +158,7 @@ class Twins:
             options["on_duplicate"] = self.some("keep", "replace", "raise", None)
             options["key_ttl"] = self.some(None, None, 0, 0.5, 2)
         if self.driver.lane and self.random.random() < 0.8:
-            options[self.driver.lane] = self.some("a", "b", "ü" * 300)
+            options[self.driver.lane] = self.some(*LANES[:-1])
         return options
 
     def which(self) -> Callable[[Side], Any]:
@@ -176,8 +180,8 @@ class Twins:
         verb = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
-             "pause", "resume", "update", "kick_task", "look"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3],
+             "pause", "resume", "update", "kick_task", "look", "block", "configure"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
@@ -229,6 +233,13 @@ class Twins:
                 side.leave(worker, lost)
             # Of two sessions that end at one moment nobody says which is first.
             self.clock.advance(0.01)
+        elif verb == "block":
+            name, seconds = self.some(*LANES), self.some(0, 0.1, 0.5, 2)
+            self.same(lambda side: side.of(worker).block(name, seconds))
+        elif verb == "configure":
+            name, limits = self.some(*LANES), {"interval": self.some(None, 0, 0.4, 1.5)}
+            limits = self.some(limits, {"max_in_flight": self.some(None, 1, 2, 4)})
+            self.same(lambda side: side.of(worker).configure(name, **limits))
         elif verb == "join":
             other = self.random.randrange(3)
             self.same(lambda side: side.join(worker, other))
@@ -252,6 +263,8 @@ class Twins:
         """All that can be seen of both is the same."""
         memory, server = self.sides
         assert memory.tube.statistics() == server.tube.statistics()
+        if self.driver.lane:
+            assert memory.tube.utubes() == server.tube.utubes()
         for id in range(self.puts):
             assert outcome(lambda: memory.tube.peek(id))[1] == outcome(lambda: server.tube.peek(id))[1]  # noqa: B023
         eventually(lambda: len(server.heard) >= len(memory.heard))

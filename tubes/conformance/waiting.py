@@ -178,7 +178,7 @@ class Waiting(Bench):
             # That it is counted is the only sign that it waits.
             while not (await tube.statistics()).waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            await tube.put("data")
+            await tube.put("data", max_attempts=1)
             call.cancel()
             await asyncio.wait([call])
             return bool(call.cancelled())

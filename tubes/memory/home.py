@@ -150,7 +150,8 @@ class Home:
                 engine.untake(now, entry)
             else:  # It was numbered, and had not moved yet.
                 engine.undo_attempt(now, entry)
-        for new in [engine.tasks[each] for each in range(id, id + count) if each in engine.tasks]:
+        puts = range(id, id + count) if id >= 0 else ()
+        for new in [engine.tasks[each] for each in puts if each in engine.tasks]:
             if new.turn == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
         # Who was answered, but perhaps not woken.

@@ -11,6 +11,7 @@ from tubes.codecs import encode
 from tubes.drivers import options as known
 from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
+from tubes.drivers.many import ack_many, put_many, take_many
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
@@ -188,12 +189,14 @@ class Port(Generic[F]):
     def put_all(self, now: int, batch: Batch) -> list[F]:
         """Put a batch for which there is room. Under the lock."""
         engine = self._engine
+        engine.check_ranks(now, batch)
         if batch.keyed:
             engine.count_new(now, batch)
-        engine.check_ranks(now, batch)
-        put, kind, tube = engine.put, self.kind, self.tube
-        # The first may be the first task of all that has a time to live.
-        entries = [put(now, data, options) for options, many in batch.runs for data in many]
+            # Each as it was put, although a later one may replace it.
+            return [self.show(engine.put(now, data, options)) for data, options in batch]
+        kind, tube = self.kind, self.tube
+        entries = [entry for options, data in batch.runs for entry in put_many(engine, now, data, options)]
+        # One of them may be the first task of all that has a time to live.
         return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
 
     def put_waiting(self, now: int, request: Any) -> F | list[F]:
@@ -247,13 +250,10 @@ class Port(Generic[F]):
                     if engine.timers.soonest <= now:
                         home.settle(now)
                     turn = engine.next_turn
-                    take, hold, kind, tube, timed = engine.take, self.hold, self.kind, self.tube, engine.dated
-                    while len(tasks) < limit:
-                        entry = take(now, hold)
-                        if entry is None:
-                            break
-                        tasks.append(snapshot(kind, tube, entry, timed))
+                    entries = take_many(engine, now, self.hold, limit)
                     over = engine.next_turn
+                    kind, tube, dated = self.kind, self.tube, engine.dated
+                    tasks = [snapshot(kind, tube, entry, dated) for entry in entries]
                     if home.watched:
                         home.settle(now)
                 except BaseException as error:
@@ -276,37 +276,48 @@ class Port(Generic[F]):
 
     def ack_many(self, tasks: Any) -> dict[int, bool]:
         """Held tasks are done."""
-        return self._do_many(tasks, self._engine.ack)
+        return self._do_many(tasks, lambda now, entries: ack_many(self._engine, now, entries))
 
     def release_many(self, tasks: Any, delay: float | None) -> dict[int, bool]:
         """Give held tasks back."""
         span = None if delay is None else micros("delay", delay)
         if delay is not None and "delay" not in self.home.driver.options:
             raise self.home.driver.lacks("delay")
-        return self._do_many(tasks, lambda now, entry: self._engine.release(now, entry, span))
+
+        def release(now: int, entries: list[Entry]) -> None:
+            for entry in entries:
+                self._engine.release(now, entry, span)
+
+        return self._do_many(tasks, release)
 
     def delete_many(self, tasks: Any) -> dict[int, bool]:
         """Remove tasks."""
-        return self._do_many(tasks, self._engine.delete, anybody=True)
 
-    def _do_many(self, tasks: Any, verb: Callable[[int, Entry], None], *, anybody: bool = False) -> dict[int, bool]:
-        """Do something with each of these tasks, if this session has it, or `anybody` may; whether it was done."""
+        def delete(now: int, entries: list[Entry]) -> None:
+            for entry in entries:
+                self._engine.delete(now, entry)
+
+        return self._do_many(tasks, delete, anybody=True)
+
+    def _do_many(
+        self, tasks: Any, verb: Callable[[int, list[Entry]], None], *, anybody: bool = False
+    ) -> dict[int, bool]:
+        """Do something with those of these tasks that this session has, or that `anybody` may; whether it was done."""
         those = named(tasks, self._refer)
         done = dict.fromkeys(those, False)
 
         def act(engine: Engine, now: int) -> None:
             found: Mapping[int, Entry] = engine.tasks if anybody else self.hold
+            entries: list[Entry] = []
             for id, ((meant, turn), _) in those.items():
                 entry = found.get(meant)
                 if entry is not None and (anybody or not turn or entry.turn == turn):
-                    verb(now, entry)
+                    entries.append(entry)
                     done[id] = True
+            verb(now, entries)
 
-        try:
-            self._do(act)
-        finally:
-            settled(those, done)
-        return done
+        self._do(act)
+        return settled(those, done)
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 

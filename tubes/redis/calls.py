@@ -25,7 +25,7 @@ SERVING: Final = "w"
 AHEAD: Final = "v"
 #: The keys of a tube besides its meta hash.
 PARTS: Final = (
-    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes"),
+    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests"),
     *("keys", "seen"),
     *("leases", "waiting", "marker", "room"),
 )

@@ -31,6 +31,7 @@ from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics, until
 from tubes.task import F, Facts, log_lost
+from tubes.utube import Utube, changes_of, lane_of
 
 if TYPE_CHECKING:
     from tubes.redis.home import Home
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _KICKS: Final = 500
 #: How an answer of `next` begins if the first task was not held.
 _LOST: Final = b"0"[0]
+#: What a script is told where a lane has no limit of its own any more.
+_UNSET: Final = (("interval", -1), ("max_in_flight", 0))
 #: Refusals that a verb tells its caller in its own words.
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE"})
 #: Verbs whose callers want to know what the task says now; a taker knows what it was given.
@@ -441,6 +444,31 @@ class Port(Generic[F]):
         """Remove all tasks."""
         yield from self.ask("truncate")
 
+    def _block(self, utube: Any, seconds: Any) -> Flow[None]:
+        """No task of a lane starts for so long."""
+        name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
+        yield from self.ask("pace", name, span)
+
+    def _configure(self, utube: Any, interval: Any, max_in_flight: Any) -> Flow[None]:
+        """A lane has limits of its own."""
+        name, changes = lane_of(self.home.driver, utube), changes_of(interval, max_in_flight)
+        limits = [unset if changes.get(limit, "") is None else changes.get(limit, "") for limit, unset in _UNSET]
+        yield from self.ask("pace", name, "", *limits)
+
+    def _utubes(self, limit: int) -> Flow[list[Utube]]:
+        """Look at the lanes: some at a time."""
+        lane_of(self.home.driver, "")
+        most = whole("limit", limit)
+        found: dict[str, Utube] = {}
+        cursor: Any = 0
+        while True:
+            cursor, *seen = yield from self.ask("utubes", cursor)
+            for name, ready, taken, rest, interval, in_flight in zip(*[iter(seen)] * 6, strict=True):
+                name = name.decode()
+                found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
+            if int(cursor) == 0:
+                return [found[name] for name in sorted(found)[:most]]
+
     def _pause(self, seconds: float | None) -> Flow[None]:
         """Let nothing be taken for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
@@ -534,6 +562,7 @@ class Port(Generic[F]):
 _SERVING: Final = frozenset(
     {"put", "next", "ack", "release", "give_back", "bury", "delete", "update", "kick", "kick_task"}
     | {"release_all", "truncate", "put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
+    | {"block", "configure"}
 )
 
 
@@ -580,6 +609,9 @@ class AnyPort(Port[F]):
     due_histogram = _running("due_histogram")
     release_all = _running("release_all")
     truncate = _running("truncate")
+    block = _running("block")
+    configure = _running("configure")
+    utubes = _running("utubes")
     pause = _running("pause")
     resume = _running("resume")
     statistics = _running("statistics")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LUA: Final = files("tubes.drivers") / "lua"
 #: The parts of the library, in the order in which they build on each other.
-_LIBRARY: Final = ("task", "many", "chance", "keys", "order", "failures", "respawn", "held", "ends", "holds")
+_LIBRARY: Final = ("task", "many", "chance", "keys", "order", "paces", "failures", "respawn", "held", "ends", "holds")
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there", "stage"})
 #: Fields of the meta hash whose names come with the call.

@@ -124,7 +124,8 @@ end
 --#elif LANE
 -- ':offers' has the best ready task of each free lane, ':behind' the other ready ones by lane and place. ':lanes' has a
 -- record per lane that is taken or has a task on offer: its number in 5 bytes, then the place of the one on offer.
-local lane, lane_record, lane_key, lane_taken, lane_head
+-- In a tube with paces, `pace`, it has more: see paces.lua.
+local lane, lane_record, lane_key, lane_taken, lane_head, pace
 
 -- The place of the best task behind others.
 local function behind()
@@ -146,7 +147,7 @@ local function push(task)
     call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
   end
   lane_head = at
-  call('ZADD', M .. ':offers', 0, at)
+  call('ZADD', M .. ':offers', pace and pace.place or 0, at)
 end
 
 local append = push

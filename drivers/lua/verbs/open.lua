@@ -19,6 +19,12 @@ elseif ARGV[4] == 'any' then
 else
   local born = t[1] .. string.format('%06d', t[2])
   call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8])
+  local o = cjson.decode(ARGV[6])
+  local rounds, most, interval, jitter = o.order == 'round_robin', o.max_in_flight or 1, o.interval or 0, o.jitter or 0
+  if rounds or most > 1 or interval > 0 then
+    -- As paces.lua reads it.
+    call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d', interval, jitter, most, rounds and 1 or 0))
+  end
 end
 local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
 local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest')

@@ -1,0 +1,109 @@
+-- What is known of a lane besides its tasks, as in paces.py: in tubes that META.pacing says something about. What the
+-- tube asks for stands there: interval, jitter, max_in_flight, '1' if lanes come in rounds.
+--
+-- A lane's record has all of it then: byte 255, which no number begins with, and its fields. While the lane rests it
+-- stands in ':rests', and has nothing on offer.
+--#if LANE
+local PACE = {
+  'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
+  'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
+}
+
+local function is_full()
+  return pace.rest > 0 or pace.taken >= (pace.most > 0 and pace.most or pace.tube_most)
+end
+
+-- The pace of the lane `lane`, with so many more tasks taken than its record says.
+local function enter_pace(by)
+  local interval, jitter, most, rounds = string.match(META.pacing, '(%S+) (%S+) (%S+) (%S+)')
+  -- Below zero: none of its own, or never. Zero, for limits, places and moments: none.
+  pace = {
+    key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
+    at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
+  }
+  lane_record = call('HGET', M .. ':lanes', lane)
+  if lane_record and byte(lane_record, 1) == 255 then
+    local fields = { cmsgpack.unpack(sub(lane_record, 2)) }
+    for n = 1, #PACE do pace[PACE[n]] = fields[n] end
+  elseif lane_record then
+    -- It was written when the tube had no paces.
+    pace.key, pace.head = sub(lane_record, 1, 5), sub(lane_record, 6)
+    pace.taken = #lane_record == 5 and 1 or 0
+  end
+  pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds = interval + 0, jitter + 0, most + 0, rounds == '1'
+  if pace.tube_interval > 0 or pace.rounds then pace.noted = 1 end
+  pace.taken = pace.taken + by
+  pace.full = is_full()
+  lane_key = pace.key ~= '' and pace.key
+  lane_taken, lane_head = pace.full, pace.head ~= '' and pace.head
+end
+
+-- A place in the round.
+local function place_in_round()
+  if pace.rounds then pace.place = call('HINCRBY', M, 'rounds', 1) end
+end
+
+-- It has started with this task.
+local function note_start(task)
+  if pace.noted == 0 then return end
+  pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = pace.at, pace.id, pace.attempts, pace.place
+  pace.at, pace.id, pace.attempts = now, tonumber(task.id), task.attempts
+  place_in_round()
+end
+
+-- The last take of this task, which had one attempt more then, counts as never having happened.
+local function undo_start(task)
+  if pace.id ~= tonumber(task.id) or pace.attempts ~= task.attempts + 1 then return end
+  pace.at, pace.id, pace.attempts, pace.place = pace.at_before, pace.id_before, pace.attempts_before, pace.place_before
+  pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = -1, -1, 0, 0
+  if lane_head and pace.place == 0 then place_in_round() end
+  if lane_head then call('ZADD', M .. ':offers', pace.place, lane_head) end
+end
+
+-- Rest until the next start, or do not.
+local function rest_anew()
+  local moment, interval = pace.blocked, pace.interval >= 0 and pace.interval or pace.tube_interval
+  if interval > 0 and pace.at >= 0 then
+    moment = math.max(moment, pace.at + varied(interval, pace.jitter, 0, pace.id, pace.attempts))
+  end
+  if moment <= now then moment = 0 end
+  if moment > 0 and moment ~= pace.rest then
+    call('ZADD', M .. ':rests', moment, lane)
+    if not soonest or moment < soonest then
+      soonest = moment
+      call('HSET', M, 'soonest', moment)
+    end
+  elseif moment == 0 and pace.rest > 0 then
+    call('ZREM', M .. ':rests', lane)
+  end
+  pace.rest = moment
+end
+
+-- What is on offer is what may be taken now; write down what is known.
+local function leave_pace()
+  local full = is_full()
+  if lane_head and full then
+    call('ZREM', M .. ':offers', lane_head)
+    call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
+    lane_head = false
+  elseif lane_key and not lane_head and not full then
+    lane_head = behind()
+    if lane_head then
+      call('ZREM', M .. ':behind', lane_key .. lane_head)
+      call('ZADD', M .. ':offers', pace.place, lane_head)
+    end
+  end
+  if pace.rest == 0 and pace.taken == 0 and not lane_head then
+    if pace.interval < 0 and pace.most == 0 then
+      if lane_record then call('HDEL', M .. ':lanes', lane) end
+      return
+    end
+    pace.at, pace.id, pace.attempts, pace.place = -1, -1, 0, 0
+    pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = -1, -1, 0, 0
+  end
+  pace.key, pace.head = lane_key or '', lane_head or ''
+  local fields = {}
+  for n = 1, #PACE do fields[n] = pace[PACE[n]] end
+  call('HSET', M .. ':lanes', lane, '\255' .. cmsgpack.pack(unpack(fields)))
+end
+--#end

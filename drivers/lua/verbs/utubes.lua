@@ -1,0 +1,20 @@
+-- Look at some of the lanes.
+-- ARGV  6 where to go on; 0: from the beginning
+-- answers  {where to go on (0: nowhere, that was all), and of each lane: its name, how many of its tasks are ready, how many
+--          are taken, until when it rests (0: it does not), its interval in microseconds, its max_in_flight}
+--#include begin
+--#include flush
+META.pacing = META.pacing or '0 0 1 0'
+local page = call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 500)
+local seen = { page[1] }
+for n = 1, #page[2], 2 do
+  lane = page[2][n]
+  enter_pace(0)
+  local number = lane_key and unpack_struct('>I5', lane_key)
+  local ready = number and call('ZLEXCOUNT', M .. ':behind', '[' .. lane_key, '(' .. pack('>I5', number + 1)) or 0
+  local interval = pace.interval >= 0 and pace.interval or pace.tube_interval
+  local most = pace.most > 0 and pace.most or pace.tube_most
+  if lane_head then ready = ready + 1 end
+  for _, fact in ipairs({ lane, ready, pace.taken, pace.rest, interval, most }) do seen[#seen + 1] = fact end
+end
+return seen

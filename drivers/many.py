@@ -1,0 +1,96 @@
+"""Many tasks at once: what the engine's verbs do one by one, written out where tasks are plain, since it was measured.
+
+Plain: no lanes, nobody listens, and time plays no part. What `Engine._move` does for each is the same here, in the same
+order, so that `mend` finds what it expects; all others go through it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.entry import Entry, Hold
+from tubes.drivers.moves import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tubes.drivers.engine import Engine
+
+_READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
+_WAITS: Final = frozenset({"timeout"})
+
+
+def _is_plain(engine: Engine) -> bool:
+    return engine._lanes is None and engine.listener is None and not engine.dated
+
+
+def put_many(engine: Engine, now: int, data: list[Any], options: Mapping[str, Any]) -> list[Entry]:
+    """Add tasks that have the same options."""
+    plain = not engine.timed and not engine._ranks and _is_plain(engine)
+    if not plain or not _WAITS.issuperset(options):
+        return [engine.put(now, each, options) for each in data]
+    entries: list[Entry] = []
+    id, more = engine.next_id, engine._more
+    offers: Any = engine._offers  # Without lanes there are no rounds.
+    for each in data:
+        entry = Entry()
+        entry.id = entry.rank = id
+        entry.data = each
+        entry.created = now
+        entry.pri = entry.line = entry.attempts = entry.turn = 0
+        entry.state = entry.utube = entry.lane = entry.hold = entry.index = None
+        entry.more = more
+        entries.append(entry)
+        id += 1
+    engine.next_id = id
+    step, tasks = engine._put, engine.tasks
+    for entry in entries:
+        tasks[entry.id] = entry
+        entry.state = _READY
+        step.uses += 1
+    offers.push_all(entries)
+    return entries
+
+
+def take_many(engine: Engine, now: int, hold: Hold, limit: int) -> list[Entry]:
+    """The first tasks that may be taken, up to so many."""
+    entries: list[Entry] = []
+    if not _is_plain(engine):
+        while len(entries) < limit:
+            entry = engine.take(now, hold)
+            if entry is None:
+                break
+            entries.append(entry)
+        return entries
+    pop, step = engine._pop, engine._take
+    for _ in range(limit):
+        entry = pop()
+        if entry is None:
+            break
+        entry.turn = turn = engine.next_turn
+        engine.next_turn = turn + 1
+        entry.attempts += 1
+        entry.state = _TAKEN
+        step.uses += 1
+        entry.hold = hold
+        hold[entry.id] = entry
+        entries.append(entry)
+    return entries
+
+
+def ack_many(engine: Engine, now: int, entries: list[Entry]) -> None:
+    """Held tasks are done."""
+    if not _is_plain(engine):
+        for entry in entries:
+            engine.ack(now, entry)
+        return
+    step, tasks, keys = engine._ack, engine.tasks, engine._keys
+    for entry in entries:
+        id = entry.id
+        del entry.hold[id]  # type: ignore[union-attr]
+        entry.hold = None
+        entry.state = _DONE
+        step.uses += 1
+        del tasks[id]
+        if entry.more is not None:
+            keys.leave(now, entry)
