@@ -57,6 +57,15 @@ class Limits(Throttled):
         assert sorted(self.tube.peek(id).utube for id in self.drain()) == ["x", "x", "y", "y"]
 
     @needs("lane")
+    def test_many_at_once_are_no_more_of_a_lane_than_one_by_one(self) -> None:
+        self.throttle(max_in_flight=2)
+        self.tube.configure("y", interval=5)
+        self.fill("x", "x", "x", "y", "y", "y")
+        assert sorted(task.utube for task in self.tube.take_many(9, timeout=0)) == ["x", "x", "y"]
+        self.pass_time(5)
+        assert [task.utube for task in self.tube.take_many(9, timeout=0)] == ["y"]
+
+    @needs("lane")
     def test_what_returns_to_a_lane_with_room_is_first_again(self) -> None:
         self.throttle(max_in_flight=2)
         tasks = self.fill("x", "x", "x")

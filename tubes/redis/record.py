@@ -197,6 +197,10 @@ def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int,
     return task
 
 
+_TAKEN: Final = State.TAKEN
+_PLAIN_TIMES: Final = (None, None, NEVER, NEVER)
+
+
 class _Plain:
     """What is stored of a task that has nothing but its data."""
 
@@ -248,17 +252,26 @@ def shown_taken(
     tasks: list[F] = []
     add = tasks.append
     for number, (id, turn, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
-        stored: Any
-        # A byte of flags, then the moment of its put: without flags it is a moment.
-        begin = int.from_bytes(raw[:8], "big")
-        if begin >> 56:
-            stored, at = read(id, raw)
-            stored.data = raw[at:]
-        else:
-            stored = _Plain()
-            stored.id, stored.created, stored.data = id, begin, raw[8:]
         due = dues[number] if dues else -1
-        add(shown(kind, tube, stored, State.TAKEN, turn, NEVER if due < 0 else due))
+        # A byte of flags, then the moment of its put: without flags it is a moment.
+        (begin,) = _BEGIN(raw)
+        if begin >> 56 or due >= 0:
+            known, at = read(id, raw)
+            known.data = raw[at:]
+            add(shown(kind, tube, known, State.TAKEN, turn, NEVER if due < 0 else due))
+            continue
+        task = kind()
+        task._tube = tube
+        stored: Any = _Plain()
+        task._record = stored
+        stored.id = id
+        stored.created = begin
+        stored.data = raw[8:]
+        task._state = _TAKEN
+        task._attempts = task._turn = turn
+        task._more = None
+        task._times = _PLAIN_TIMES
+        add(task)
     return tasks
 
 

@@ -27,7 +27,7 @@ local answer = created .. META.next
 -- All are made before the first is put: an order that fails for one of them fails before anything is written.
 --#if PLAIN
 if not listening then
-  local ids, stored, order = {}, {}, {}
+  local ids, stored, order, format = {}, {}, {}, string.format
 --#if LIST
 --#else
   local task = { created = now }
@@ -40,7 +40,7 @@ if not listening then
     local first, count = #ids, tonumber(words[at])
     at = at + 5
     for n = first + 1, first + count do
-      local text = string.format('%d', id)
+      local text = format('%d', id)
       ids[n], stored[2 * n - 1], stored[2 * n] = text, text, head .. words[at + n - first]
 --#if LIST
 --#else

@@ -1,0 +1,124 @@
+"""Throttled utubes, many with one task each and one with many, beside those of a plain tube."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+import tubes
+from benchmarks.conftest import Scale, Stopwatch, scale_of
+from benchmarks.subjects import PAYLOAD
+from benchmarks.table import Comparison, Results, Side
+from tubes.testing import LocalServer, server_program
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_SECTION: Final = "throttled"
+# So many times fewer tasks on a server: they are put one by one.
+_FEWER: Final = 20
+#: What a tube asks of its lanes. Many rest for long; where there is one it rests for a moment, so that it can be taken.
+_MANY: Final[dict[str, Any]] = {"interval": 3600, "jitter": 0.1, "max_in_flight": 2, "order": "round_robin"}
+_ONE: Final[dict[str, Any]] = {**_MANY, "interval": 0.000_001}
+SHAPES: Final = {"utubes with one task each": _MANY, "tasks in one utube": _ONE}
+
+
+class Crowd:
+    """A tube in which so many tasks wait, each in a lane of its own or all in one."""
+
+    def __init__(self, url: str, shape: str, side: Side, waiting: int) -> None:
+        self._queue = tubes.connect(url)
+        options = SHAPES[shape] if side == "ours" else {}
+        self._tube = self._queue.create_tube(f"benchmark-{side}", "utube", **options)
+        numbers = count()
+        self._lanes = (f"host-{next(numbers)}" if shape.startswith("utubes") else "host" for _ in numbers)
+        self.fill(waiting)
+
+    def fill(self, waiting: int) -> None:
+        """More tasks."""
+        items = (tubes.Item(PAYLOAD, utube=next(self._lanes)) for _ in range(waiting))
+        self._tube.put_many(items)
+
+    def cycles(self, operations: int) -> None:
+        """Put a task, take one, ack it."""
+        put, take, ack, lanes = self._tube.put, self._tube.take, self._tube.ack, self._lanes
+        for _ in range(operations):
+            put(PAYLOAD, utube=next(lanes))
+            task: Any = take(timeout=9)
+            ack(task)
+
+    def close(self) -> None:
+        self._tube.drop(force=True)
+        self._queue.close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Both sides stand next to each other: noise meets them alike."""
+    if "turn" in metafunc.fixturenames:
+        metafunc.parametrize(("turn", "side"), [
+            pytest.param(turn, side, id=f"{side}-{turn}")
+            for turn in range(scale_of(metafunc.config).passes)
+            for side in ("ours", "yardstick")
+        ])  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def shape(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def crowds(request: pytest.FixtureRequest, shape: str, scale: Scale) -> Generator[tuple[str, int, dict[Side, Crowd]]]:
+    if request.param == "memory":
+        waiting = scale.sizes[-1]
+        sides: dict[Side, Crowd] = {side: Crowd("memory://", shape, side, waiting) for side in ("ours", "yardstick")}
+        yield "memory", waiting, sides
+        for crowd in sides.values():
+            crowd.close()
+        return
+    program = server_program()
+    if program is None:
+        pytest.skip("there is no server")
+    waiting = scale.sizes[-1] // _FEWER
+    with LocalServer(program) as server:
+        sides = {side: Crowd(server.url, shape, side, waiting) for side in ("ours", "yardstick")}
+        yield "redis", waiting, sides
+        for crowd in sides.values():
+            crowd.close()
+
+
+def test_cycle(
+    stopwatch: Stopwatch,
+    shape: str,
+    crowds: tuple[str, int, dict[Side, Crowd]],
+    turn: int,
+    side: Side,
+    scale: Scale,
+    results: Results,
+) -> None:
+    where, waiting, sides = crowds
+    seconds = stopwatch.seconds(sides[side].cycles, scale.operations)
+    if seconds is not None:
+        comparison = Comparison(_SECTION, f"{where}: put + take + ack, {waiting:,} {shape}", "plain tube")
+        results.compare(comparison, side, seconds / scale.operations)
+
+
+def test_memory(shape: str, scale: Scale, results: Results) -> None:
+    """The data is one object for all tasks; the names of utubes are new."""
+    for side in ("ours", "yardstick"):
+        crowd = Crowd("memory://", shape, side, 0)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            crowd.fill(scale.memory_tasks)
+            gc.collect()
+            used, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            crowd.close()
+        comparison = Comparison(_SECTION, f"memory: a waiting task, {shape}", "plain tube", unit="bytes")
+        results.compare(comparison, side, used / scale.memory_tasks)
