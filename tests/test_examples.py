@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pytest
 
@@ -267,6 +268,43 @@ def test_a_host_that_is_down_is_hopeless_too() -> None:
 )
 def test_retry_after_is_a_number_of_seconds_or_a_date(asked: str, seconds: float) -> None:
     assert worker.seconds_of(asked, now=1000.0) == seconds
+
+
+class Busy(BaseHTTPRequestHandler):
+    """A site whose paths say how it answers: the status, and its Retry-After."""
+
+    def do_GET(self) -> None:
+        _, status, asked = unquote(self.path).split("/")
+        self.send_response(int(status))
+        self.send_header("Retry-After", asked)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "rests"),
+    [
+        (429, "3600", True),
+        (503, "3600", True),
+        (503, "Fri, 31 Dec 9999 23:59:59 GMT", True),
+        (503, "soon", False),
+        (500, "3600", False),
+    ],
+)
+def test_retry_after_blocks_the_host(status: int, asked: str, rests: bool) -> None:
+    async def run(url: URL) -> bool:
+        async with tubes.aio.connect() as queue:
+            one = await Crawler.create(queue, interval=0, attempts=1)
+            await one.run([url])
+            await one.pages.put("another", utube=crawler.host_of(url))
+            return await one.pages.take(timeout=0) is None
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever).start()
+        assert asyncio.run(run(URL(f"http://127.0.0.1:{server.server_port}/{status}/{asked}"))) is rests
+        server.shutdown()
 
 
 class OddPages(BaseHTTPRequestHandler):
