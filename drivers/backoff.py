@@ -12,6 +12,8 @@ from tubes.errors import InvalidOption
 
 #: Delays that differ; the last one is used from then on.
 _MOST: Final = 1000
+#: More than from a microsecond to the longest time in one step.
+_STEEPEST: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Backoff:
 
     def delay(self, attempts: int, id: int = 0) -> float:
         """Seconds that a task rests after so many attempts."""
-        return Rests.of(self).after(id, attempts) / 1e6
+        return Rests.of(self).after(whole("id", id), whole("attempts", attempts)) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Rests:
 
 def _growing(backoff: Backoff) -> tuple[int, ...]:
     factor: Any = backoff.factor
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor < float("inf"):
-        raise InvalidOption(option="factor", value=factor, rule="must be a number, at least 1")
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= _STEEPEST:
+        raise InvalidOption(option="factor", value=factor, rule=f"must be a number from 1 to {_STEEPEST}")
     first, cap = micros("first", backoff.first), micros("cap", backoff.cap)
     if not first or factor == 1:
         return (min(first, cap),)

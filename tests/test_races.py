@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -74,3 +77,38 @@ def test_statistics_of_all_tubes_leave_out_one_that_is_dropped_meanwhile(
             other.create_tube(name)
         meet(monkeypatch, getattr(queue, "inner", queue)._member, "names", other.tube("b").drop)
         assert list(queue.statistics()) == ["a", "c"]
+
+
+def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_order() -> None:
+    """Of each key one task at most, and as many as were put are done, deleted or there."""
+    keys = [str(number) for number in range(8)]
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", "utubettl", backoff=[0], max_attempts=3, capacity=6)
+        made: list[int] = []
+
+        def work(seed: int) -> None:
+            dice = random.Random(seed)
+            with queue.session() as mine:
+                here = mine.tube("t")
+                for _ in range(300):
+                    key, how = dice.choice(keys), dice.choice(["keep", "replace", "raise"])
+                    with contextlib.suppress(tubes.TubesError):
+                        task = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001)
+                        if task is None:
+                            tube.kick(1, attempts=1)
+                        elif task.created_now:
+                            made.append(task.id)
+                        if task is not None:
+                            here.update(task, data=[key], pri=dice.randrange(3))
+                            here.update(task, ttl=dice.choice([0, 50]), delay=dice.choice([0, 0.001]))
+                    with contextlib.suppress(tubes.TubesError):
+                        if taken := here.take(0):
+                            dice.choice([taken.ack, taken.release, taken.bury])()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        port: Any = tube._port
+        port.home.engine._check()
+        statistics = tube.statistics()
+        assert len(set(made)) == len(made) == statistics.calls["put"]
+        assert statistics.tasks["total"] == len(made) - statistics.tasks["done"] <= 6

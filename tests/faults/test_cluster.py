@@ -16,10 +16,13 @@ from faults.cluster import Cluster
 from faults.test_servers import load
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import AioFace, SyncFace
+from tubes.conformance.failures import Failures
+from tubes.conformance.keys import UniqueKeys
 from tubes.conformance.lanes import Lanes
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
+from tubes.conformance.updates import Updates
 
 if TYPE_CHECKING:
     from faults.ledger import Ledger
@@ -46,6 +49,29 @@ class TestFifoOnCluster(OnCluster):
 
 class TestUtubeTtlOnCluster(OnCluster):
     driver = "utubettl"
+
+
+class TestFailuresOnCluster(OnCluster, Failures, UniqueKeys, Updates):
+    driver = "fifottl"
+
+
+def test_keys_leave_nothing_on_any_node(cluster: Cluster) -> None:
+    prefix = uuid4().hex
+    with tubes.connect(f"{cluster.url}?prefix={prefix}") as queue:
+        made = [queue.create_tube(f"tube{number}", key_ttl=50) for number in range(5)]
+        for tube in made:
+            for how in ("keep", "replace"):
+                assert tube.put("x", key="k", on_duplicate=how).created_now
+            tube.bury(1, "why")
+            tube.kick(attempts=1)
+            task = tube.take(timeout=0)
+            assert task is not None
+            task.ack()
+            assert tube.put("x", key="k").state == "-"
+            assert tube.put("x", key="l", key_ttl=0).delete().state == "-"
+        for tube in made:
+            tube.drop()
+    assert not [key for client in cluster.clients for key in client.keys(f"*{prefix}*") if b"tube" in key]
 
 
 def test_tubes_of_all_nodes_work_at_once(cluster: Cluster) -> None:

@@ -55,6 +55,41 @@ def test_the_second_of_two_gets_the_first_ones_answer(repeater: Repeater) -> Non
     assert (counted["put"], counted["take"], counted["ack"]) == (1, 1, 1)
 
 
+def test_whatever_changes_tasks_is_done_once(repeater: Repeater) -> None:
+    tube = repeater.tube
+    for number in range(3):
+        tube.put(number, key=str(number))
+    tube.bury(0)
+    words = repeater.port.put_words(record.write(tube.driver, {}, {"key": "1"}), b"1", waits=False)
+    changes: dict[str, bytes] = {
+        "update": repeater.call("update", 2, "", "", "1", b'"new"', 3, 5_000_000, 9_000_000),
+        "bury": repeater.call("bury", 2, "", "", b"why"),
+        "kick_task": repeater.call("kick_task", 2, "", "", 2, 7_000_000),
+        "kick": repeater.call("kick", 5, 1, ""),
+        "put": repeater.call("put", *words, b"1", "replace"),
+    }
+    for verb, request in changes.items():
+        first, before = repeater.wire.call(request), tube.statistics()
+        assert repeater.wire.call(request) == first, verb
+        assert tube.statistics() == before, verb
+        assert not isinstance(first, ErrorReply), first
+    calls = tube.statistics().calls
+    assert [calls[name] for name in ("put", "bury", "kick", "delete")] == [4, 2, 2, 1]
+    assert tube.peek(2).max_attempts == 2
+    assert tube.peek(3).key == "1"
+
+
+def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> None:
+    tube = repeater.tube
+    first = tube.put("first", key="k")
+    second, *_, fourth = tube.put_many([tubes.Item(n, key=key, on_duplicate="replace") for n, key in enumerate("kll")])
+    other = tube.put("other", key="o")
+    for task in (first, second, fourth, other):
+        repeater.port.member.run(repeater.port.undo("unput", task.id))
+    assert [tube.peek(task).key for task in (second, fourth)] == ["k", "l"]
+    assert tube.statistics().tasks["total"] == 2
+
+
 def test_one_that_was_overtaken_by_its_retry_and_the_next_call_is_refused(repeater: Repeater) -> None:
     first, second = repeater.put(), repeater.put()
     repeater.wire.call(first)

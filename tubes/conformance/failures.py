@@ -278,9 +278,19 @@ class Failures(Bench):
         for value in bad:
             with self.refused(InvalidOption):
                 self.create("other", backoff=value)
-        wrongs: list[dict[str, Any]] = [{"factor": 0.5}, {"jitter": 2}, {"cap": -1}, {"seed": "x"}, {"factor": 1.0001}]
+        wrongs: list[dict[str, Any]] = [
+            {"factor": 0.5},
+            {"jitter": 2},
+            {"cap": -1},
+            {"seed": "x"},
+            {"factor": 1.0001},
+            {"factor": 10**400},
+        ]
         for wrong in wrongs:
             with pytest.raises(InvalidOption):
                 Backoff(1, **wrong)
         with pytest.raises(InvalidOption):
             Backoff(-1)
+        for attempts in (-1, "1", None):
+            with pytest.raises(InvalidOption):
+                Backoff(1).delay(attempts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

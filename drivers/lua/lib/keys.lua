@@ -23,9 +23,15 @@ local function leave_key(task)
   end
 end
 
--- A task has this key now. What is remembered too long is forgotten, some at a time.
-local function enter_key(key, id)
+-- A task has this key now, perhaps after another one that it replaces. What is remembered too long is forgotten, some at
+-- a time.
+local function enter_key(key, id, replaces)
   call('HSET', M .. ':keys', key, id)
+  if replaces then
+    local task = find(id)
+    task.replaces = true
+    write(task)
+  end
   for _, seen in ipairs(call('ZRANGEBYSCORE', M .. ':seen', '-inf', now, 'LIMIT', 0, 10)) do
     local found = call('HGET', M .. ':keys', seen)
     local ends = found and string.match(found, ' (%d+)$')

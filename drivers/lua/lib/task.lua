@@ -2,7 +2,8 @@
 --
 --   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (a text), 128 more:
 --   what few tasks have, a byte of flags and
---          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 why it is buried (a text)
+--          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 why it is buried (a text),
+--          16 its put has removed another one: such a put is not undone
 --
 -- A text has its length in front, in a byte, or in 4 bytes after a byte of 255.
 -- Numbers are unsigned, the most significant byte first. That a task is taken stands in ':taken' only: taking and
@@ -71,6 +72,7 @@ local function read(id, value)
       if more % 4 >= 2 then task.key, at = text_at(value, at) end
       if more % 8 >= 4 then task.key_ttl, at = unpack_struct('>I7', value, at) end
       if more % 16 >= 8 then task.reason, at = text_at(value, at) end
+      task.replaces = more % 32 >= 16
 --#fast
     end
     task.body = at
@@ -105,6 +107,7 @@ local function write(task)
     if task.key then more, rest = more + 2, rest .. text(task.key) end
     if task.key_ttl then more, rest = more + 4, rest .. pack('>I7', task.key_ttl) end
     if task.reason then more, rest = more + 8, rest .. text(task.reason) end
+    if task.replaces then more = more + 16 end
     flags, parts = flags + 128, parts .. pack('>I1', more) .. rest
 --#fast
   end

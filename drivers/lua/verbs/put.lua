@@ -67,7 +67,7 @@ end
 --#end
 if ARGV[14] then
 --#slow
-  enter_key(ARGV[14], task.id)
+  enter_key(ARGV[14], task.id, replaced)
 --#fast
 end
 if (ARGV[12] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[13] .. ':room') end

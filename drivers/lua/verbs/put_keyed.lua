@@ -90,7 +90,7 @@ for n = 1, size do
 --#else
 --#move put new
 --#end
-    if task.name then enter_key(task.name, task.id) end
+    if task.name then enter_key(task.name, task.id, lives) end
   end
 end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end

@@ -5,7 +5,7 @@
 call('HDEL', M, '')
 for n = 6, #ARGV do
   local task, due = find(ARGV[n])
-  if task and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
+  if task and not task.replaces and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
     task.key_ttl = false
 --#move unput
   end
