@@ -1,4 +1,4 @@
-"""A live table of a crawl. All that it knows it hears from the tube."""
+"""A live table of a crawl. All that it knows it has from the tube."""
 
 import asyncio
 import time
@@ -36,6 +36,8 @@ class Board:
     def __init__(self, title: str, hosts: Iterable[str], limit: int) -> None:
         self.title, self.limit = title, limit
         self.rows = {host: Row() for host in hosts}
+        #: Until when a host is left alone.
+        self.rests: dict[str, float] = {}
         self.began = time.monotonic()
 
     def heard(self, task: tubes.AsyncTask, event: str) -> None:
@@ -96,13 +98,16 @@ class Board:
             dots = Text("●" * min(row.in_flight, DOTS), "red" if row.in_flight > 1 else "green")
             if row.in_flight > 1:
                 dots.append(f" {row.in_flight}", "bold red")
+            rest = self.rests.get(host, 0) - time.time()
+            if not row.in_flight and rest > 0:
+                dots = Text(f"rests {rest:.1f} s", "yellow")
             known = row.in_flight + row.done + row.waiting + row.buried
             share = ProgressBar(total=known, completed=row.done + row.buried, complete_style="cyan")
             cells = (f"{row.done / seconds:.1f}", str(row.waiting), str(row.retried), str(row.buried))
             table.add_row(host, dots, str(row.done), share, *cells)
         return table
 
-    async def show(self, console: Console) -> None:
+    async def show(self, console: Console, pages: tubes.AsyncTube) -> None:
         """Keep the table on the screen up to date until cancelled. Where there is no screen, print lines."""
         if not console.is_terminal:
             console.print(self.title)
@@ -112,6 +117,8 @@ class Board:
         with Live(console=console, auto_refresh=False) as live:
             try:
                 while True:
+                    if pages.driver.lane:
+                        self.rests = {utube.name: utube.next_start or 0 for utube in await pages.utubes()}
                     live.update(self.table(), refresh=True)
                     await asyncio.sleep(0.1)
             finally:

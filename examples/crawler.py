@@ -1,13 +1,15 @@
-"""A polite crawler: never more than one request in flight per host, however many workers there are.
+"""A polite crawler: one request in flight per host, and an interval between two, however many workers there are.
 
     python examples/crawler.py https://example.com/ https://example.org/ --workers 20 --limit 200
     python examples/crawler.py https://example.com/ --tube-url redis://localhost
 
-A page is a task in a `utubettl` tube, and its host is the task's utube: while one task of a host is taken,
-the tube hands out no other. So the workers (`worker.py`) need no locks and no list of hosts, and know nothing of
-each other: they may be in other processes, on other machines. One process decides: it reads in a second tube what
-they found, and puts what is new into the first. The crawl stays on the hosts that it was given. robots.txt is not
-read: point it at sites that expect you.
+A page is a task in a `utubettl` tube, and its host is the task's utube: while one task of a host is taken, and for
+an interval from one to the next, the tube hands out no other. Where a host asks for more, 429 with Retry-After, a
+worker blocks its utube. The URL is the task's key, which the tube lets in once. What fails rests in the tube for a
+while, each time for longer, and is buried after some attempts. So the workers (`worker.py`) need no locks, no list of
+hosts and no memory, and know nothing of each other: they may be in other processes, on other machines. One process
+decides: it reads in a second tube what they found, and puts it into the first. The crawl stays on the hosts that it was
+given. robots.txt is not read: point it at sites that expect you.
 """
 
 import argparse
@@ -20,10 +22,14 @@ from typing import Any, Self
 from uuid import uuid4
 
 import worker
-from worker import Patience
 from yarl import URL
 
 import tubes
+
+#: How often a page is tried, and how long it rests in between. What fails at every attempt is buried by the tube.
+ATTEMPTS, BACKOFF = 5, tubes.Backoff(1, factor=2, cap=60)
+#: Seconds for which a URL is known after its page is done: longer than any crawl. It ends with the tubes at the latest.
+KNOWN = 365 * 24 * 3600
 
 
 def host_of(url: URL) -> str:
@@ -41,28 +47,39 @@ class Crawler:
         reports: tubes.AsyncTube,
         *,
         limit: int = 100,
-        patience: Patience | None = None,
+        interval: float = 1.0,
     ) -> None:
         self.queue, self.pages, self.reports = queue, pages, reports
-        self.limit, self.patience = limit, patience or Patience()
+        self.limit, self.interval = limit, interval
         self.hosts: set[str] = set()
         self.starts: set[str] = set()
-        #: What was put, and what of it no worker has reported yet.
-        self.seen: set[str] = set()
-        self.open: set[str] = set()
-        self.fetched = 0
+        #: How many URLs were put, and how many pages of them were reported.
+        self.urls = self.fetched = 0
         #: Where the crawl was to begin, and the other host that it was sent to from there.
         self.moved: list[tuple[str, str]] = []
-        #: Why a task was buried, by its id.
-        self.buried: dict[int, str] = {}
 
     @classmethod
-    async def create(cls, queue: tubes.AsyncQueue, driver: str = "utubettl", **options: Any) -> Self:
-        """A crawl with new tubes: the names are no other crawl's, which may be at work on the same server."""
+    async def create(
+        cls,
+        queue: tubes.AsyncQueue,
+        driver: str = "utubettl",
+        *,
+        limit: int = 100,
+        interval: float = 1.0,
+        attempts: int = ATTEMPTS,
+        backoff: tubes.Backoff = BACKOFF,
+    ) -> Self:
+        """A crawl with new tubes: the names are no other crawl's, which may be at work on the same server.
+
+        `interval`: seconds between two requests to a host.
+        """
         name = uuid4().hex[:8]
-        ttr: dict[str, Any] = {"ttr": worker.TIME_TO_RUN} if driver == "utubettl" else {}
-        pages = await queue.create_tube(f"pages-{name}", driver, **ttr)
-        return cls(queue, pages, await queue.create_tube(f"reports-{name}"), **options)
+        options: dict[str, Any] = {"max_attempts": attempts, "key_ttl": KNOWN}
+        if driver == "utubettl":
+            options |= {"ttr": worker.TIME_TO_RUN, "interval": interval, "backoff": backoff}
+        pages = await queue.create_tube(f"pages-{name}", driver, **options)
+        reports = await queue.create_tube(f"reports-{name}", key_ttl=KNOWN)
+        return cls(queue, pages, reports, limit=limit, interval=interval)
 
     async def drop(self) -> None:
         """Remove the tubes."""
@@ -80,43 +97,52 @@ class Crawler:
         # The workers have a session of their own: closing it ends their loops, and leaves the tubes in sight.
         async with await self.queue.session() as session, asyncio.TaskGroup() as group:
             pages, reports = await session.tube(self.pages.name), await session.tube(self.reports.name)
-            group.create_task(worker.work(pages, reports, workers, self.patience))
+            group.create_task(worker.work(pages, reports, workers, self.interval))
             await self.offer(self.starts)
             await self.decide()
             await session.close()
 
     async def decide(self) -> None:
         """Read reports until there are no more to come."""
-        async for task in self.reports:
-            report = task.data
-            if report["url"] in self.open:  # Else a second report: a worker died before it could ack.
-                await self.hear(**report)
-                self.open.remove(report["url"])
-            await task.ack()
-            if not self.open:
-                break
-        # Who has reported the last pages may still be about to ack them.
-        while (left := (await self.pages.statistics()).tasks)["total"] > left["buried"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        while True:
+            # Asked before the last look for reports: a page is reported first and done then. Asked again now and then:
+            # nobody reports a page that the tube has buried.
+            over = await self.over()
+            task = await self.reports.take(timeout=0 if over else 0.2)
+            if task:
+                await self.hear(**task.data)
+                await task.ack()
+            elif over:
+                return
 
-    async def hear(self, id: int, url: str, status: int = 0, links: Iterable[str] = (), buried: str = "") -> None:
-        """How one page ended."""
-        if buried:
-            self.buried[id] = buried
-            return
+    async def over(self) -> bool:
+        """Whether all pages are done or buried."""
+        tasks = (await self.pages.statistics()).tasks
+        return tasks["total"] == tasks["buried"]
+
+    async def hear(self, url: str, status: int, links: Iterable[str]) -> None:
+        """What a worker found in a page."""
         self.fetched += status == 200
         if url in self.starts:
             self.moved += [(url, link) for link in links if status != 200 and not self.knows(link)]
         await self.offer(links)
 
     async def offer(self, urls: Iterable[str]) -> None:
-        """Put URLs into the tube, but those that are known or lead elsewhere, and no more than enough."""
-        for url in urls:
-            if url not in self.seen and len(self.seen) < self.limit and self.knows(url):
-                self.seen.add(url)
-                self.open.add(url)
-                lane = {"utube": host_of(URL(url))} if self.pages.driver.lane else {}
-                await self.pages.put(url, **lane)
+        """Put URLs into the tube, but those that lead elsewhere, and no more than enough.
+
+        A URL is its page's key, which the tube remembers: it lets none in for a second time.
+        """
+        urls = [url for url in urls if self.knows(url)]
+        while urls and self.urls < self.limit:
+            room = self.limit - self.urls
+            tasks = await self.pages.put_many(map(self.item, urls[:room]))
+            self.urls += sum(task.created_now for task in tasks)
+            urls = urls[room:]
+
+    def item(self, url: str) -> tubes.Item:
+        """A page as a task."""
+        lane = {"utube": host_of(URL(url))} if self.pages.driver.lane else {}
+        return tubes.Item(url, key=url, **lane)
 
     def knows(self, url: str) -> bool:
         """Whether a URL is of a host that the crawl was given."""
@@ -125,25 +151,16 @@ class Crawler:
     async def report(self) -> list[str]:
         """What became of the crawl, in lines."""
         tasks = (await self.pages.statistics()).tasks
-        left, buried = tasks["ready"] + tasks["delayed"], tasks["buried"]
-        lines = [f"{self.fetched} pages, {left} URLs left, {buried} buried"]
+        left, buried = tasks["ready"] + tasks["delayed"], await self.pages.buried(self.limit)
+        lines = [f"{self.fetched} pages, {left} URLs left, {len(buried)} buried"]
         lines += [f"  {start}  leads to another host: to crawl that one begin at {url}" for start, url in self.moved]
-        return lines + [f"  {url}  {why}" for url, why in (await self.hopeless()).items()]
-
-    async def hopeless(self) -> dict[str, str]:
-        """What is buried, and why."""
-        tasks = [await self.pages.peek(id) for id in self.buried]
-        return {
-            task.data: f"{self.buried[task.id]}, attempt {task.attempts}"
-            for task in tasks
-            if task.state is tubes.State.BURIED
-        }
+        return lines + [f"  {task.data}  {task.reason}, attempt {task.attempts}" for task in buried]
 
 
 async def crawl(options: argparse.Namespace) -> int:
     """Crawl, and say how it went, also when it is interrupted."""
     async with tubes.aio.connect(options.tube_url) as queue:
-        crawler = await Crawler.create(queue, limit=options.limit)
+        crawler = await Crawler.create(queue, limit=options.limit, interval=options.interval)
         began = time.monotonic()
         try:
             await crawler.run(options.urls, options.workers)
@@ -172,12 +189,13 @@ def positive(text: str) -> int:
 
 def main() -> int:
     """The command line. Exit codes: 0, 1 if there was no page, 2 for bad arguments, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(description="Crawl sites, with at most one request in flight per host.")
+    parser = argparse.ArgumentParser(description="Crawl sites, with one request at a time per host.")
     argument = parser.add_argument
     argument("urls", metavar="URL", type=http_url, nargs="+", help="where to begin; the crawl stays there")
     argument("--tube-url", metavar="URL", default="memory://", help="where the tubes are (%(default)s)")
     argument("--workers", metavar="N", type=positive, default=10, help="how many (%(default)s)")
     argument("--limit", metavar="PAGES", type=positive, default=100, help="at most so many (%(default)s)")
+    argument("--interval", metavar="S", type=float, default=1.0, help="seconds between two on a host (%(default)s)")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import sys
 import time
+from itertools import groupby
 
 import fleet
 import proof
@@ -22,12 +23,11 @@ from pydoc_hosts import running
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from worker import Patience
 from yarl import URL
 
 import tubes
 
-PATIENCE = Patience(first_delay=0.1)
+ATTEMPTS, BACKOFF = 5, tubes.Backoff(0.1, factor=2)
 VERDICTS = {True: Text("yes", "bold green"), False: Text("NO", "bold red"), None: Text("unseen", "yellow")}
 
 
@@ -37,7 +37,7 @@ class Trial:
     def __init__(self, driver: str, limit: int, options: argparse.Namespace) -> None:
         self.driver, self.limit, self.options = driver, limit, options
         self.records: list[proof.Record] = []
-        self.buried: dict[str, str] = {}
+        self.buried: list[tubes.AsyncTask] = []
         self.summary = ""
 
     async def run(self, url: str, console: Console) -> None:
@@ -45,11 +45,18 @@ class Trial:
         options = self.options
         with running(options.hosts, options.seed) as urls:
             async with tubes.aio.connect(url) as queue:
-                crawler = await Crawler.create(queue, self.driver, limit=self.limit, patience=PATIENCE)
+                crawler = await Crawler.create(
+                    queue,
+                    self.driver,
+                    limit=self.limit,
+                    interval=options.interval,
+                    attempts=ATTEMPTS,
+                    backoff=BACKOFF,
+                )
                 starts = [URL(url) for url in urls]
                 board = Board(self.title(url), map(host_of, starts), self.limit)
                 await crawler.pages.on_task_change(board.heard)
-                showing = asyncio.create_task(board.show(console))
+                showing = asyncio.create_task(board.show(console, crawler.pages))
                 began = time.monotonic()
                 try:
                     if url.startswith("memory:"):
@@ -66,7 +73,7 @@ class Trial:
                         f"{self.driver}: {crawler.fetched} pages in {seconds:.1f} s, "
                         f"{crawler.fetched / seconds:.0f} pages/s"
                     )
-                    self.buried = await crawler.hopeless()
+                    self.buried = await crawler.pages.buried(self.limit)
                     self.records = await proof.read_records(urls)
                     await crawler.drop()
 
@@ -79,26 +86,40 @@ class Trial:
         return f"{who}, {options.hosts} hosts, a {self.driver} tube{where}"
 
 
+def about_hosts(trial: Trial) -> list[proof.Check]:
+    """What lanes are for: one request at a time, and an interval between two."""
+    checks = [proof.one_in_flight(trial.records)]
+    if trial.options.interval:
+        checks.append(proof.interval_kept(trial.records, trial.options.interval))
+    return checks
+
+
+def why(task: tubes.AsyncTask) -> str:
+    """Why a task is buried."""
+    return f"{task.reason}, attempt {task.attempts}"
+
+
 def conclude(console: Console, trial: Trial, control: Trial) -> bool:
     """Print what came of it; answers whether every promise was kept."""
     if not trial.records:
         return False
     checks = [
-        proof.one_in_flight(trial.records),
+        *about_hosts(trial),
+        proof.left_alone(trial.records),
         proof.fetched_once(trial.records),
-        proof.growing_delay(trial.records, PATIENCE.first_delay),
-        proof.hopeless_buried(trial.records, PATIENCE.max_attempts, trial.buried),
+        proof.rested(trial.records, BACKOFF),
+        proof.hopeless_buried(trial.records, ATTEMPTS, {task.data: task.reason for task in trial.buried}),
     ]
     if control.records:
-        checks.append(proof.control_differs(control.records))
+        checks.append(proof.control_differs(about_hosts(control)))
     table = Table(title="What the servers noted", title_style="bold", title_justify="left", box=None)
     for check in checks:
         table.add_row(VERDICTS[check.kept], check.promise, check.seen)
     console.print(table, "", *(trial.summary, control.summary), sep="\n")
-    for why in sorted(set(trial.buried.values())):
-        console.print(f"buried: {why}")
-        for url in sorted(url for url, reason in trial.buried.items() if reason == why):
-            console.print(f"  {url}", soft_wrap=True)
+    for reason, tasks in groupby(sorted(trial.buried, key=why), why):
+        console.print(f"buried: {reason}")
+        for task in tasks:
+            console.print(f"  {task.data}", soft_wrap=True)
     return all(check.kept for check in checks)  # What was not seen is not proven.
 
 
@@ -122,8 +143,9 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Crawl Python's documentation, and prove it was polite.")
     argument = parser.add_argument
-    argument("--pages", type=positive, default=2000, metavar="N", help="ask for so many (%(default)s)")
-    argument("--hosts", type=positive, default=8, metavar="N", help="that have them (%(default)s)")
+    argument("--pages", type=positive, default=1000, metavar="N", help="ask for so many (%(default)s)")
+    argument("--hosts", type=positive, default=12, metavar="N", help="that have them (%(default)s)")
+    argument("--interval", type=float, default=0.2, metavar="S", help="seconds between 2 on a host (%(default)s)")
     argument("--workers", type=positive, default=48, metavar="N", help="that fetch them (%(default)s)")
     argument("--processes", type=positive, default=4, metavar="N", help="that have them, on a server (%(default)s)")
     argument("--tube-url", default="memory://", metavar="URL", help="a server; redis: one of its own (%(default)s)")

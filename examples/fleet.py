@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import worker
 from crawler import Crawler
-from worker import Patience
 
 import tubes
 
@@ -35,9 +34,8 @@ async def running(processes: int, url: str, crawler: Crawler, workers: int) -> A
 
     The crawl does without those that end before, as long as one is left.
     """
-    patience = crawler.patience
-    arguments = [url, crawler.pages.name, crawler.reports.name, f"--workers={workers}"]
-    arguments += [f"--first-delay={patience.first_delay}", f"--max-attempts={patience.max_attempts}"]
+    arguments = [url, crawler.pages.name, crawler.reports.name]
+    arguments += [f"--workers={workers}", f"--interval={crawler.interval}"]
     started: list[subprocess.Popen[bytes]] = []
 
     def wait() -> None:
@@ -77,7 +75,7 @@ async def fetch(options: argparse.Namespace) -> None:
     threading.Thread(target=watch, daemon=True).start()
     async with tubes.aio.connect(options.url) as queue:
         pages, reports = await queue.tube(options.pages), await queue.tube(options.reports)
-        await worker.work(pages, reports, options.workers, Patience(options.first_delay, options.max_attempts))
+        await worker.work(pages, reports, options.workers, options.interval)
 
 
 def main() -> None:
@@ -88,8 +86,7 @@ def main() -> None:
     argument("pages", help="the tube with the pages")
     argument("reports", help="the tube for what is found in them")
     argument("--workers", type=int, default=10, help="how many (%(default)s)")
-    argument("--first-delay", type=float, default=Patience.first_delay, help="seconds (%(default)s)")
-    argument("--max-attempts", type=int, default=Patience.max_attempts, help="how many (%(default)s)")
+    argument("--interval", type=float, default=1.0, help="seconds between two requests to a host (%(default)s)")
     with suppress(asyncio.CancelledError):
         asyncio.run(fetch(parser.parse_args()))
 

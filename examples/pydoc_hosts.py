@@ -4,7 +4,8 @@
 
 The pages are pydoc's: one for every module of the standard library and one for every class in it. Each page
 lives on one of the hosts, and the pages of all hosts link to each other. A page takes some milliseconds.
-Some fail with 503 a few times, a few always do. `/-/records` shows what a host noted; it is not noted itself.
+Some fail with 503 a few times, a few always do, and for some the host asks to be left alone for a second: 429 with
+Retry-After. `/-/records` shows what a host noted; it is not noted itself.
 """
 
 import argparse
@@ -111,15 +112,15 @@ class Host(ThreadingHTTPServer):
     request_queue_size = 512
     docs: Docs
 
-    def __init__(self, seed: int, flaky: float, hopeless: float) -> None:
+    def __init__(self, seed: int, flaky: float, hopeless: float, busy: float) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
-        self.seed, self.flaky, self.hopeless = seed, flaky, hopeless
+        self.seed, self.flaky, self.hopeless, self.busy = seed, flaky, hopeless, busy
         self.lock = threading.Lock()
         self.in_flight = self.most_in_flight = 0
         self.tries: Counter[str] = Counter()
-        #: Of every request: the path, the status, when it arrived and when it was answered.
-        self.fetches: list[tuple[str, int, float, float]] = []
+        #: Of every request: the path, the status, when it arrived, when it was answered, its Retry-After.
+        self.fetches: list[tuple[str, int, float, float, int]] = []
 
     def server_bind(self) -> None:
         """Bind, and no more: `HTTPServer` asks the DNS for its own name, which can take seconds."""
@@ -134,7 +135,7 @@ class Host(ThreadingHTTPServer):
             return time.monotonic(), self.tries[path]
 
     def respond(self, path: str, tries: int) -> tuple[int, str]:
-        """The status and the text of an answer; for a redirect the text is its goal."""
+        """The status and the text of an answer: of a redirect its goal, of 429 for how many seconds to keep away."""
         dice = random.Random(f"{self.seed} {path}")  # The same page has the same fate in every run.
         time.sleep(dice.uniform(0.005, 0.015))
         if path == "/":  # Never fails: all else is reached from here.
@@ -142,6 +143,8 @@ class Host(ThreadingHTTPServer):
         fate = dice.random()
         if fate < self.hopeless or (fate < self.hopeless + self.flaky and tries <= dice.randint(1, 3)):
             return 503, "come back later"
+        if fate > 1 - self.busy and tries == 1:
+            return 429, "1"
         name = path.removeprefix("/").removesuffix(".html")
         if name not in self.docs.pages:
             return 404, "no such page"
@@ -171,18 +174,19 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(self.begin(200, records, "application/json"))
             return
         arrived, tries = host.arrive(self.path)
-        status, last = 0, b""
+        status, retry_after, last = 0, 0, b""
         try:
             try:
                 status, text = host.respond(self.path, tries)
             except Exception as error:
                 status, text = 500, repr(error)
+            retry_after = int(text) if status == 429 else 0
             last = self.begin(status, text)
         finally:
             # The last byte and the count go in one step: who has the whole answer is no longer counted, who
             # has not still is. In two steps a quick client could be back before it was counted out.
             with host.lock:
-                host.fetches.append((self.path, status, arrived, time.monotonic()))
+                host.fetches.append((self.path, status, arrived, time.monotonic(), retry_after))
                 try:
                     self.wfile.write(last)
                 finally:
@@ -194,6 +198,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if status == 301:
             self.send_header("Location", text)
+        if status == 429:
+            self.send_header("Retry-After", text)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -206,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running(
-    hosts: int, seed: int = 4, flaky: float = 0.04, hopeless: float = 0.004
+    hosts: int, seed: int = 4, flaky: float = 0.04, hopeless: float = 0.004, busy: float = 0.01
 ) -> Generator[list[str], None, None]:
     """The URLs of so many hosts, in a process of their own: clients and servers should not share a GIL."""
     arguments = [f"--{name}={value}" for name, value in locals().items()]
@@ -232,10 +238,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=4, help="decides which pages fail (%(default)s)")
     parser.add_argument("--flaky", type=float, default=0.04, help="share that fails at first (%(default)s)")
     parser.add_argument("--hopeless", type=float, default=0.004, help="share that always fails (%(default)s)")
+    parser.add_argument("--busy", type=float, default=0.01, help="share that is put off (%(default)s)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # Old modules say on import that they are old.
     inspect.getcomments = lambda object: None  # pydoc parses whole files for them: 3 times slower.
-    servers = [Host(options.seed, options.flaky, options.hopeless) for _ in range(options.hosts)]
+    servers = [Host(options.seed, options.flaky, options.hopeless, options.busy) for _ in range(options.hosts)]
     Host.docs = Docs(catalogue(), [server.url for server in servers])
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -2,14 +2,16 @@
 
 They know nothing of each other and decide nothing. A page is a task in the tube `pages`; what a worker found in it goes
 as a report into the tube `reports`, before the page is acked: should the worker die in between, the page is fetched
-again and no link is lost.
+again and no link is lost. When a page is tried again, and how often, is the business of the tube.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 import aiohttp
 from selectolax.lexbor import LexborHTMLParser
@@ -20,6 +22,8 @@ import tubes
 AGENT = "tubes-crawler/0.1 (one request at a time per host)"
 #: Seconds. A request must end before the tube gives its page to another worker: the host would see two.
 TIMEOUT, TIME_TO_RUN = 30, 60
+#: Seconds. No host is left alone for longer, whatever it asks for.
+LONGEST_REST = 24 * 3600.0
 HTML = ("text/html", "application/xhtml+xml")
 #: Statuses that may pass; any other from 400 on is final.
 PASSING = {408, 425, 429, 500, 502, 503, 504}
@@ -27,30 +31,32 @@ PASSING = {408, 425, 429, 500, 502, 503, 504}
 log = logging.getLogger("crawler")
 
 
-@dataclass(frozen=True)
-class Patience:
-    """A page that fails comes back after `first_delay` seconds, then after twice as long, and so on.
+class Answer(NamedTuple):
+    """What came of a request."""
 
-    After `max_attempts` it is buried; so is at once what fails for good.
-    """
+    outcome: str
+    #: 0: there was no answer.
+    status: int = 0
+    links: tuple[str, ...] = ()
+    #: For how many seconds the host asks to be left alone.
+    retry_after: float = 0.0
+    #: Whether trying again is of no use.
+    final: bool = False
 
-    first_delay: float = 1.0
-    max_attempts: int = 5
 
-
-def resolve(base: URL, links: Iterable[str | None]) -> list[str]:
+def resolve(base: URL, links: Iterable[str | None]) -> tuple[str, ...]:
     """The absolute URLs of a page's links, without fragments."""
     found: list[str] = []
     for link in links:
         with suppress(ValueError):  # Pages are full of links that are none.
             found.append(str(base.join(URL(link or "")).with_fragment(None)))
-    return found
+    return tuple(found)
 
 
-async def read(response: aiohttp.ClientResponse) -> list[str]:
+async def read(response: aiohttp.ClientResponse) -> tuple[str, ...]:
     """Where an answer leads to."""
     if response.status == 200 and response.content_type not in HTML:
-        return []  # Unread, which closes the connection: it may be a film.
+        return ()  # Unread, which closes the connection: it may be a film.
     text = await response.text(errors="replace")
     if response.status != 200:
         return resolve(response.url, response.headers.getall("Location", []))
@@ -58,13 +64,23 @@ async def read(response: aiohttp.ClientResponse) -> list[str]:
     return resolve(response.url, (anchor.attributes["href"] for anchor in anchors))
 
 
+def seconds_of(retry_after: str, now: float) -> float:
+    """What `Retry-After` asks for: it is a number of seconds, or a date. 0 for what is neither."""
+    try:
+        date = None if retry_after.isdecimal() else parsedate_to_datetime(retry_after)
+        seconds = date.timestamp() - now if date else float(retry_after)
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(max(seconds, 0.0), LONGEST_REST)
+
+
 class Worker:
     """One worker: page after page, until its session is closed."""
 
     def __init__(
-        self, pages: tubes.AsyncTube, reports: tubes.AsyncTube, http: aiohttp.ClientSession, patience: Patience
+        self, pages: tubes.AsyncTube, reports: tubes.AsyncTube, http: aiohttp.ClientSession, interval: float
     ) -> None:
-        self.pages, self.reports, self.http, self.patience = pages, reports, http, patience
+        self.pages, self.reports, self.http, self.interval = pages, reports, http, interval
 
     async def work(self) -> None:
         """Visit what the tube hands out."""
@@ -73,41 +89,44 @@ class Worker:
 
     async def visit(self, task: tubes.AsyncTask) -> None:
         """Fetch a page, report what it links to, and say what becomes of its task."""
-        try:
-            # Redirects are links like others: they may lead to another host, and it is not that one's turn.
-            async with self.http.get(URL(task.data), allow_redirects=False) as response:
-                links = await read(response)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            await self.fail(task, f"{type(error).__name__} {error}")
-            return
-        except Exception as error:  # The web is full of surprises: one odd page must not end the crawl.
-            await self.fail(task, f"{type(error).__name__} {error}", final=True)
-            return
-        outcome = f"{response.status} {response.reason}"
-        if response.status >= 400:
-            await self.fail(task, outcome, final=response.status not in PASSING)
+        answer = await self.fetch(task.data)
+        log.info("%s  %s  attempt %d, %d links", answer.outcome, task.data, task.attempts, len(answer.links))
+        # The tube's interval runs from take to take. What the host saw came later than the take, now more, now less,
+        # but before its answer: so from there on, too, it is left alone for an interval, or for as long as it asks.
+        rest = max(self.interval, answer.retry_after)
+        if rest and task.utube is not None:
+            await self.pages.block(task.utube, rest)
+        if answer.final:
+            await task.bury(answer.outcome)
+        elif answer.status == 0 or answer.status >= 400:
+            await task.release()  # Until when, and whether there is another attempt, the tube knows.
         else:
-            log.info("%s  %s  %d links", outcome, task.data, len(links))
-            await self.report(task, links=links, status=response.status)
+            report = {"url": task.data, "status": answer.status, "links": answer.links}
+            await self.reports.put(report, key=task.data)
             await task.ack()
 
-    async def fail(self, task: tubes.AsyncTask, why: str, *, final: bool = False) -> None:
-        """Put a page off, during which other pages of its host have their turn; or put it aside."""
-        log.info("%s  %s  attempt %d", why, task.data, task.attempts)
-        if final or task.attempts >= self.patience.max_attempts:
-            await self.report(task, buried=why)
-            await task.bury()
-        elif "delay" in self.pages.driver.options:
-            await task.release(delay=self.patience.first_delay * 2.0 ** (task.attempts - 1))
-        else:
-            await task.release()
+    async def fetch(self, url: str) -> Answer:
+        """Ask for a page."""
+        try:
+            # Redirects are links like others: they may lead to another host, and it is not that one's turn.
+            async with self.http.get(URL(url), allow_redirects=False) as response:
+                links = await read(response)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return Answer(f"{type(error).__name__} {error}")
+        except Exception as error:  # The web is full of surprises: one odd page must not end the crawl.
+            return Answer(f"{type(error).__name__} {error}", final=True)
+        status = response.status
+        asked = response.headers.get("Retry-After", "") if status in (429, 503) else ""
+        return Answer(
+            outcome=f"{status} {response.reason}",
+            status=status,
+            links=links,
+            retry_after=seconds_of(asked, time.time()),
+            final=status >= 400 and status not in PASSING,
+        )
 
-    async def report(self, task: tubes.AsyncTask, **what: object) -> None:
-        """Tell whoever decides how a page ended."""
-        await self.reports.put({"id": task.id, "url": task.data, **what})
 
-
-async def work(pages: tubes.AsyncTube, reports: tubes.AsyncTube, workers: int, patience: Patience) -> None:
+async def work(pages: tubes.AsyncTube, reports: tubes.AsyncTube, workers: int, interval: float) -> None:
     """So many workers in this process, until the session of these tubes is closed."""
     async with (
         aiohttp.ClientSession(
@@ -118,4 +137,4 @@ async def work(pages: tubes.AsyncTube, reports: tubes.AsyncTube, workers: int, p
         asyncio.TaskGroup() as group,
     ):
         for _ in range(workers):
-            group.create_task(Worker(pages, reports, http, patience).work())
+            group.create_task(Worker(pages, reports, http, interval).work())

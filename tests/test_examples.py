@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pytest
 
@@ -24,14 +25,17 @@ sys.path.insert(0, str(EXAMPLES))
 
 import crawler  # noqa: E402
 import proof  # noqa: E402
+import worker  # noqa: E402
 from crawler import Crawler  # noqa: E402
 from pydoc_hosts import running  # noqa: E402
-from worker import Patience  # noqa: E402
 from yarl import URL  # noqa: E402
 
-FIRST_DELAY = 0.05
+BACKOFF = tubes.Backoff(0.05)
 ATTEMPTS = 4
-LIMIT = 80
+INTERVAL = 0.05
+LIMIT = 40
+#: So that among the first pages of each host some are hopeless, and some are put off.
+SEED = 1308
 
 
 class Seen(NamedTuple):
@@ -47,12 +51,13 @@ def crawl(driver: str = "utubettl") -> Seen:
 
     async def run(urls: list[str]) -> Seen:
         async with tubes.aio.connect() as queue:
-            one = await Crawler.create(queue, driver, limit=LIMIT, patience=Patience(FIRST_DELAY, ATTEMPTS))
+            one = await Crawler.create(
+                queue, driver, limit=LIMIT, interval=INTERVAL, attempts=ATTEMPTS, backoff=BACKOFF
+            )
             await one.run([URL(url) for url in urls], workers=20)
-            buried = [await one.pages.peek(id) for id in one.buried]
-            return Seen(await proof.read_records(urls), buried, await one.pages.statistics())
+            return Seen(await proof.read_records(urls), await one.pages.buried(), await one.pages.statistics())
 
-    with running(3, flaky=0.2, hopeless=0.05) as urls:
+    with running(3, SEED, flaky=0.2, hopeless=0.05, busy=0.03) as urls:
         return asyncio.run(run(urls))
 
 
@@ -62,10 +67,10 @@ def seen() -> Seen:
     return crawl()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hosts() -> Iterator[list[str]]:
     """Hosts without failures, for a crawler in a process of its own."""
-    with running(2, flaky=0, hopeless=0) as urls:
+    with running(2, flaky=0, hopeless=0, busy=0) as urls:
         yield urls
 
 
@@ -99,11 +104,28 @@ def test_no_host_ever_sees_two_requests_at_a_time(seen: Seen) -> None:
     assert [record.most_in_flight for record in seen.records] == [1, 1, 1]
 
 
+def test_no_host_sees_two_requests_within_the_interval(seen: Seen) -> None:
+    assert proof.interval_kept(seen.records, INTERVAL).kept
+    assert proof.interval_kept(seen.records, INTERVAL * 20).kept is False
+    assert proof.interval_kept([], INTERVAL).kept is None
+
+
+def test_a_host_that_asks_for_it_is_left_alone(seen: Seen) -> None:
+    asked = [fetch for record in seen.records for fetch in record.fetches if fetch.status == 429]
+    assert {fetch.retry_after for fetch in asked} == {1}
+    assert proof.left_alone(seen.records).kept
+    longer = [
+        proof.Record(record.url, 1, [fetch._replace(retry_after=fetch.retry_after * 30) for fetch in record.fetches])
+        for record in seen.records
+    ]
+    assert proof.left_alone(longer).kept is False
+
+
 def test_a_fifo_tube_lets_a_host_see_more() -> None:
     control = crawl("fifo")
-    assert max(record.most_in_flight for record in control.records) > 1
-    assert proof.one_in_flight(control.records).kept is False
-    assert proof.control_differs(control.records).kept
+    checks = [proof.one_in_flight(control.records), proof.interval_kept(control.records, INTERVAL)]
+    assert [check.kept for check in checks] == [False, False]
+    assert proof.control_differs(checks).kept
 
 
 def test_no_url_is_fetched_twice(seen: Seen) -> None:
@@ -115,18 +137,20 @@ def test_no_url_is_fetched_twice(seen: Seen) -> None:
     assert proof.fetched_once(twice).kept is False
 
 
-def test_failed_pages_wait_longer_each_time(seen: Seen) -> None:
-    assert proof.growing_delay(seen.records, FIRST_DELAY).kept
-    assert proof.growing_delay(seen.records, FIRST_DELAY * 20).kept is False
-    assert seen.statistics.calls["delay"] == seen.statistics.calls["release"] > 0
+def test_failed_pages_rest_longer_each_time(seen: Seen) -> None:
+    assert proof.rested(seen.records, BACKOFF).kept
+    assert proof.rested(seen.records, tubes.Backoff(BACKOFF.first * 20)).kept is False
+    assert seen.statistics.calls["delay"] == seen.statistics.calls["release"] - len(seen.buried) > 0
 
 
 def test_hopeless_pages_are_buried_and_no_others(seen: Seen) -> None:
-    assert seen.buried
-    assert {(task.state, task.attempts) for task in seen.buried} == {(tubes.State.BURIED, ATTEMPTS)}
-    buried = [task.data for task in seen.buried]
+    buried = {task.data: task.reason for task in seen.buried}
+    assert set(buried.values()) == {"max_attempts: release"}
+    assert {task.attempts for task in seen.buried} == {ATTEMPTS}
     assert proof.hopeless_buried(seen.records, ATTEMPTS, buried).kept
-    assert proof.hopeless_buried(seen.records, ATTEMPTS, buried[1:]).kept is False
+    assert proof.hopeless_buried(seen.records, ATTEMPTS, dict.fromkeys(buried, "404 Not Found")).kept is False
+    buried.popitem()
+    assert proof.hopeless_buried(seen.records, ATTEMPTS, buried).kept is False
 
 
 def test_the_crawl_ends_with_nothing_left_in_the_tube(seen: Seen) -> None:
@@ -136,7 +160,7 @@ def test_the_crawl_ends_with_nothing_left_in_the_tube(seen: Seen) -> None:
 
 
 def test_the_crawler_stays_on_its_hosts_and_within_its_limit(hosts: list[str]) -> None:
-    command = example("crawler.py", hosts[0], "--limit", "12", "--workers", "3")
+    command = example("crawler.py", hosts[0], "--limit", "12", "--workers", "3", "--interval", "0.05")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     lines = ended.stdout.splitlines()
     assert len(lines) == 12 + 2
@@ -147,40 +171,140 @@ def test_the_crawler_stays_on_its_hosts_and_within_its_limit(hosts: list[str]) -
 
 def test_the_crawler_leaves_nothing_on_a_server(hosts: list[str]) -> None:
     with tubes.testing.LocalServer() as server:
-        command = example("crawler.py", hosts[0], "--limit", "12", "--tube-url", server.url)
+        command = example("crawler.py", hosts[0], "--limit", "12", "--interval", "0", "--tube-url", server.url)
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         assert " pages, 0 URLs left, 0 buried\n" in ended.stdout
         assert ended.stderr == ""
         assert server.client().dbsize() == 0
 
 
-def test_a_page_that_is_reported_twice_counts_once() -> None:
+def test_a_page_that_is_reported_twice_counts_once(odd_pages: URL) -> None:
     async def run() -> Crawler:
         async with tubes.aio.connect() as queue:
-            one = await Crawler.create(queue)
-            one.open = {"http://here/", "http://here/more"}
-            for url in ("http://here/", "http://here/", "http://here/more"):
-                await one.reports.put({"id": 0, "url": url, "status": 200})
+            one = await Crawler.create(queue, interval=0)
+            found = {"url": str(odd_pages), "status": 200, "links": ()}
+            await one.reports.put(found, key=str(odd_pages))
             await one.decide()
+            await one.run([odd_pages])  # The worker before has died before it could ack.
             return one
 
-    one = asyncio.run(run())
-    assert (one.fetched, one.open) == (2, set())
+    assert asyncio.run(run()).fetched == 1
+
+
+def test_a_url_is_put_once_and_no_more_than_the_limit() -> None:
+    async def run() -> list[int]:
+        async with tubes.aio.connect() as queue:
+            one = await Crawler.create(queue, limit=4, interval=0)
+            one.hosts = {"here", "there"}
+            counts: list[int] = []
+            for paths in (["a", "a", "b"], ["b", "a", "a", "c"], ["a", "b", "c", "d", "e"]):
+                await one.offer([f"http://{host}/{path}" for path in paths for host in ("here", "elsewhere")])
+                while task := await one.pages.take(timeout=0):
+                    await task.ack()
+                counts.append((await one.pages.statistics()).tasks["done"])
+            return counts
+
+    assert asyncio.run(run()) == [2, 3, 4]
+
+
+def test_a_page_whose_last_worker_died_does_not_keep_the_crawl_from_ending() -> None:
+    async def run() -> list[str]:
+        async with tubes.aio.connect() as queue:
+            one = await Crawler.create(queue, attempts=1)
+            one.hosts = {"here"}
+            await one.offer(["http://here/"])
+            async with await queue.session() as session:
+                assert await (await session.tube(one.pages.name)).take(timeout=0)
+                deciding = asyncio.create_task(one.decide())
+                await asyncio.sleep(0)
+                assert not deciding.done()
+            await deciding
+            return await one.report()
+
+    assert asyncio.run(run())[1:] == ["  http://here/  max_attempts: session, attempt 1"]
+
+
+def test_a_host_whose_worker_died_is_left_alone_for_the_interval() -> None:
+    async def run() -> tubes.AsyncTask | None:
+        async with tubes.aio.connect() as queue:
+            one = await Crawler.create(queue, interval=3600)
+            one.hosts = {"here"}
+            await one.offer(["http://here/", "http://here/more"])
+            async with await queue.session() as session:
+                assert await (await session.tube(one.pages.name)).take(timeout=0)
+            return await one.pages.take(timeout=0)
+
+    assert asyncio.run(run()) is None
 
 
 def test_a_host_that_is_down_is_hopeless_too() -> None:
     async def run(url: URL) -> list[str]:
         async with tubes.aio.connect() as queue:
-            one = await Crawler.create(queue, patience=Patience(0.01, 2))
+            one = await Crawler.create(queue, interval=0, attempts=2, backoff=tubes.Backoff(0.01))
             await one.run([url])
             return await one.report()
 
     with running(1) as urls:
         pass  # They are gone from here on.
-    summary, buried = asyncio.run(run(URL(urls[0])))
-    assert summary == "0 pages, 0 URLs left, 1 buried"
-    assert buried.startswith(f"  {urls[0]}  ClientConnectorError")
-    assert buried.endswith(", attempt 2")
+    assert asyncio.run(run(URL(urls[0]))) == [
+        "0 pages, 0 URLs left, 1 buried",
+        f"  {urls[0]}  max_attempts: release, attempt 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ("", 0),
+        ("soon", 0),
+        ("0", 0),
+        ("120", 120),
+        ("-1", 0),
+        ("9" * 5000, 24 * 3600),
+        ("Thu, 01 Jan 1970 00:16:50 GMT", 10),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 24 * 3600),
+    ],
+)
+def test_retry_after_is_a_number_of_seconds_or_a_date(asked: str, seconds: float) -> None:
+    assert worker.seconds_of(asked, now=1000.0) == seconds
+
+
+class Busy(BaseHTTPRequestHandler):
+    """A site whose paths say how it answers: the status, and its Retry-After."""
+
+    def do_GET(self) -> None:
+        _, status, asked = unquote(self.path).split("/")
+        self.send_response(int(status))
+        self.send_header("Retry-After", asked)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "rests"),
+    [
+        (429, "3600", True),
+        (503, "3600", True),
+        (503, "Fri, 31 Dec 9999 23:59:59 GMT", True),
+        (503, "soon", False),
+        (500, "3600", False),
+    ],
+)
+def test_retry_after_blocks_the_host(status: int, asked: str, rests: bool) -> None:
+    async def run(url: URL) -> bool:
+        async with tubes.aio.connect() as queue:
+            one = await Crawler.create(queue, interval=0, attempts=1)
+            await one.run([url])
+            await one.pages.put("another", utube=crawler.host_of(url))
+            return await one.pages.take(timeout=0) is None
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever).start()
+        assert asyncio.run(run(URL(f"http://127.0.0.1:{server.server_port}/{status}/{asked}"))) is rests
+        server.shutdown()
 
 
 class OddPages(BaseHTTPRequestHandler):
@@ -210,7 +334,7 @@ def odd_pages() -> Iterator[URL]:
 async def report_of(start: URL) -> list[str]:
     """What a crawl says at its end."""
     async with tubes.aio.connect() as queue:
-        one = await Crawler.create(queue)
+        one = await Crawler.create(queue, interval=0)
         await one.run([start])
         return await one.report()
 
@@ -239,6 +363,8 @@ def test_a_start_that_has_moved_to_another_host_says_where_to_begin(odd_pages: U
         (["http://localhost/", "--workers", "0"], "--workers: '0' must be a whole number, at least 1"),
         (["http://localhost/", "--limit", "-1"], "--limit: '-1' must be a whole number, at least 1"),
         (["http://localhost/", "--limit", "1.5"], "--limit: '1.5' must be a whole number, at least 1"),
+        (["http://localhost/", "--interval", "-1"], "interval=-1.0: must be from 0 to"),
+        (["http://localhost/", "--interval", "often"], "--interval: invalid float value: 'often'"),
         (["http://localhost/", "--tube-url", "nonsense"], "url='nonsense': must be"),
     ],
 )
@@ -257,7 +383,7 @@ def test_the_command_line_says_what_is_wrong_with_it(
 
 
 def test_ctrl_c_ends_the_crawler_cleanly(hosts: list[str]) -> None:
-    code, out, err = interrupted(example("crawler.py", *hosts, "--limit", "3000"))
+    code, out, err = interrupted(example("crawler.py", *hosts, "--limit", "3000", "--interval", "0.05"))
     assert (code, err) == (130, "")
     assert " URLs left, 0 buried\n" in out
 
@@ -275,11 +401,11 @@ def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
     assert "What the servers noted" in out
 
 
-# One host and a seed by which one of its first pages is hopeless, so little must be crawled.
+# One host and a seed by which of its first pages one is hopeless and one put off, so little must be crawled.
 @pytest.mark.parametrize("where", [(), ("--tube-url", "redis", "--processes", "2", "--workers", "8")])
 def test_the_demo_proves_its_point(where: tuple[str, ...]) -> None:
-    command = example("demo.py", "--hosts", "1", "--pages", "60", "--seed", "6", *where)
+    command = example("demo.py", "--hosts", "1", "--pages", "20", "--interval", "0.05", "--seed", "290", *where)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.count(" yes ") == 5
-    assert "/_json.html" in ended.stdout
+    assert ended.stdout.count(" yes ") == 7
+    assert "/_ast.html" in ended.stdout

@@ -143,8 +143,8 @@ class Home:
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
-        engine.mend()
         now = self.store.clock.micros()
+        engine.mend(now)
         for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
