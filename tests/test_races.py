@@ -93,7 +93,7 @@ def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_or
                 for _ in range(300):
                     key, how = dice.choice(keys), dice.choice(["keep", "replace", "raise"])
                     with contextlib.suppress(tubes.TubesError):
-                        task = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001)
+                        task: Any = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001)
                         if task is None:
                             tube.kick(1, attempts=1)
                         elif task.created_now:
