@@ -89,6 +89,8 @@ class Engine:
         self.pacing = self._in_rounds or options.get("interval", 0) > 0
         #: Whether time plays a part: until then verbs need not be told it.
         self.ticking = self.dated or self.pacing
+        #: While a put replaces a task: that one, the new one, and how it comes in.
+        self.replacing: tuple[Entry, Entry, _Step] | None = None
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
@@ -315,8 +317,9 @@ class Engine:
                 entry.set_times(ttl, ttr, delay)
         if self._ranks:
             self._rank(entry, options)
+        replaced: Entry | None = None
         if options and ("key" in options or "max_attempts" in options):
-            self._add_more(now, entry, options)
+            replaced = self._add_more(entry, options)
         # Up to here nothing has changed, whatever a hook has raised.
         self.next_id = id + 1
         if self._lanes is not None:
@@ -326,8 +329,21 @@ class Engine:
             entry.lane = lane = self._lanes.by_name.get(name) or self._lanes.make(name)
             lane.living += 1
         self.tasks[id] = entry
-        self._move(entry, self._put_delayed if delay else self._put)
+        step = self._put_delayed if delay else self._put
+        if entry.more is None or entry.more.key is None:
+            self._move(entry, step)
+        else:
+            self._come_in(entry, step, entry.more.key, replaced)
         return entry
+
+    def _come_in(self, entry: Entry, step: _Step, key: str, replaced: Entry | None) -> None:
+        """A new task with a key moves, after the one that it replaces."""
+        if replaced is not None:
+            self.replacing = replaced, entry, step
+            self._go(replaced, "delete")
+        self._keys.add(key, entry)
+        self._move(entry, step)
+        self.replacing = None
 
     def _meet(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
         """What a put with a key finds: a copy of the task that stays instead; None if the new one is to be added."""
@@ -345,7 +361,7 @@ class Engine:
             kept.hold = kept.index = None  # Verbs are for the one that is in the tube.
         else:
             kept = Entry()
-            kept.id, kept.data, kept.state = found, data, _DONE
+            kept.id, kept.data, kept.state, kept.hold = found, data, _DONE, None
             kept.utube, kept.pri = options.get(self._lane_option), options.get("pri", self._pri)
             kept.created, kept.attempts, kept.turn, kept.hold = now, 0, 0, None
             kept.ttl = kept.ttr = None
@@ -353,19 +369,16 @@ class Engine:
         kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(kept=True)
         return kept
 
-    def _add_more(self, now: int, entry: Entry, options: Mapping[str, Any]) -> None:
-        """What its put says that few tasks have; the task that it replaces leaves."""
+    def _add_more(self, entry: Entry, options: Mapping[str, Any]) -> Entry | None:
+        """What its put says that few tasks have; answers the task that it is going to replace."""
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
-        entry.more = More(key=key, key_ttl=key_ttl, max_attempts=most)
+        replaced = None if key is None else self._keys.living.get(key)
+        entry.more = More(key, key_ttl, most, replaces=replaced is not None)
         if key_ttl:  # From now on an ack must know when it happens.
             self.ticking = True
-        if key is not None:
-            replaced = self._keys.living.get(key)
-            if replaced is not None:
-                self.delete(now, replaced)
-            self._keys.add(key, entry)
+        return replaced
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """A task has gone."""
@@ -453,9 +466,13 @@ class Engine:
         entry.attempts -= 1
 
     def unput(self, now: int, entry: Entry) -> None:
-        """Undo a put whose caller has gone before it heard of it: it counts as never having happened."""
-        self._go(entry, "unput")
-        self._leave_key(now, entry, remember=False)
+        """Undo a put whose caller has gone before it heard of it: it counts as never having happened.
+
+        One that has replaced a task stays: that one is gone.
+        """
+        if entry.more is None or not entry.more.replaces:
+            self._leave_key(now, entry, remember=False)
+            self._go(entry, "unput")
 
     def touch(self, now: int, entry: Entry, span: int) -> None:
         """Give a held task more time to run, and to live, now and for later takes."""
@@ -549,6 +566,9 @@ class Engine:
             self._go(new, "update_delayed" if delay else "update_ready")
         else:
             self._go(new, "update", new.hold)
+        # Now it is done: what interrupts it earlier finds the task as it was.
+        self.tasks[entry.id] = new
+        entry.hold = None
         return new
 
     def _swap(self, entry: Entry, new: Entry) -> None:
@@ -558,9 +578,6 @@ class Engine:
             entry.index.discard(entry)
         if entry.lane is not None and entry.lane.head is entry:
             entry.lane.head = None
-        if entry.hold is not None:
-            entry.hold[entry.id] = new
-            entry.hold = None
         if entry.state is _BURIED:
             del self._buried[entry.rank]
             self._buried[new.rank] = new
@@ -569,7 +586,6 @@ class Engine:
             new.queued = NEVER
         if new.more is not None and new.more.key is not None:
             self._keys.living[new.more.key] = new
-        self.tasks[entry.id] = new
 
     def release_all(self, now: int) -> None:
         """Release all taken tasks, whoever holds them, in the order of the ids."""
@@ -658,9 +674,9 @@ class Engine:
 
     # -- keeping order ---------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
+    def mend(self, now: int) -> None:
         """After a verb was broken off in the middle: every task has moved or has not, and counts as such. O(n)."""
-        mend(self)
+        mend(self, now)
 
     def _check(self) -> None:
         """Assert what must hold between any two verbs. For tests; cost: O(n)."""

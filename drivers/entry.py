@@ -24,6 +24,8 @@ class More(NamedTuple):
     reason: str | None = None
     #: Whether a put found it by its key, and added nothing.
     kept: bool = False
+    #: Whether its put has removed another one: such a put is not undone.
+    replaces: bool = False
 
 
 NOTHING_MORE = More()

@@ -18,8 +18,16 @@ if TYPE_CHECKING:
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
 
-def mend(engine: Engine) -> None:
+def mend(engine: Engine, now: int) -> None:
     """Make all indexes anew from what the tasks themselves say: their state, holder, lane and deadlines."""
+    if engine.replacing is not None:
+        old, new, step = engine.replacing
+        engine.replacing = None
+        if old.state is _DONE and new.state is None:  # It has made room: the new one is in.
+            new.state = step.to
+            step.uses += 1
+    for entry in [entry for entry in engine._keys.living.values() if entry.state is _DONE]:
+        engine._keys.leave(now, entry)
     for hold in engine._holds.values():
         hold.clear()
     lanes = engine._lanes
@@ -51,8 +59,11 @@ def _enter(engine: Engine, entry: Entry) -> None:
         entry.lane = engine._lanes.by_name.get(name) or engine._lanes.make(name)
         entry.lane.living += 1
         entry.lane.taken += entry.state is _TAKEN
-    if entry.more is not None and entry.more.key is not None:
-        engine._keys.living[entry.more.key] = entry
+    if entry.more is not None:
+        if entry.more.key is not None:
+            engine._keys.add(entry.more.key, entry)
+        if entry.state is not _BURIED and entry.more.reason is not None:
+            entry.more = entry.more._replace(reason=None)
     if entry.state is _TAKEN:
         entry.hold[entry.id] = entry  # type: ignore[index]
     else:

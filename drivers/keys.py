@@ -21,9 +21,10 @@ class Keys:
     def find(self, now: int, key: str) -> Entry | int | None:
         """The living task of this key, or the id of the one that is remembered. Cost: O(1), amortized O(log n)."""
         while self._ends and self._ends[0][0] <= now:
-            until, ended = heappop(self._ends)
+            until, ended = self._ends[0]
             if self._gone.get(ended, (0, 0))[1] == until:
                 del self._gone[ended]
+            heappop(self._ends)
         return self.living.get(key) or self._gone.get(key, (None,))[0]
 
     def add(self, key: str, entry: Entry) -> None:
@@ -36,10 +37,10 @@ class Keys:
         more = entry.more
         if more is None or more.key is None or self.living.get(more.key) is not entry:
             return
-        del self.living[more.key]
         if more.key_ttl and remember:
-            self._gone[more.key] = entry.id, now + more.key_ttl
             heappush(self._ends, (now + more.key_ttl, more.key))
+            self._gone[more.key] = entry.id, now + more.key_ttl
+        del self.living[more.key]
 
     def clear(self) -> None:
         """Forget all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import os
@@ -285,6 +286,135 @@ def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: p
 
     with tubes.connect() as queue:
         tube = queue.create_tube("t", tubes.Driver("picky", rank=refuse))
-        monkeypatch.setattr(type(tube._port.home.engine), "mend", lambda engine: pytest.fail("mended"))
+        monkeypatch.setattr(type(tube._port.home.engine), "mend", lambda engine, now: pytest.fail("mended"))
         with pytest.raises(ArithmeticError):
             tube.put("x")
+
+
+KEY_TTL = 50
+
+
+def keyed(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
+    """For every moment a tube in which each task has a key, which is remembered for a while."""
+    for moment, queue, tube in moments(driver, key_ttl=KEY_TTL):
+        for task in range(TASKS):
+            tube.delete(task)
+        for number in range(TASKS):
+            tube.put(number, key=str(number), **({"utube": str(number // 2)} if "utube" in driver else {}))
+        yield moment, queue, tube
+
+
+def meets(tube: tubes.Tube, key: str) -> str:
+    """What a put of a key meets: the state of a task, `-` if the key is remembered; `new`: nothing."""
+    with contextlib.suppress(tubes.DuplicateKey):
+        tube.put("mine", key=key, on_duplicate="raise")
+        return "new"
+    return str(tube.put("mine", key=key).state)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("key", ["0", "new"])
+def test_an_interrupted_put_of_a_key_has_left_the_key_as_it_was(driver: str, key: str) -> None:
+    for moment, _, tube in keyed(driver):
+        if not interrupted(lambda tube=tube: tube.put("x", key=key), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["total"] == TASKS
+        assert meets(tube, key) == ("new" if key == "new" else "r")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("state", ["r", "t", "!", "-"])
+def test_an_interrupted_put_replaces_the_task_of_its_key_or_does_not(driver: str, state: str) -> None:
+    for moment, _, tube in keyed(driver):
+        first = TASKS
+        if state == "t":
+            tube.take(0)
+        elif state == "!":
+            tube.bury(first)
+        elif state == "-":
+            tube.delete(first)
+        before = tube.statistics()
+        over = not interrupted(lambda tube=tube: tube.put("x", key="0", on_duplicate="replace"), moment)  # type: ignore[misc]
+        counts, calls = check(tube), tube.statistics().calls
+        tube.release_all()
+        tube.kick(1)
+        data: list[Any] = drained(tube)
+        done = "x" in data
+        assert done or not over
+        assert data.count(0) == (not done and state != "-")
+        assert sorted(number for number in data if number not in ("x", 0)) == list(range(1, TASKS))
+        assert counts["total"] == len(data)
+        assert calls["put"] - before.calls["put"] == done
+        assert calls["delete"] - before.calls["delete"] == (done and state != "-")
+        if over:
+            return
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["ack", "delete", "bury", "release"])
+def test_an_interrupted_verb_leaves_a_task_with_its_key_or_the_key_remembered(driver: str, verb: str) -> None:
+    for moment, _, tube in keyed(driver):
+        task = tube.take(0)
+        assert task is not None
+        over = not interrupted(getattr(task, verb), moment)
+        gone = check(tube)["total"] < TASKS
+        assert (meets(tube, "0") == "-") == gone
+        if gone:
+            tube._port.clock.advance(KEY_TTL)  # type: ignore[attr-defined]
+            assert meets(tube, "0") == "new"
+        check(tube)
+        if over:
+            return
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "data": {"data": "x"},
+    "place": {"data": "x", "pri": 3},
+    "life": {"data": "x", "pri": 3, "ttl": 77},
+    "delay": {"data": "x", "delay": 7},
+}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("state", ["r", "t", "!"])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_an_interrupted_update_has_changed_all_or_nothing(driver: str, state: str, changes: str) -> None:
+    wanted = CHANGES[changes]
+    if len(wanted) > 1 and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has nothing but data")
+    if (changes == "delay" and state != "r") or (changes == "life" and state == "t"):
+        pytest.skip("this is refused")
+    for moment, _, tube in moments(driver):
+        held = tube.take(0) if state == "t" else None
+        if state == "!":
+            tube.bury(0)
+        over = not interrupted(lambda tube=tube: tube.update(0, **wanted), moment)  # type: ignore[misc]
+        check(tube)
+        found = tube.peek(0)
+        done = found.data == "x"
+        assert done or not over
+        assert (found.pri == 3) == (done and "pri" in wanted)
+        assert (found.ttl == 77) == (done and "ttl" in wanted)
+        assert found.state == ("~" if done and "delay" in wanted else state)
+        if held is not None:
+            assert held.ack().state == "-"
+        tube.kick(1)
+        check(tube)
+        if over:
+            return
+
+
+@pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_an_interrupted_release_with_a_backoff_rests_buries_or_has_not_happened(driver: str, attempts: int) -> None:
+    for moment, _, tube in moments(driver, backoff=[5], max_attempts=attempts):
+        task = tube.take(0)
+        assert task is not None
+        over = not interrupted(task.release, moment)
+        check(tube)
+        found = tube.peek(0)
+        calls = tube.statistics().calls
+        assert found.state == ("t" if not calls["release"] else "!" if attempts == 1 else "~")
+        assert (found.reason is not None) == (found.state == "!")
+        if over:
+            return

@@ -47,7 +47,8 @@ def test_what_killed_workers_had_comes_back(queue: tubes.Queue, url: str, mode: 
     for worker in workers:
         lines += worker.kill()
     ledger.read(lines)
-    assert len(ledger.done) + len(ledger.maybe) == len(ledger.puts)
+    # Who was killed between saying so and doing so has not acked: then somebody else did.
+    assert ledger.done.keys() | ledger.maybe == set(ledger.puts.values())
     witness.check()
     ledger.check(tube)
 

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from on_redis import indexes
 from tubes import Backoff, Driver, Item, Task, TubesError
 from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
@@ -272,6 +273,13 @@ class Twins:
         for side in self.sides:
             side.heard.clear()
 
+    def check(self, client: Any) -> None:
+        """Each side is in order."""
+        memory, server = self.sides
+        home: Any = memory.tube._port.home
+        home.engine._check()
+        indexes.check(client, server.tube)
+
     def close(self) -> None:
         for side in self.sides:
             side.close()
@@ -283,8 +291,11 @@ def test_memory_and_server_answer_alike(valkey: LocalServer, name: str, seed: in
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed)
     try:
-        for _ in range(STEPS):
+        client = valkey.client()
+        for step in range(STEPS):
             twins.step()
             twins.compare()
+            if step % 5 == 0:
+                twins.check(client)
     finally:
         twins.close()

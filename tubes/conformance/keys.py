@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tubes import DuplicateKey, InvalidOption
+from tubes import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, needs
 
 if TYPE_CHECKING:
@@ -93,6 +93,28 @@ class UniqueKeys(Bench):
         self.clock.advance(0.1)
         assert self.put(key="k").created_now
 
+    def test_nobody_has_a_task_of_which_only_the_key_is_left(self) -> None:
+        self.put(key="k", key_ttl=10)
+        self.tube.ack(self.take())
+        again = self.put(key="k")
+        for verb in (self.tube.ack, self.tube.release):
+            with self.refused(TaskNotTaken):
+                verb(again)
+        for verb in (self.tube.bury, self.tube.delete, self.tube.peek, self.tube.kick_task):
+            with self.refused(TaskNotFound):
+                verb(again)
+        assert self.tube.ack_many([again]) == {again.id: False}
+
+    def test_a_task_that_was_found_by_its_key_is_its_takers_alone(self) -> None:
+        mine = self.taken(key="k")
+        found = self.put(key="k")
+        assert self.another().tube.put(0, key="k").state == "t"
+        with self.refused(TaskNotTaken):
+            self.another().tube.ack(mine.id)
+        assert self.tube.ack(found).state == "-"
+        with self.refused(TaskNotTaken):
+            self.tube.ack(mine)
+
     def test_a_tube_has_a_default_for_how_long_keys_are_remembered(self) -> None:
         self.tube = self.create("seen", key_ttl=5)
         for key, options in (("own", {"key_ttl": 0}), ("tubes", {})):
@@ -138,6 +160,6 @@ class UniqueKeys(Bench):
                 self.tube.put(0, key="k", on_duplicate=value)
 
     def test_a_key_may_have_any_characters_and_be_long(self) -> None:
-        for key in ("https://example.com/ü?a=b c\n", "x" * 5000, "\ud800"):
+        for key in ("https://example.com/ü?a=b c\n", "x" * 5000, "\ud800", "\0", "a\0b", "7 8"):
             assert self.put(key=key).key == key
             assert not self.put(key=key).created_now

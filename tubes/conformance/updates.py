@@ -172,6 +172,21 @@ class Updates(Bench):
         assert self.tube.oldest_ready_age() == 1
 
     @needs("delay")
+    def test_the_oldest_is_found_among_many_however_far_apart(self) -> None:
+        delayed = self.tube.put_many(range(2100), delay=9)
+        self.tube.delete_many(self.tube.put_many(range(11_000)))
+        for _ in range(2):
+            assert self.tube.oldest_ready_age() is None
+        self.clock.advance(9)
+        assert self.tube.oldest_ready_age() == 9
+        self.tube.delete_many(delayed[:1500])
+        self.clock.advance(1)
+        self.put()
+        assert self.tube.oldest_ready_age() == 10
+        self.tube.delete_many(delayed[1500:])
+        assert self.tube.oldest_ready_age() == 0
+
+    @needs("delay")
     def test_tasks_are_counted_by_when_they_are_due(self) -> None:
         for delay in (1, 4, 5, 50, 500):
             self.put(delay=delay)

@@ -48,7 +48,7 @@ class Home:
         #: Whether anybody would notice what happens: somebody waits or listens.
         self.watched = False
         self._telling = threading.Lock()
-        self._alarm: Final = Alarm(store.clock, self._ring)
+        self._alarm: Final = Alarm(store.clock, self.ring)
         self._later: Final[deque[Callable[[], object]]] = deque()
         self._call: Final = Alarm(store.clock, self._do_later)
 
@@ -126,7 +126,7 @@ class Home:
         """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
         if waiter.lost():
             return True
-        # Where sleepers go by the store's clock, `_ring` ends the wait, after what is due at the same moment.
+        # Where sleepers go by the store's clock, `ring` ends the wait, after what is due at the same moment.
         return waiter.deadline is not None and waiter.deadline < now and not self.store.rings_sleepers
 
     def recover(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> None:
@@ -143,8 +143,8 @@ class Home:
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
-        engine.mend()
         now = self.store.clock.micros()
+        engine.mend(now)
         for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
@@ -163,7 +163,7 @@ class Home:
                         self.undo(waiter.answer, is_put=waiter.request is not None)
         return True
 
-    def _ring(self, now: int) -> None:
+    def ring(self, now: int) -> None:
         """The clock says that a deadline has come."""
         with self.store.lock:
             self._alarm.silence()

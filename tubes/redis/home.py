@@ -71,7 +71,7 @@ class Home:
         #: The waiter for whom the server has a take already; `serving` looks after it.
         self.armed: Waiter | None = None
         self.serving: Final = Serving(self)
-        self._alarm: Final = Alarm(store.clock, self._ring)
+        self._alarm: Final = Alarm(store.clock, self.ring)
         self._leaving: Final = Alarm(store.clock, self._leave)
 
     def script(self, verb: str) -> Script:
@@ -312,7 +312,7 @@ class Home:
         if self.takers or self.putters or self.ears.listening:
             self._alarm.set(self.store.local_micros(due))
 
-    def _ring(self, now: int) -> None:
+    def ring(self, now: int) -> None:
         """A deadline has come."""
         self._alarm.silence()
         if not self.store.manual:

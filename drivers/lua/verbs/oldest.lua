@@ -3,35 +3,38 @@
 -- answers  nothing if there is none; the age of the task in microseconds, as a string; the id from which to look on
 --#include begin
 --#include flush
-local total = call('HLEN', M .. ':tasks')
-local function age_of(id, value)
-  if byte(value, 1) % 4 == 0 and not call('ZSCORE', M .. ':taken', id) then
+local function age_of(id)
+  local value = call('HGET', M .. ':tasks', id)
+  if value and byte(value, 1) % 4 == 0 and not call('ZSCORE', M .. ':taken', id) then
     return string.format('%.0f', now - unpack_struct('>I7', value, 2))
   end
+  return not value
 end
-if total <= 1000 then
-  local best, age
-  local all = call('HGETALL', M .. ':tasks')
-  for n = 1, #all, 2 do
-    local id = tonumber(all[n])
-    if not best or id < best then
-      local this = age_of(all[n], all[n + 1])
-      if this then best, age = id, this end
-    end
-  end
-  return age or false
-end
-local first = ARGV[6] == '' and tonumber(call('HGET', M, 'oldest') or 0) or tonumber(ARGV[6])
-local after, living = tonumber(META.next), false
-for id = first, math.min(first + 5000, after) - 1 do
-  local value = call('HGET', M .. ':tasks', id)
-  if value then
-    if not living and ARGV[6] == '' then call('HSET', M, 'oldest', id) end
-    living = true
-    local age = age_of(id, value)
+if call('HLEN', M .. ':tasks') <= 2000 then
+  local ids = call('HKEYS', M .. ':tasks')
+  table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
+  for n = 1, #ids do
+    local age = age_of(ids[n])
     if age then return age end
   end
+  return false
 end
-if not living then call('HSET', M, 'oldest', math.min(first + 5000, after)) end
-if first + 5000 >= after then return false end
-return first + 5000
+-- Below `known` nothing lives, and nothing ever will.
+local known = tonumber(call('HGET', M, 'oldest') or 0)
+local first = ARGV[6] == '' and known or tonumber(ARGV[6])
+local last = math.min(first + 5000, tonumber(META.next)) - 1
+local gone, age = first, nil
+for id = first, last do
+  age = age_of(id)
+  if age == true then
+    if gone == id then gone = id + 1 end
+  elseif age then
+    break
+  end
+end
+if first == known and gone > known then
+  call('HDEL', M, '')
+  call('HSET', M, 'oldest', gone)
+end
+if age and age ~= true then return age end
+return last + 1 < tonumber(META.next) and last + 1

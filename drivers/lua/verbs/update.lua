@@ -9,6 +9,10 @@ if not task then return redis.error_reply('NOTFOUND there is no such task') end
 if (ARGV[12] ~= '' and task.state ~= 'r' and task.state ~= '~') or (ARGV[13] ~= '' and task.state == 't') then
   return redis.error_reply('STATE ' .. task.state)
 end
+--#if RANK
+-- An order that fails for this priority fails before anything is written.
+if ARGV[11] ~= '' then place({ id = task.id, pri = tonumber(ARGV[11]), created = task.created }) end
+--#end
 call('HDEL', M, '')
 local function change(task)
   if ARGV[9] ~= '' then task.value = sub(task.value, 1, task.body - 1) .. ARGV[10] end

@@ -1,0 +1,358 @@
+"""Attempts, keys and updates where workers are killed, connections are cut, servers are full."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from on_redis import indexes
+
+import tubes
+from faults.proxy import Proxy
+from faults.worker import Worker
+from tubes import Driver, DuplicateKey, ServerFull, ServerRefused, TaskNotFound, TaskNotTaken, TubesError
+from tubes.conformance.bench import eventually
+from tubes.drivers.registry import Registry
+from tubes.redis.scripts import script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tubes.testing import LocalServer
+
+VERBS = ("put", "update", "kick", "kick_task", "bury", "take", "ack", "release", "delete", "statistics", "peek")
+
+
+@pytest.fixture
+def proxy(valkey: LocalServer) -> Iterator[Proxy]:
+    # What is cut is then the reply of a script, not that it must be loaded first.
+    with valkey.client() as client:
+        for verb in VERBS:
+            for driver in ("fifo", "utubettl"):
+                client.script_load(script(verb, Registry().find(driver)).text)
+    with Proxy(valkey) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(proxy: Proxy) -> str:
+    """The URL of a key space of one's own through the proxy."""
+    return f"{proxy.url}?prefix={uuid4().hex}"
+
+
+def sometimes(request: bytes) -> bool:
+    return random.random() < 0.2
+
+
+def together(count: int, act: Callable[[int], None]) -> None:
+    """Do it in so many threads; an error of one is the test's."""
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(act, range(count)))
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sync", "aio"])
+def test_what_killed_workers_had_too_often_is_buried_and_no_attempt_is_miscounted(
+    url: str, valkey: LocalServer, mode: str, much: int
+) -> None:
+    attempts = 3
+    with tubes.connect(url, session_ttl=31.0) as queue, valkey.client() as client:
+        tube = queue.create_tube("load", max_attempts=attempts)
+        takes: dict[int, list[int]] = defaultdict(list)
+
+        def note(task: tubes.Task, event: str) -> None:
+            if event == "take":
+                takes[task.id].append(task.attempts)
+
+        tube.on_task_change(note)
+        count = 12 * much
+        tube.put_many(range(count))
+        written: list[str] = []
+        # Each of them is killed with what it has in its hands.
+        for _ in range(10 * much):
+            worker = Worker(url, mode)
+            assert worker.hear() == "ready"
+            line = worker.hear() if tube.statistics().tasks["ready"] else ""
+            written += [line, *worker.kill()]
+            if tube.statistics().tasks["ready"] == tube.statistics().tasks["taken"] == 0:
+                break
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
+        indexes.check(client, tube)
+        tasks = tube.statistics().tasks
+        assert tasks["done"] + tasks["buried"] + tasks["ready"] == count
+        for task in tube.buried():
+            assert (task.reason, task.attempts) == ("max_attempts: session", attempts)
+        mark = tube.put("the last")
+        mark.delete()
+        assert eventually(lambda: tube.statistics().calls["take"] == sum(map(len, takes.values())))
+        for id, seen in takes.items():
+            assert seen == list(range(1, len(seen) + 1)), id
+            assert len(seen) <= attempts
+        told = {tuple(map(int, line.split()[1:])) for line in written if line.startswith("took")}
+        assert told <= {(id, turn) for id, seen in takes.items() for turn in seen}
+
+
+def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("load", max_attempts=2)
+        task = tube.put("poison")
+        for attempt in (1, 2):
+            worker = Worker(url, "puppet")
+            assert worker.hear() == "ready"
+            assert worker.tell("take") == f"took {task.id} {attempt}"
+            worker.kill()
+            assert tube.peek(task).state == "t"
+            assert eventually(lambda: tube.peek(task).state != "t")
+        (buried,) = tube.buried()
+        assert (buried.attempts, buried.reason) == (2, "max_attempts: session")
+        assert tube.take(timeout=0) is None
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_keys_that_are_put_over_a_line_that_is_cut_have_one_task_each(
+    through: str, proxy: Proxy, valkey: LocalServer, driver: str, much: int
+) -> None:
+    with tubes.connect(through) as queue, valkey.client() as client:
+        tube = queue.create_tube("load", driver)
+        proxy.cuts = sometimes
+        ids: dict[str, int] = {}
+        for _ in range(150 * much):
+            key = str(random.randrange(40))
+            how = random.choice(["keep", "raise", "replace"])
+            if how == "raise" and key in ids:
+                with pytest.raises(DuplicateKey, match=f"task {ids[key]}"):
+                    tube.put(key, key=key, on_duplicate=how)
+                continue
+            task: Any = tube.put(key, key=key, on_duplicate=how)
+            # What the first execution answered, also where it was sent again.
+            assert task.created_now == (how == "replace" or key not in ids)
+            assert task.created_now == (ids.get(key) != task.id)
+            ids[key] = task.id
+        proxy.cuts = lambda request: False
+        assert proxy.count > 10
+        assert tube.statistics().tasks["total"] == len(ids)
+        assert {key: tube.put("x", key=key).id for key in ids} == ids
+        indexes.check(client, tube)
+
+
+def test_many_who_put_the_same_keys_make_one_task_of_each(url: str, valkey: LocalServer, much: int) -> None:
+    with tubes.connect(url, session_ttl=31.0) as queue, valkey.client() as client:
+        tube = queue.create_tube("load", "utube")
+        made: list[int] = []
+        refused: list[int] = []
+
+        def put(number: int) -> None:
+            dice = random.Random(number)
+            with tubes.connect(url, session_ttl=31.0) as mine:
+                for _ in range(100 * much):
+                    key = str(dice.randrange(10))
+                    how = dice.choice(["keep", "replace", "raise"])
+                    try:
+                        task: Any = mine.tube("load").put(key, key=key, on_duplicate=how, utube=key)
+                    except DuplicateKey as duplicate:
+                        refused.append(duplicate.facts["id"])
+                        continue
+                    if task.created_now:
+                        made.append(task.id)
+
+        together(6, put)
+        tasks, calls = tube.statistics().tasks, tube.statistics().calls
+        assert len(set(made)) == len(made) == calls["put"]
+        assert set(refused) <= set(made)
+        assert tasks["total"] == 10
+        assert calls["delete"] == len(made) - 10
+        indexes.check(client, tube)
+        taken = [tube.take(timeout=0) for _ in range(10)]
+        assert sorted(task.key or "" for task in taken if task is not None) == sorted(map(str, range(10)))
+
+
+def test_keys_leave_nothing_when_their_tasks_and_what_is_remembered_are_gone(url: str, valkey: LocalServer) -> None:
+    clock = tubes.testing.ManualClock()
+    with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
+        tube = queue.create_tube("load", "fifottl", key_ttl=5)
+        key: Any = tube._port.home.key
+        for number in range(30):
+            tube.put("x", key=str(number), ttl=50)
+        for number in range(10):
+            tube.put("y", key=str(number), on_duplicate="replace")
+        while (task := tube.take(timeout=0)) is not None:
+            task.ack()
+        clock.advance(2)
+        tube.put("z", key="3", on_duplicate="replace", key_ttl=0).delete()
+        clock.advance(3)
+        # Each put forgets some of what is over.
+        for _ in range(4):
+            tube.put("w", key="w", key_ttl=0).delete()
+        assert client.exists(f"{key}:keys", f"{key}:seen") == 0
+        tube.put("v", key="v").delete()
+        tube.drop()
+        assert not client.keys(f"*{key}*")
+
+
+# -- updates, and what else is sent again ------------------------------------------------------------------------------
+
+
+def test_whatever_changes_a_task_over_a_line_that_is_cut_is_done_once(
+    through: str, proxy: Proxy, valkey: LocalServer, much: int
+) -> None:
+    with tubes.connect(through) as queue, valkey.client() as client:
+        tube = queue.create_tube("load", "utubettl")
+        heard: list[str] = []
+        tube.on_task_change(lambda task, event: heard.append(event))
+        task = tube.put("x", utube="a", max_attempts=1)
+        proxy.cuts = sometimes
+        for number in range(40 * much):
+            assert tube.update(task, data=number, pri=number % 3).data == number
+            mine: Any = tube.take(timeout=0)
+            assert (mine.data, mine.attempts) == (number, number + 1)
+            if number % 2:
+                assert tube.bury(mine, f"because of {number}").reason == f"because of {number}"
+            else:
+                assert mine.release().reason == "max_attempts: release"
+            kicked = tube.kick_task(task, attempts=1)
+            assert (kicked.state, kicked.max_attempts) == ("r", number + 2)
+        proxy.cuts = lambda request: False
+        assert proxy.count > 10
+        calls = tube.statistics().calls
+        assert [calls[name] for name in ("take", "release", "bury", "kick")] == [n * much for n in (40, 20, 40, 40)]
+        assert eventually(lambda: heard.count("update") == 40 * much)
+        indexes.check(client, tube)
+
+
+def test_tasks_that_are_changed_while_connections_are_killed_and_scripts_flushed_stay_whole(
+    own: LocalServer, much: int
+) -> None:
+    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
+        tube = queue.create_tube("load", "utubettl", backoff=[0, 0.01])
+        for number in range(30):
+            tube.put(number, key=str(number), utube=str(number % 5))
+        over = threading.Event()
+        errors: list[BaseException] = []
+
+        def change(seed: int) -> None:
+            dice = random.Random(seed)
+            with tubes.connect(own.url, session_ttl=31.0) as mine:
+                tube = mine.tube("load")
+                acts: list[Callable[[int], object]] = [
+                    lambda id: tube.update(id, data=[id, "x" * dice.randrange(500)], pri=dice.randrange(3)),
+                    lambda id: tube.bury(id, "y" * dice.randrange(1, 500)),
+                    lambda id: tube.kick_task(id, attempts=2),
+                    lambda id: tube.kick(3),
+                    lambda id: tube.put(id, key=str(id % 30), on_duplicate="replace"),
+                    lambda id: (task := tube.take(timeout=0)) and task.release(),
+                ]
+                while not over.is_set():
+                    try:
+                        dice.choice(acts)(dice.randrange(30))
+                    except (TaskNotFound, TaskNotTaken):
+                        continue
+                    except BaseException as error:
+                        errors.append(error)
+                        return
+
+        threads = [threading.Thread(target=change, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for round in range(60 * much):
+            if round % 2:
+                client.script_flush()
+            else:
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            time.sleep(0.01)
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert not errors, errors
+        tube.release_all()
+        indexes.check(client, tube)
+        tube.kick(100)
+        assert tube.statistics().tasks["total"] == 30
+        assert {tube.put("x", key=str(number)).created_now for number in range(30)} == {False}
+
+
+# -- a full server -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
+def test_on_a_full_server_tasks_are_changed_looked_at_and_replaced(own: LocalServer, driver: str) -> None:
+    with tubes.connect(own.url) as queue, own.client() as client:
+        tube = queue.create_tube("load", driver, max_attempts=1)
+        timed = "ttl" in driver
+        for number in range(20):
+            tube.put("x" * 100, key=str(number))
+        tube.delete_many(tube.put_many(range(3000))[:500])
+        tube.bury(1)
+        if timed:
+            tube.update(2, delay=500)
+        taken: Any = tube.take(timeout=0)
+        client.config_set("maxmemory", 1)
+        before = tube.statistics()
+        with pytest.raises(ServerFull):
+            tube.put("more", key="new")
+        with pytest.raises(ServerFull):
+            tube.put_many([tubes.Item("more", key="new"), tubes.Item("more", key="3", on_duplicate="replace")])
+        assert tube.statistics() == before
+        indexes.check(client, tube)
+        # What finds its task needs no memory.
+        assert tube.put("same", key="3").id == 3
+        with pytest.raises(DuplicateKey):
+            tube.put("same", key="3", on_duplicate="raise")
+        assert tube.oldest_ready_age() is not None
+        assert tube.due_histogram([1]) == [0, int(timed)]
+        assert [task.id for task in tube.buried()] == [1]
+        # What changes a task is done.
+        for id in (taken.id, 1, 3):
+            assert tube.update(id, data="z" * 5000).data == "z" * 5000
+        if timed:
+            assert tube.update(3, pri=7, ttl=90, delay=40).state == "~"
+            assert tube.update(3, delay=0).state == "r"
+        assert tube.bury(4, "because " * 500).reason == "because " * 500
+        assert tube.kick_task(4, attempts=5).max_attempts == 5
+        assert tube.kick(1, attempts=2) == 1
+        assert taken.release().reason == "max_attempts: release"
+        assert tube.put("new", key="5", on_duplicate="replace").created_now
+        assert tube.peek(6).key == "6"
+        indexes.check(client, tube)
+        # A put that would replace a delayed one is refused, or has replaced it.
+        try:
+            assert tube.put("new", key="2", on_duplicate="replace").created_now
+        except ServerFull:
+            assert tube.peek(2).state == "~"
+        indexes.check(client, tube)
+        client.config_set("maxmemory", 0)
+        assert tube.put("room again", key="new").created_now
+
+
+def test_an_order_that_fails_for_a_new_priority_changes_nothing(url: str, valkey: LocalServer) -> None:
+    picky = Driver("picky", options={"pri"}, rank=lambda task: task.pri, rank_lua="pri < 10 and pri or nil")
+    with tubes.connect(url) as queue, valkey.client() as client:
+        tube = queue.create_tube("load", picky)
+        first, second = tube.put("a", pri=1), tube.put("b", pri=2)
+        tube.bury(second)
+        for task in (first, second):
+            with pytest.raises(ServerRefused):
+                tube.update(task, data="c", pri=20)
+            assert tube.peek(task).data == task.data
+        indexes.check(client, tube)
+        assert tube.take(timeout=0) is not None
+
+
+def test_an_answer_that_nobody_gets_any_more_is_an_error_of_tubes(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("load")
+        task: Any = tube.put("x", key="k")
+        tube.drop()
+        for act in (lambda: tube.put("y", key="k"), lambda: task.update(data="y"), lambda: tube.kick_task(task)):
+            with pytest.raises(TubesError):
+                act()

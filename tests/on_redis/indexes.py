@@ -1,0 +1,163 @@
+"""What must hold between the tasks that a server stores and the keys that have them in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tubes.redis import record
+from tubes.redis.scripts import knobs_of
+
+if TYPE_CHECKING:
+    from tubes import Tube
+
+_TURNS = 1 << 20
+_NEWEST = 2**48 - 1
+
+
+class _Task(NamedTuple):
+    """A task as it is stored."""
+
+    stored: record.Stored
+    state: str
+    attempts: int
+    lane: bytes
+
+
+class Indexes:
+    """All keys of a tube, as they are at one moment at which nobody does anything."""
+
+    def __init__(self, client: Any, tube: Tube) -> None:
+        port: Any = tube._port
+        key: str = port.home.key
+        self.driver = tube.driver
+        self.knobs = knobs_of(tube.driver)
+        with client.pipeline(transaction=True) as pipe:
+            for name in ("tasks", "keys", "lanes"):
+                pipe.hgetall(f"{key}:{name}")
+            for name in ("taken", "due", "buried", "back", "offers", "behind", "seen"):
+                pipe.zrange(f"{key}:{name}", 0, -1, withscores=True)
+            pipe.hgetall(key)
+            pipe.type(f"{key}:ready")
+            tasks, self.keys, self.lanes, *sets, meta, kind = pipe.execute()
+        self.taken, self.due, self.buried, self.back, self.offers, self.behind, self.seen = map(dict, sets)
+        is_list = kind == b"list"
+        ready = client.lrange(f"{key}:ready", 0, -1) if is_list else client.zrange(f"{key}:ready", 0, -1)
+        self.ready: list[bytes] = ready
+        self.meta = {name.decode(): value for name, value in meta.items() if name.isascii()}
+        self.tasks = {int(id): self._read(int(id), raw) for id, raw in tasks.items()}
+
+    def _read(self, id: int, raw: bytes) -> _Task:
+        stored, _ = record.read(id, raw)
+        state = "~" if raw[0] & 1 else "!" if raw[0] & 2 else "r"
+        attempts = int.from_bytes(raw[8:11], "big") if raw[0] & 4 else 0
+        score = self.taken.get(b"%d" % id)
+        if score is not None:
+            assert state == "r"
+            state, attempts = "t", int(score) % _TURNS
+        lane = b"nil" if stored.utube is None else stored.utube.encode("utf-8", "surrogatepass")
+        return _Task(stored, state, attempts, lane)
+
+    def place(self, id: int) -> bytes:
+        """Where a task stands."""
+        end = (_NEWEST - id if self.driver.signs[1] < 0 else id).to_bytes(6, "big")
+        pri = self.tasks[id].stored.pri
+        if "RANK" in self.knobs:
+            return end  # What comes before it the tests of places compare.
+        if "ORDER_PRI" not in self.knobs:
+            return end
+        pri = 2**32 - 1 - pri if self.driver.signs[0] < 0 else pri
+        size = 0 if not pri else 1 if pri < 256 else 2 if pri < 65536 else 4
+        return bytes((size,)) + pri.to_bytes(size, "big") + end
+
+    def _ids(self, places: Any, skip: int = 0) -> set[int]:
+        """The ids at these places, which are the tasks' own."""
+        ids = [self.driver.id_at(place) for place in places]
+        assert len(set(ids)) == len(ids)
+        for id, place in zip(ids, places, strict=True):
+            assert place[skip:].endswith(self.place(id))
+            assert "RANK" in self.knobs or place[skip:] == self.place(id)
+        return set(ids)
+
+    def of(self, *states: str) -> set[int]:
+        return {id for id, task in self.tasks.items() if task.state in states}
+
+    def check(self) -> None:
+        """Assert it."""
+        assert {int(id) for id in self.taken} == self.of("t")
+        assert self._ids(self.buried) == self.of("!")
+        assert int(self.meta.get("delayed", 0)) == len(self.of("~"))
+        self._check_keys()
+        self._check_due()
+        if "LIST" in self.knobs:
+            self._check_list()
+        elif "LANE" in self.knobs:
+            self._check_lanes()
+        else:
+            assert self._ids(self.ready) == self.of("r")
+
+    def _check_keys(self) -> None:
+        named = {task.stored.more.key: id for id, task in self.tasks.items() if task.stored.more}
+        living = {key.encode("utf-8", "surrogatepass"): id for key, id in named.items() if key is not None}
+        assert {key: int(value) for key, value in self.keys.items() if b" " not in value} == living
+        for key, value in self.keys.items():
+            assert key in living or self.seen[key] == float(value.split()[1])
+        assert int(self.meta["next"]) > max(self.tasks, default=-1)
+        for task in self.tasks.values():
+            assert task.state == "!" or task.stored.more is None or task.stored.more.reason is None
+
+    def _check_due(self) -> None:
+        due = {int.from_bytes(id, "big"): moment for id, moment in self.due.items()}
+        assert due.keys() <= self.tasks.keys()
+        for id, task in self.tasks.items():
+            stored = task.stored
+            dead = None if stored.ttl is None else stored.created + stored.ttl
+            if task.state in ("r", "!"):
+                assert due.get(id) == dead
+            elif task.state == "~":
+                assert id in due
+            elif stored.ttr is not None:
+                assert id in due
+                assert "ENDS_TAKEN" not in self.knobs or dead is None or due[id] <= dead
+            else:
+                assert due.get(id) == (dead if "ENDS_TAKEN" in self.knobs else None)
+        assert not due or float(self.meta["soonest"]) <= min(due.values())
+
+    def _check_list(self) -> None:
+        back, listed = self._ids(self.back), Counter(map(int, self.ready))
+        assert not listed or listed.most_common(1)[0][1] == 1
+        assert back <= self.of("r")
+        assert self.of("r") <= back | listed.keys()
+        stale = [id for id in listed if id not in self.of("r") or id in back]
+        assert int(self.meta.get("loose", 0)) == len(stale) + len(back)
+
+    def _check_lanes(self) -> None:
+        offered, behind = self._ids(self.offers), self._ids(self.behind, 5)
+        assert not offered & behind
+        assert offered | behind == self.of("r")
+        if "pacing" in self.meta:
+            return  # More than tasks says which lanes are free: `utubes` shows it.
+        busy = {self.tasks[id].lane: id for id in self.of("t")}
+        assert len(busy) == len(self.of("t"))
+        heads = {self.tasks[id].lane: id for id in offered}
+        assert len(heads) == len(offered)
+        assert not busy.keys() & heads.keys()
+        assert self.lanes.keys() == busy.keys() | heads.keys()
+        numbers = {lane: known[:5] for lane, known in self.lanes.items()}
+        assert len(set(numbers.values())) == len(numbers)
+        for lane, known in self.lanes.items():
+            assert known[5:] == (b"" if lane in busy else self._at(self.offers, heads[lane]))
+        for place in self.behind:
+            lane = self.tasks[self.driver.id_at(place)].lane
+            assert place[:5] == numbers[lane]
+            assert lane in busy or place[5:] > self._at(self.offers, heads[lane])
+
+    def _at(self, places: Any, id: int) -> bytes:
+        (place,) = [place for place in places if self.driver.id_at(place) == id]
+        found: bytes = place
+        return found
+
+
+def check(client: Any, tube: Tube) -> None:
+    """Assert what must hold between any two verbs of a tube on a server."""
+    Indexes(client, tube).check()
