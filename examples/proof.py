@@ -114,7 +114,7 @@ def rested(records: Iterable[Record], backoff: tubes.Backoff) -> Check:
     for fetches in by_url(records).values():
         for attempts, (failed, retry) in enumerate(pairwise(fetches), start=1):
             waits[backoff.delay(attempts)].append(retry.arrived - failed.answered)
-    return held("failed pages tried again after their backoff", waits)
+    return held("failed pages rest as the backoff says", waits)
 
 
 def hopeless_buried(records: Iterable[Record], attempts: int, buried: Mapping[str, str | None]) -> Check:
