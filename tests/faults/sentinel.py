@@ -83,8 +83,9 @@ class Watched:
     def _begins_to_change(self) -> bool:
         try:
             self.sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE, "COORDINATED")
-        except redis.ResponseError as error:  # It is not done with the one before.
-            if "INPROG" not in str(error):
+        except redis.ResponseError as error:
+            # It is not done with the one before, or has not seen yet that the replica is well.
+            if "INPROG" not in str(error) and "NOGOODSLAVE" not in str(error):
                 raise
             return False
         return True
