@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 #: The name of the service.
 SERVICE = "load"
 # Milliseconds after which a server that does not answer is given up.
-_PATIENCE = 500
+PATIENCE = 500
 
 
 class Watched:
     """Two servers on loopback of which one is the master, and who watches them."""
 
-    def __init__(self, program: str = "valkey") -> None:
+    def __init__(self, program: str = "valkey", patience: int = PATIENCE) -> None:
         self.ports = [free_port() for _ in range(3)]
         self.servers = [LocalServer(program, port=port, repl_diskless_sync_delay=0) for port in self.ports[:2]]
         self.clients: list[Any] = [server.client() for server in self.servers]
@@ -33,16 +33,16 @@ class Watched:
         # A Sentinel looks at what a master has when it comes, and then every ten seconds.
         assert eventually(lambda: self._is_online(0))
         self._folder = tempfile.TemporaryDirectory(prefix="tubes-")
-        self._sentinel = LocalServer(str(self._write(program)), port=self.ports[2])
+        self._sentinel = LocalServer(str(self._write(program, patience)), port=self.ports[2])
         self.sentinel: Any = redis.Redis(port=self.ports[2], socket_timeout=5)
         assert eventually(self.is_well), "the Sentinel did not find the replica"
 
-    def _write(self, program: str) -> Path:
+    def _write(self, program: str, patience: int) -> Path:
         """A program that runs a Sentinel; it writes its settings down, so these have a file of their own."""
         settings = Path(self._folder.name) / "sentinel.conf"
         settings.write_text(
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.ports[0]} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} {_PATIENCE}\n"
+            f"sentinel down-after-milliseconds {SERVICE} {patience}\n"
             f"sentinel failover-timeout {SERVICE} 3000\n"
         )
         start = Path(self._folder.name) / "sentinel"
