@@ -134,6 +134,7 @@ class Home:
                 waiter.answer = error()
                 waiter.wake()
             left = bool(self.putters)
+        self.serving.dismiss(waiters)
         if left:  # Who stood behind one of them may need less room.
             self.nudge()
 
@@ -316,7 +317,8 @@ class Home:
         """A deadline has come."""
         self._alarm.silence()
         if not self.store.manual:
-            self.store.later(self.tick)
+            if not self.serving.on:  # Else the thread looks at that moment, and serves those who wait in their order.
+                self.store.later(self.tick)
             return
         self.store.run_now(self.tick())
         with self.lock:

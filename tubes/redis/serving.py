@@ -39,15 +39,17 @@ class Serving:
     def __init__(self, home: Home) -> None:
         self._home: Final = home
         self._store: Final = home.store
-        # Whether there is a thread.
-        self._on = False
+        #: Whether there is a thread.
+        self.on = False
+        # Who waits in it.
+        self._own: ThreadWaiter | None = None
         self._line: ThreadLine | None = None
         # The take that was sent ahead, until it is known what became of it.
         self._sent: tuple[Port[Any], Call] | None = None
 
     def begin(self) -> bool:
         """Somebody waits; whether a thread looks after it already. Else `serve` is to come."""
-        begun, self._on = self._on, True
+        begun, self.on = self.on, True
         return begun
 
     def serve(self, waiter: Waiter) -> None:
@@ -72,6 +74,11 @@ class Serving:
         """Whether anybody was looked after so far: then the server knows of it."""
         return self._line is not None
 
+    def dismiss(self, waiters: list[Waiter]) -> None:
+        """These have been answered: if the thread is the one of one of them, it need not wait for a marker any more."""
+        if self._own is not None and self._own in waiters:
+            self.hang_up()
+
     def hang_up(self) -> None:
         """Wake the thread, for good."""
         with self._home.lock:
@@ -88,6 +95,7 @@ class Serving:
         # Where time is in a test's hands, `enlist` has looked already, and what happens at which moment is certain.
         soonest = 0 if self._store.manual else None
         marked = False
+        self._own = own
         try:
             while self._goes_on(own):
                 try:
@@ -102,7 +110,7 @@ class Serving:
                         marked, soonest = self._sleep(line, soonest, own)
                 except ConnectionLost:
                     marked, soonest = True, None
-                    if not self._closing():
+                    if self._goes_on(own):
                         time.sleep(_REST)
                 except Exception:  # Those who wait depend on it.
                     _log.exception("those who wait could not be served")
@@ -114,13 +122,13 @@ class Serving:
             marked = True
             raise
         finally:
-            home.armed = None
+            home.armed = self._own = None
             with home.lock:
                 if own is not None and own.answer is PENDING:
                     home.takers.pop(own, None)  # Its time is over: nobody is to take for it any more.
                     home.putters.pop(own, None)
-                self._on = self._is_needed()
-                go_on = self._on
+                self.on = self._is_needed()
+                go_on = self.on
             if go_on:
                 self._start()
             elif not self._closing():
