@@ -278,6 +278,23 @@ class Intervals(Throttled):
         assert max(spans) <= 7.5
 
     @needs("lane")
+    def test_the_tubes_jitter_is_that_of_a_lane_with_an_interval_of_its_own(self) -> None:
+        self.throttle(jitter=0.5)
+        self.tube.configure("x", interval=2)
+        (task,) = self.fill("x")
+        self.take()
+        expected = varied(2 * SECOND, 0.5, 0, task.id, 1) / SECOND
+        assert self.next_start("x") == pytest.approx(expected, abs=1e-6)
+
+    @needs("lane")
+    def test_a_lane_may_have_any_name(self) -> None:
+        for name in ("", "ü", "\ud800", "x" * 500):
+            self.tube.configure(name, interval=2)
+            self.tube.block(name, 5)
+            self.fill(name)
+        assert [lane.name for lane in self.tube.utubes()] == sorted(("", "ü", "\ud800", "x" * 500))
+
+    @needs("lane")
     def test_an_interval_that_is_changed_counts_from_the_last_start(self) -> None:
         self.throttle(interval=5)
         tasks = self.fill("x", "x", "x")

@@ -175,7 +175,7 @@ class Port(Generic[F]):
 
     @staticmethod
     def _key_words(options: Mapping[str, Any]) -> tuple[Any, ...]:
-        return options["key"].encode("utf-8", "surrogatepass"), options.get("on_duplicate", "keep")
+        return _raw(options["key"]), options.get("on_duplicate", "keep")
 
     def _show_kept(self, reply: Any, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """The task that a put found by its key: it lives, or only its key is remembered."""
@@ -356,7 +356,7 @@ class Port(Generic[F]):
         """Put a task aside."""
         if reason is not None:
             text("reason", reason)
-        buried: F = yield from self._about("bury", task, (reason or "").encode("utf-8", "surrogatepass"))
+        buried: F = yield from self._about("bury", task, _raw(reason or ""))
         record.settled(task)
         return buried
 
@@ -448,24 +448,24 @@ class Port(Generic[F]):
     def _block(self, utube: Any, seconds: Any) -> Flow[None]:
         """No task of a lane starts for so long."""
         name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
-        yield from self.ask("pace", name, span)
+        yield from self.ask("pace", _raw(name), span)
 
     def _configure(self, utube: Any, interval: Any, max_in_flight: Any) -> Flow[None]:
         """A lane has limits of its own."""
         name, changes = lane_of(self.home.driver, utube), changes_of(interval, max_in_flight)
         limits = [unset if changes.get(limit, "") is None else changes.get(limit, "") for limit, unset in _UNSET]
-        yield from self.ask("pace", name, "", *limits)
+        yield from self.ask("pace", _raw(name), "", *limits)
 
     def _utubes(self, limit: int) -> Flow[list[Utube]]:
         """Look at the lanes: some at a time."""
-        lane_of(self.home.driver, "")
         most = whole("limit", limit)
+        lane_of(self.home.driver, "")
         found: dict[str, Utube] = {}
         cursor: Any = 0
         while True:
             cursor, *seen = yield from self.ask("utubes", cursor)
             for name, ready, taken, rest, interval, in_flight in zip(*[iter(seen)] * 6, strict=True):
-                name = name.decode()
+                name = name.decode("utf-8", "surrogatepass")
                 found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
             if int(cursor) == 0:
                 return [found[name] for name in sorted(found)[:most]]
@@ -557,6 +557,11 @@ class Port(Generic[F]):
     def _let_go(self, task: Any) -> Flow[None]:
         id, attempts, _ = self._refer(task)
         yield from self.ask("release", id, attempts, "1", "")
+
+
+def _raw(text: str) -> bytes:
+    """A string as it is stored, whatever it is made of."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 #: Those that may make something takeable, or make room.

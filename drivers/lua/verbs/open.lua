@@ -21,7 +21,7 @@ else
   call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8])
   local o = cjson.decode(ARGV[6])
   local rounds, most, interval, jitter = o.order == 'round_robin', o.max_in_flight or 1, o.interval or 0, o.jitter or 0
-  if rounds or most > 1 or interval > 0 then
+  if rounds or most > 1 or interval > 0 or jitter > 0 then
     -- As paces.lua reads it.
     call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d', interval, jitter, most, rounds and 1 or 0))
   end
