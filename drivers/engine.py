@@ -242,14 +242,9 @@ class Engine:
         """How many tasks are taken. Cost: O(sessions)."""
         return sum(map(len, self._holds.values()))
 
-    @property
-    def full(self) -> bool:
-        """Whether a put has no room."""
-        return self.capacity > 0 and len(self.tasks) >= self.capacity
-
     def admits(self, now: int, options: Mapping[str, Any]) -> bool:
         """Whether a put has room, or needs none, since a task of its key lives or is remembered."""
-        if not self.full:
+        if self.has_room(1):
             return True
         found = self._keys.find(now, options["key"]) if "key" in options else None
         return found is not None and (found.__class__ is Entry or options.get("on_duplicate") != "replace")
@@ -363,7 +358,7 @@ class Engine:
             kept = Entry()
             kept.id, kept.data, kept.state, kept.hold = found, data, _DONE, None
             kept.utube, kept.pri = options.get(self._lane_option), options.get("pri", self._pri)
-            kept.created, kept.attempts, kept.turn, kept.hold = now, 0, 0, None
+            kept.created, kept.attempts, kept.turn = now, 0, 0
             kept.ttl = kept.ttr = None
             kept.due = kept.dead = NEVER
         kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(kept=True)

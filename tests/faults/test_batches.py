@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 
@@ -15,33 +14,11 @@ from faults.proxy import Proxy
 from faults.worker import Worker
 from tubes import ServerFull
 from tubes.conformance.bench import eventually
-from tubes.drivers.registry import Registry
 from tubes.redis import many
-from tubes.redis.scripts import script
 from tubes.testing import LocalServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-VERBS = ("put_many", "put_keyed", "take_many", "ack_many", "release_many", "delete_many", "untake", "unput")
-
-
-@pytest.fixture
-def proxy(valkey: LocalServer) -> Iterator[Proxy]:
-    # What is cut is then the reply of a script, not that it must be loaded first.
-    with valkey.client() as client:
-        client.script_load(script("stage").text)
-        for verb in VERBS:
-            for driver in ("fifo", "utubettl"):
-                client.script_load(script(verb, Registry().find(driver)).text)
-    with Proxy(valkey) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def through(proxy: Proxy) -> str:
-    """The URL of a key space of one's own through the proxy."""
-    return f"{proxy.url}?prefix={uuid4().hex}"
+    pass
 
 
 def staged(client: Any, prefix: str = "") -> list[Any]:

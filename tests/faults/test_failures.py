@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 from on_redis import indexes
@@ -18,32 +17,11 @@ from faults.proxy import Proxy
 from faults.worker import Worker
 from tubes import Driver, DuplicateKey, ServerFull, ServerRefused, TaskNotFound, TaskNotTaken, TubesError
 from tubes.conformance.bench import eventually
-from tubes.drivers.registry import Registry
-from tubes.redis.scripts import script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tubes.testing import LocalServer
-
-VERBS = ("put", "update", "kick", "kick_task", "bury", "take", "ack", "release", "delete", "statistics", "peek")
-
-
-@pytest.fixture
-def proxy(valkey: LocalServer) -> Iterator[Proxy]:
-    # What is cut is then the reply of a script, not that it must be loaded first.
-    with valkey.client() as client:
-        for verb in VERBS:
-            for driver in ("fifo", "utubettl"):
-                client.script_load(script(verb, Registry().find(driver)).text)
-    with Proxy(valkey) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def through(proxy: Proxy) -> str:
-    """The URL of a key space of one's own through the proxy."""
-    return f"{proxy.url}?prefix={uuid4().hex}"
 
 
 def sometimes(request: bytes) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import threading
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 
@@ -15,7 +14,6 @@ from faults.ledger import Ledger
 from faults.proxy import Proxy
 from tubes import ConnectionLost, Task, TubesError
 from tubes.conformance.bench import eventually
-from tubes.drivers.registry import Registry
 from tubes.redis import calls, ears, record
 from tubes.redis.calls import Call
 from tubes.redis.line import ThreadLine
@@ -25,28 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tubes.testing import LocalServer
-
-VERBS = (
-    *("ack", "bury", "delete", "drop", "kick", "leave", "listen", "names", "open", "peek", "put", "release"),
-    *("release_all", "session", "statistics", "take", "tick", "touch", "truncate", "unput", "untake"),
-)
-
-
-@pytest.fixture
-def proxy(valkey: LocalServer) -> Iterator[Proxy]:
-    # What is cut is then the reply of a script, not that it must be loaded first.
-    with valkey.client() as client:
-        for verb in VERBS:
-            for driver in ("fifo", "fifottl", "utubettl"):
-                client.script_load(script(verb, Registry().find(driver)).text)
-    with Proxy(valkey) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def through(proxy: Proxy) -> str:
-    """The URL of a key space of one's own through the proxy."""
-    return f"{proxy.url}?prefix={uuid4().hex}"
 
 
 def sometimes(share: float) -> Any:

@@ -9,7 +9,6 @@ import pytest
 
 from tubes import InvalidOption, QueueClosed, State, TubeBusy, TubeNotFound
 from tubes.conformance.bench import Bench, eventually, needs
-from tubes.conformance.faces import AioFace
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -270,9 +269,3 @@ class TakeAny(Bench):
     def nobody_waits(self) -> bool:
         """Whether all lines are empty, or are soon."""
         return eventually(lambda: self.waiters() == 0)
-
-    def cancelling(self) -> AioFace:
-        """The face whose calls can be cancelled; on the other one the test is skipped."""
-        if not isinstance(self.face, AioFace):
-            pytest.skip("a thread that waits cannot be cancelled")
-        return self.face

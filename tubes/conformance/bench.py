@@ -130,6 +130,12 @@ class Bench:
         """Whether the driver has this option or knob."""
         return knob in self.knobs.options or bool(getattr(self.knobs, knob, None))
 
+    def cancelling(self) -> AioFace:
+        """The face whose calls can be cancelled; on the other one the test is skipped."""
+        if not isinstance(self.face, AioFace):
+            pytest.skip("a thread that waits cannot be cancelled")
+        return self.face
+
     # -- acting ----------------------------------------------------------------------------------------------
 
     def create(self, name: str, **options: Any) -> Any:

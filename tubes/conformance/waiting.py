@@ -8,7 +8,6 @@ import pytest
 
 from tubes import InvalidOption, QueueClosed, State, TaskNotTaken, TubeBusy, TubeNotFound
 from tubes.conformance.bench import Bench, eventually, needs
-from tubes.conformance.faces import AioFace
 
 
 class Waiting(Bench):
@@ -189,12 +188,6 @@ class Waiting(Bench):
         assert eventually(lambda: [self.count(name) for name in ("ready", "taken", "take")] == counts)
         if cancelled:
             assert self.take().attempts == 1
-
-    def cancelling(self) -> AioFace:
-        """The face whose calls can be cancelled; on the other one the test is skipped."""
-        if not isinstance(self.face, AioFace):
-            pytest.skip("a thread that waits cannot be cancelled")
-        return self.face
 
     @needs("ttl")
     def test_a_task_with_ttl_0_serves_nobody(self) -> None:

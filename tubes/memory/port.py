@@ -207,40 +207,29 @@ class Port(Generic[F]):
 
     def put_many(self, batch: Batch) -> list[F] | None:
         """Add tasks, all or none; None if there is no room."""
-        home = self.home
-        engine = self._engine
-        tasks: list[F] | None = None
-        id, over = -1, 0
-        try:
-            with self._store.lock:
-                try:
-                    if self.gone is not None:
-                        raise self.gone()
-                    now = self._micros()
-                    if engine.timers.soonest <= now:
-                        home.settle(now)
-                    if home.admits(now, batch):
-                        id = engine.next_id
-                        tasks = self.put_all(now, batch)
-                        over = engine.next_id
-                        if home.watched:
-                            home.settle(now)
-                except BaseException as error:
-                    home.recover(error, id=id, count=(over or engine.next_id) - id)
-                    raise
-            if home.events:
-                home.tell()
-            return tasks
-        except BaseException:
-            self._retract(tasks, is_put=True)
-            raise
+
+        def act(now: int) -> list[F] | None:
+            return self.put_all(now, batch) if self.home.admits(now, batch) else None
+
+        return self._do_numbered(act, is_put=True)
 
     def take_many(self, limit: int) -> list[F]:
         """The first tasks that may be taken, up to so many."""
+
+        def act(now: int) -> list[F]:
+            entries = take_many(self._engine, now, self.hold, limit)
+            kind, tube, dated = self.kind, self.tube, self._engine.dated
+            return [snapshot(kind, tube, entry, dated) for entry in entries]
+
+        return self._do_numbered(act, is_put=False) or []
+
+    def _do_numbered(self, act: Callable[[int], list[F] | None], *, is_put: bool) -> list[F] | None:
+        """Do many puts or takes. If the caller gets an error for an answer, their numbers tell which are undone."""
         home = self.home
         engine = self._engine
-        tasks: list[F] = []
-        turn = over = 0
+        tasks: list[F] | None = None
+        # Numbers of puts begin with 0, those of takes with 1.
+        first = over = -1 if is_put else 0
         try:
             with self._store.lock:
                 try:
@@ -249,21 +238,20 @@ class Port(Generic[F]):
                     now = self._micros()
                     if engine.timers.soonest <= now:
                         home.settle(now)
-                    turn = engine.next_turn
-                    entries = take_many(engine, now, self.hold, limit)
-                    over = engine.next_turn
-                    kind, tube, dated = self.kind, self.tube, engine.dated
-                    tasks = [snapshot(kind, tube, entry, dated) for entry in entries]
+                    first = engine.next_id if is_put else engine.next_turn
+                    tasks = act(now)
+                    over = engine.next_id if is_put else engine.next_turn
                     if home.watched:
                         home.settle(now)
                 except BaseException as error:
-                    home.recover(error, turn=turn, count=(over or engine.next_turn) - turn)
+                    count = (over if over > 0 else engine.next_id if is_put else engine.next_turn) - first
+                    home.recover(error, **{"id" if is_put else "turn": first}, count=count)
                     raise
             if home.events:
                 home.tell()
             return tasks
         except BaseException:
-            self._retract(tasks, is_put=False)
+            self._retract(tasks, is_put=is_put)
             raise
 
     def top_up(self, first: F, limit: int) -> list[F]:

@@ -8,7 +8,6 @@ from typing import Any, Final
 from uuid import uuid4
 
 from tubes.batches import Batch, Named, gather, named, settled
-from tubes.drivers.options import micros
 from tubes.errors import DuplicateKey, TubeNotFound, TubesError
 from tubes.redis import record
 from tubes.redis.calls import SERVING, Call, Flow
@@ -213,8 +212,7 @@ class BatchPort(AnyPort[F]):
 
     def _release_many(self, tasks: Any, delay: float | None) -> Flow[dict[int, bool]]:
         """Give held tasks back."""
-        rests = "backoff" if "backoff" in self.home.options else ""
-        span: int | str = rests if delay is None else micros("delay", delay)
+        span = self.rest_word(delay)
         if delay is not None and "delay" not in self.home.driver.options:
             raise self.home.driver.lacks("delay")
         done: dict[int, bool] = yield from self._about_many("release_many", named(tasks, self._refer), span)

@@ -321,15 +321,19 @@ class Port(Generic[F]):
 
     def _release(self, task: Any, delay: float | None) -> Flow[F]:
         """Give a held task back."""
-        span: int | str = (
-            ("backoff" if "backoff" in self.home.options else "") if delay is None else micros("delay", delay)
-        )
+        span = self.rest_word(delay)
         if delay is not None and "delay" not in self.home.driver.options:
             yield from self._check_held(task)
             raise self.home.driver.lacks("delay")
         released: F = yield from self._about("release", task, span)
         record.settled(task)
         return released
+
+    def rest_word(self, delay: float | None) -> int | str:
+        """For how long a task that is released rests, as scripts are told it."""
+        if delay is not None:
+            return micros("delay", delay)
+        return "backoff" if "backoff" in self.home.options else ""
 
     def _touch(self, task: Any, seconds: float) -> Flow[F]:
         """Prolong the time to run of a held task."""

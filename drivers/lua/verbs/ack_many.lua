@@ -5,24 +5,12 @@
 if replayed then return replayed end
 local done = {}
 --#if LANE
-for n = 6, #ARGV, 2 do
-  local task, due = held_one(ARGV[n], ARGV[n + 1])
-  done[#done + 1] = task and '1' or '0'
-  if task then
---#move ack t
-  end
-end
+--#include ack_each
 --#else
 -- Who has a key leaves it, one by one.
 if listening or call('EXISTS', M .. ':keys') == 1 then
 --#slow
-  for n = 6, #ARGV, 2 do
-    local task, due = held_one(ARGV[n], ARGV[n + 1])
-    done[#done + 1] = task and '1' or '0'
-    if task then
---#move ack t
-    end
-  end
+--#include ack_each
 --#fast
 else
   local named, ids, tasks, first, text_of = {}, {}, {}, ARGV[1] * TURNS, {}
