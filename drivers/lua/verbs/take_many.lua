@@ -14,68 +14,14 @@ if replayed then
   if #tasks > 0 then return shown_all(tasks) end
 --#fast
 end
-local tasks, stuck = {}, false
---#if LANE
-for n = 1, tonumber(ARGV[6]) do
-  local id = pop()
-  if not id then break end
-  local task = read(id, call('HGET', M .. ':tasks', id))
-  local due = task.ttr and now + task.ttr
-  task.owner = ARGV[1]
---#move take r
-  tasks[n] = task
-end
---#else
-local ids
-ids, stuck = pop_some(tonumber(ARGV[6]))
-if stuck and #ids == 0 then
---#include flush
-  return redis.error_reply('AGAIN there is more to do first')
-end
---#if PLAIN
-if #ids > 0 and not listening then
-  local values = all_of('HMGET', M .. ':tasks', ids)
-  local attempts, scores, text_of, score_of = {}, {}, {}, {}
-  for n = 1, #ids do
-    local count = attempts_of(values[n]) + 1
-    local text = text_of[count]
-    if not text then
-      text = string.format('%d', count)
-      text_of[count], score_of[count] = text, string.format('%.0f', ARGV[1] * TURNS + count)
-    end
-    attempts[n], scores[2 * n - 1], scores[2 * n] = text, score_of[count], ids[n]
-  end
---#moves take r
+local limit, leased = tonumber(ARGV[6]), false
+--#include take_some
+if values then
   local all, turns = table.concat(ids, ' '), table.concat(attempts, ' ')
   local answer = all .. ':' .. turns
 --#done answer
   return { all, turns, '', stuck and '1' or '', values }
 end
---#end
-if #ids > 0 then
-  local values = all_of('HMGET', M .. ':tasks', ids)
-  for n = 1, #ids do
-    local task = read(ids[n], values[n])
-    task.owner = ARGV[1]
---#if TIMED
-    task.due = task.ttr and now + task.ttr
---#end
-    tasks[n] = task
-  end
-  local one_by_one = true
---#if PLAIN
---#else
-  one_by_one = listening
-  if not one_by_one then
---#moves take r
-  end
---#end
-  for n = 1, one_by_one and #tasks or 0 do
-    local task, due = tasks[n], tasks[n].due
---#move take r
-  end
-end
---#end
 if #tasks == 0 then
 --#include flush
   return {}

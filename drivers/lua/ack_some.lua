@@ -1,0 +1,36 @@
+-- Held tasks are done: those `named`, by the attempts that are `meant` of each ('': whichever). Leaves `done`, for each '1' if
+-- it was held.
+local done = {}
+--#if LANE
+--#include ack_each
+--#else
+-- Who has a key leaves it, one by one.
+if listening or call('EXISTS', M .. ':keys') == 1 then
+--#slow
+--#include ack_each
+--#fast
+else
+  local ids, tasks, first, text_of = {}, {}, ARGV[1] * TURNS, {}
+  local scores = all_of('ZMSCORE', M .. ':taken', named)
+  for n = 1, #named do
+    local score, by = scores[n], meant[n]
+    local text = text_of[by]
+    if not text then
+      text = by ~= '' and string.format('%.0f', first + by) or by
+      text_of[by] = text
+    end
+    -- As text it is compared at once.
+    if score == text or (score and by == '' and score - first >= 0 and score - first < TURNS) then
+      done[n] = '1'
+--#if PLAIN
+      ids[#ids + 1] = named[n]
+--#else
+      tasks[#tasks + 1] = { id = named[n], state = 't' }
+--#end
+    else
+      done[n] = '0'
+    end
+  end
+--#moves ack t
+end
+--#end
