@@ -96,8 +96,20 @@ class DuplicateKey(TubesError):
     """key {key!r} of tube {tube!r} is in use: it is that of task {id}, which lives, or is remembered."""
 
 
+class StreamFenced(TubesError):
+    """stream {stream!r} of tube {tube!r} is gone on with by somebody else, who opened it since."""
+
+
 class NothingReady(TubesError):
     """no task of tube {tube!r} became ready within {timeout} s."""
+
+
+class TubeFull(TubesError):
+    """tube {tube!r} has no room for {tasks} tasks: its capacity is {capacity}."""
+
+
+class WriteAborted(TubesError):
+    """write {write!r} to tube {tube!r} cannot be done: {why}."""
 
 
 class OptionNotSupported(TubesError, ValueError):

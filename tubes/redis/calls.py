@@ -27,7 +27,7 @@ AHEAD: Final = "v"
 PARTS: Final = (
     *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests"),
     *("keys", "seen"),
-    *("leases", "waiting", "marker", "room"),
+    *("leases", "waiting", "marker", "room", "sealed"),
 )
 #: For how many seconds a call is tried again where no server answers.
 PATIENCE: Final = 10.0

@@ -45,7 +45,7 @@ _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0))
 #: Refusals that a verb tells its caller in its own words.
-_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE"})
+_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED"})
 #: Verbs whose callers want to know what the task says now; a taker knows what it was given.
 _LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
 #: How many tasks are looked at in one call.

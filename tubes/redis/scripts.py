@@ -33,13 +33,18 @@ _LUA: Final = files("tubes.drivers") / "lua"
 #: The parts of the library, in the order in which they build on each other.
 _LIBRARY: Final = ("task", "many", "chance", "keys", "order", "paces", "failures", "respawn", "held", "ends", "holds")
 #: Verbs that need no machine.
-_PLAIN: Final = frozenset({"open", "beat", "session", "mark", "names", "there", "stage"})
+_PLAIN: Final = frozenset(
+    {"open", "beat", "session", "mark", "names", "there", "stage", "extent", "ids", "records"}
+    | {"write_stage", "write_seal", "write_done", "write_others", "write_clean"}
+)
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
 #: Those that a verb writes down at its end, if it has changed them.
 _COUNTERS: Final = ("next", "takes", "acks")
 #: The score of a taken task is the number of its session times this, plus its attempts.
-_TURNS: Final = 1 << 20
+TURNS: Final = 1 << 20
+#: Milliseconds after which a stream is forgotten that nobody goes on with: a week.
+_IDLE: Final = 7 * 24 * 3600 * 1000
 
 
 class Script(NamedTuple):
@@ -240,7 +245,8 @@ class _Assembly:
         newest = self._driver.signs[1] < 0
         delays, jitter, seed = self._settings.rests or ((), 0, 0)
         words = {
-            "TURNS": str(_TURNS),
+            "TURNS": str(TURNS),
+            "IDLE": str(_IDLE),
             "WATCHED": "(ARGV[5] == '' and now + 10000000 or 1e18)",
             "NEWEST_FIRST": "true" if newest else "false",
             "GREATEST_FIRST": "true" if self._driver.signs[0] < 0 else "false",

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 from tubes.testing.clock import ManualClock
 
 if TYPE_CHECKING:
+    from tubes.testing.java import java_home
     from tubes.testing.server import LocalServer, server_program
 
-__all__ = ["LocalServer", "ManualClock", "server_program"]
+__all__ = ["LocalServer", "ManualClock", "java_home", "server_program"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from tubes.testing import server
 
         return getattr(server, name)
+    if name == "java_home":
+        from tubes.testing import java
+
+        return java.java_home
     raise AttributeError(name)

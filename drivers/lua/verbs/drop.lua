@@ -15,7 +15,7 @@ if ARGV[6] == '' and (taken > 0 or waiting_there + ARGV[8] > 0) then
 --#include flush
   return { taken, waiting_there + ARGV[8] }
 end
-for _, key in ipairs({ 'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'rests', 'keys', 'seen', 'leases', 'waiting', 'marker', 'room' }) do
+for _, key in ipairs({ 'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'rests', 'keys', 'seen', 'leases', 'waiting', 'marker', 'room', 'sealed' }) do
   call('UNLINK', M .. ':' .. key)
 end
 call('UNLINK', M)

@@ -1,0 +1,37 @@
+-- Take the tasks of a chunk again whose lease was over, where nobody else has taken them since; forget the others.
+-- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it
+-- answers  what is written down of it now; nil: there is no such chunk
+--#include begin
+--#include stream
+local field = ARGV[8] .. '.' .. ARGV[9]
+--#include stream_chunk
+local ids, attempts, changed = {}, {}, false
+local scores = all_of('ZMSCORE', M .. ':taken', named)
+for n = 1, #named do
+  local by = meant[n]
+  if scores[n] ~= string.format('%.0f', ARGV[1] * TURNS + by) then
+    changed, by = true, false
+    local task, due = find(named[n])
+    local may = task and task.state == 'r' and task.attempts == meant[n] + 0
+--#if LANE
+    -- As for any take: its lane must be free, and it the first of it.
+    may = may and call('ZREM', M .. ':offers', place(task)) == 1
+--#else
+    if may then pull(task) end
+--#end
+    if may then
+      task.owner = ARGV[1]
+--#move take r
+      by = task.attempts
+    end
+  end
+  if by then ids[#ids + 1], attempts[#attempts + 1] = named[n], by end
+end
+if not changed then
+--#include flush
+  return chunk
+end
+chunk = table.concat(ids, ' ') .. ':' .. table.concat(attempts, ' ')
+call('HSET', S, field, chunk)
+--#done chunk
+return chunk

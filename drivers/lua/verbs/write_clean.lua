@@ -1,0 +1,17 @@
+-- Remove what was brought for a write and is not put.
+-- KEYS[1]  the tube's meta hash
+-- ARGV  1 the write, 2 if it is given up for how many milliseconds that is known, else ''
+-- answers  how many chunks are left to remove
+local M = KEYS[1]
+local chunks = M .. ':chunks:' .. ARGV[1]
+if ARGV[2] ~= '' then
+  redis.call('SADD', chunks, '!')
+  redis.call('PEXPIRE', chunks, ARGV[2])
+end
+for _, chunk in ipairs(redis.call('SRANDMEMBER', chunks, 100)) do
+  if chunk ~= '!' then
+    redis.call('UNLINK', M .. ':staged:' .. chunk)
+    redis.call('SREM', chunks, chunk)
+  end
+end
+return redis.call('SCARD', chunks) - redis.call('SISMEMBER', chunks, '!')

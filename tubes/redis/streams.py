@@ -1,0 +1,133 @@
+"""Streams: tasks of one tube taken in numbered batches, which outlive the process that took them.
+
+A stream has a name. What it takes is written down on the server by the script that takes it: batch by batch, in chunks
+of bounded size. Whoever opens the stream next, after a crash or while the one before still runs, finds the batches that
+are not done, and is the only one who goes on. The tasks are held by a session that all who open the stream share; its
+lease, not the ttr of the tasks, says for how long they stay the stream's when nobody is there.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from random import randrange
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from tubes.drivers.options import positive, text
+from tubes.errors import StreamFenced
+from tubes.redis.wire import ErrorReply
+
+if TYPE_CHECKING:
+    from tubes.redis.calls import Flow
+    from tubes.redis.port import Port
+    from tubes.redis.session import Member
+    from tubes.sync import Queue, Tube
+
+#: Tasks that one script takes or acks; those of drivers with lanes cost ten times as much.
+CHUNK: Final = 1_000
+CHUNK_WITH_LANES: Final = 200
+
+
+class Chunk(NamedTuple):
+    """Tasks that were taken together: their ids, and the number of attempts that each take made it."""
+
+    ids: list[int]
+    attempts: list[int]
+
+    @classmethod
+    def of(cls, reply: bytes) -> Chunk:
+        """As the scripts write it down."""
+        ids, _, attempts = reply.partition(b":")
+        return cls(list(map(int, ids.split())), list(map(int, attempts.split())))
+
+
+class Stream:
+    """A stream, as the one who goes on with it sees it. For threads; each call is some round trips.
+
+    A batch is `take`n once: again with the same number it is the same one, if that is not done. `ack` ends it, `retake`
+    takes what its lease has lost. Each raises `StreamFenced` when another one has opened the stream since.
+
+    >>> import tubes
+    >>> from tubes.redis.streams import Stream
+    >>> with tubes.connect("redis://localhost", session_ttl=60) as queue:
+    ...     made = queue.create_tube("pages").put_many(range(5))
+    ...     stream = Stream.open(queue, "pages", "nightly")
+    ...     taken = stream.take(1, 3), stream.take(2, 3)
+    ...     [[id for chunk in chunks for id in chunk.ids] for chunks in taken]
+    ...     stream.ack(1)
+    [[0, 1, 2], [3, 4]]
+    3
+    """
+
+    def __init__(self, tube: Tube, name: str) -> None:
+        self.tube: Final = tube
+        self.name: Final = name
+        self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
+        lanes = self._port.home.driver.lane is not None
+        self._most: Final = CHUNK_WITH_LANES if lanes else CHUNK
+        self._part: Final = f"stream:{name}"
+        self._epoch = b""
+        #: The first batch that is not done, and the last one that was taken.
+        self.first, self.last = 1, 0
+
+    @classmethod
+    def open(cls, queue: Queue, tube: str, name: str) -> Stream:
+        """Go on with the stream of this name, or begin it; whoever did it until now is fenced off.
+
+        `queue` is for this stream alone: it becomes the stream's session, which lives for its `session_ttl` when the
+        process is gone. Leave it by `detach`: `close` would give back what is not done.
+        """
+        text("stream", name)
+        member = cast("Member", queue._member)
+        member.uuid = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:32]
+        # Others may speak for the same session: answers are kept by caller.
+        member._caller = randrange(1, 1 << 40)
+        stream = cls(queue.tube(tube), name)
+        told: bytes = stream._run("stream_open")
+        epoch, first, last = told.split()
+        stream._epoch, stream.first, stream.last = epoch, int(first), int(last)
+        return stream
+
+    def take(self, batch: int, limit: int) -> list[Chunk]:
+        """Take up to `limit` tasks as this batch, in chunks; what was taken as it before is part of it."""
+        positive("limit", limit)
+        chunks: list[Chunk] = []
+        while limit > 0:
+            wanted = min(limit, self._most)
+            reply = self._run("stream_take", self._epoch, batch, len(chunks), wanted)
+            if reply is None:
+                break
+            self.last = max(self.last, batch)
+            chunks.append(Chunk.of(reply))
+            limit -= len(chunks[-1].ids)
+            if len(chunks[-1].ids) < wanted:
+                break
+        return chunks
+
+    def retake(self, batch: int) -> list[Chunk]:
+        """The chunks of a batch; tasks of it that the lease has lost are taken again, if nobody else took them."""
+        chunks: list[Chunk] = []
+        while (reply := self._run("stream_retake", self._epoch, batch, len(chunks))) is not None:
+            chunks.append(Chunk.of(reply))
+        return chunks
+
+    def ack(self, batch: int) -> int:
+        """All batches up to this one are done; how many tasks that ended. Those that others took since are theirs."""
+        count = 0
+        for number in range(self.first, min(batch, self.last) + 1):
+            left = 1
+            while left:
+                told: bytes = self._run("stream_ack", self._epoch, number)
+                left, done = map(int, told.split())
+                count += done
+            self.first = number + 1
+        return count
+
+    def _run(self, verb: str, *args: Any) -> Any:
+        flow = self._ask(verb, args)
+        return self._port.member.run(flow)
+
+    def _ask(self, verb: str, args: tuple[Any, ...]) -> Flow[Any]:
+        reply = yield from self._port.ask(verb, self.name, *args, parts=(self._part,))
+        if reply.__class__ is ErrorReply:
+            raise StreamFenced(stream=self.name, tube=self.tube.name)
+        return reply

@@ -1,0 +1,225 @@
+"""Writes: many tasks put by several processes, at once or all or none.
+
+A `Writer` puts chunks as they come, or brings them to the server under the name of a write. Nobody sees what was
+brought until one process, which has heard from all that they are done, seals the write: from then on it is put, chunk
+by chunk, each by one script that also takes it away from what was brought. Whoever seals the same write again, or a
+later one in the same name, goes on where a process died; what was put is never put again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from uuid import uuid4
+
+from tubes.errors import TubeFull, TubeNotFound, WriteAborted
+from tubes.redis import record
+from tubes.redis.calls import Call, Flow
+from tubes.redis.scripts import script
+from tubes.redis.wire import ErrorReply, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tubes.redis.many import BatchPort
+    from tubes.sync import Tube
+
+#: Tasks that one script puts, so that it holds the server for some milliseconds only; and bytes.
+CHUNK: Final = 1_000
+CHUNK_WITH_LANES: Final = 200
+BYTES: Final = 1_000_000
+#: For how long what was brought stays if nobody seals or gives up its write, and for how long a write is known, in ms.
+STAY: Final = 24 * 3600 * 1000
+KNOWN: Final = 30 * 24 * 3600 * 1000
+#: Seconds after which a write that was sealed and is not put may be somebody's who is gone.
+ABANDONED: Final = 60
+#: Seconds between two looks for room in a tube that is full.
+_REST: Final = 0.05
+
+
+class Staged(NamedTuple):
+    """A chunk that was brought: its name, how many tasks and words it has, whether any has a key."""
+
+    name: str
+    tasks: int
+    words: int
+    keyed: bool
+
+
+class Head(NamedTuple):
+    """What the scripts read of tasks with the same options before their data."""
+
+    words: tuple[Any, ...]
+    keyed: bool
+
+
+class Words(NamedTuple):
+    """A chunk of tasks as the scripts read it."""
+
+    words: list[Any]
+    tasks: int
+    keyed: bool
+
+
+class Writer:
+    """Puts tasks whose data are encoded and whose options are checked already. For threads.
+
+    >>> import tubes
+    >>> from tubes.redis.writes import Writer
+    >>> with tubes.connect("redis://localhost") as queue:
+    ...     writer = Writer(queue.create_tube("rows"))
+    ...     rows = [(writer.head({}), [b'"a"', b'"b"']), (writer.head({"key": "c"}), [b'"c"'])]
+    ...     brought = [writer.stage("load-7", chunk) for chunk in writer.chunks(rows)]
+    ...     writer.publish("load", 7, brought)
+    ...     writer.publish("load", 7, brought)  # again: it was done
+    3
+    0
+    """
+
+    def __init__(self, tube: Tube) -> None:
+        self.tube: Final = tube
+        self._port: Final[BatchPort[Any]] = cast("BatchPort[Any]", tube._port)
+        self._home: Final = self._port.home
+        self._lanes: Final = self._home.driver.lane is not None
+
+    # -- chunks --------------------------------------------------------------------------------------------------------
+
+    def head(self, options: Mapping[str, Any]) -> Head:
+        """Options, as `Driver.check_put` checked them, as the scripts read them."""
+        new = record.write(self._home.driver, self._home.options, options)
+        words = (new.flags, new.due, new.pri, new.lane, new.header)
+        keyed = "key" in options
+        return Head((*words, *self._port._key_words(options)) if keyed else words, keyed)
+
+    def chunks(self, runs: Iterable[tuple[Head, list[bytes]]], most: int = CHUNK) -> Iterator[Words]:
+        """Runs of tasks with the same options in chunks of at most `most`; where there are lanes or keys of fewer."""
+        if self._lanes:
+            most = min(most, CHUNK_WITH_LANES)
+        words: list[Any] = []
+        count = size = 0
+        keyed = False
+        for head, raws in runs:
+            at = 0
+            while at < len(raws):
+                limit = min(most, CHUNK_WITH_LANES) if head.keyed else most
+                if count and (count >= limit or size >= BYTES or head.keyed != keyed):
+                    yield Words(words, count, keyed)
+                    words, count, size = [], 0, 0
+                keyed = head.keyed
+                some = raws[at : at + limit - count]
+                length = sum(map(len, some))
+                if size + length > BYTES and len(some) > 1:
+                    # A little of it, or one that is large.
+                    some = some[: max(1, len(some) * (BYTES - size) // (length + 1))]
+                    length = sum(map(len, some))
+                words += (len(some), *head.words)
+                words += some
+                at += len(some)
+                count += len(some)
+                size += length
+        if count:
+            yield Words(words, count, keyed)
+
+    # -- at once -------------------------------------------------------------------------------------------------------
+
+    def put(self, chunk: Words, timeout: float = 0.0) -> None:
+        """Put a chunk, all of it or nothing. Waits `timeout` seconds for room, then `TubeFull`."""
+        self._put(chunk.keyed, chunk.tasks, "", len(chunk.words), chunk.words, timeout)
+
+    def _put(self, keyed: bool, tasks: int, name: str, count: int, words: Sequence[Any], timeout: float) -> int:
+        """Put a chunk; how many tasks it had: none if it was brought, and is put already."""
+        room = self._home.options.get("capacity") or ""
+        parts = (f"staged:{name}",) if name else ()
+        ends = time.monotonic() + timeout
+        while True:
+            flow = self._port.ask(
+                "put_keyed" if keyed else "put_many", tasks, name, count, room, "", "", *words, parts=parts
+            )
+            reply = self._port.member.run(flow)
+            if reply is not None and reply.__class__ is not ErrorReply:
+                return tasks
+            if reply is not None:
+                return 0
+            if time.monotonic() >= ends:
+                raise TubeFull(tube=self._home.name, capacity=room, tasks=tasks)
+            time.sleep(_REST)
+
+    # -- all or none ---------------------------------------------------------------------------------------------------
+
+    def stage(self, write: str, chunk: Words) -> Staged:
+        """Bring a chunk for a write. Raises `WriteAborted` if that was given up."""
+        name = uuid4().hex
+        self._call("write_stage", write, name, STAY, *chunk.words, parts=(f"chunks:{write}", f"staged:{name}"))
+        return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed)
+
+    def publish(self, name: str, number: int, brought: Iterable[Staged], timeout: float = 0.0) -> int:
+        """Put what was brought for the write `name-number`; how many tasks that put.
+
+        Writes of one name come in the order of their numbers, each once: one that was done, or has a lower number than
+        one that was, puts nothing. One that a process has left unfinished is finished first.
+        """
+        count = self._finish_others()
+        plan = list(brought)
+        while (sealed := self._seal(name, number, plan)) is not None:
+            count += self._finish(name, *sealed, KNOWN, timeout)
+        self.clean(f"{name}-{number}")
+        return count
+
+    def publish_once(self, write: str, brought: Iterable[Staged], timeout: float = 0.0) -> int:
+        """The same for a write that nobody does again: nothing is kept of it."""
+        count = self._finish_others()
+        sealed = self._seal(write, 0, list(brought))
+        if sealed is not None:
+            count += self._finish(write, *sealed, "", timeout)
+        self.clean(write)
+        return count
+
+    def _seal(self, name: str, number: int, plan: list[Staged]) -> tuple[str, list[str]] | None:
+        """Decide what is put; answers the number of the write that is to be finished, and its chunks."""
+        told = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
+        reply = self._call("write_seal", name, number, told, *(some.name for some in plan), parts=_of(name))
+        if reply is None:
+            return None
+        sealed, _, chunks = reply.decode().partition(" ")
+        return sealed, chunks.split()
+
+    def _finish(self, name: str, number: str, chunks: list[str], known: int | str, timeout: float) -> int:
+        count = 0
+        for chunk, tasks, words, keyed in zip(*(iter(chunks),) * 4, strict=True):
+            count += self._put(keyed == "1", int(tasks), chunk, int(words), (), timeout)
+        self._call("write_done", name, number, known, parts=_of(name))
+        return count
+
+    def _finish_others(self) -> int:
+        """Finish writes that somebody sealed a while ago, and has not put: who did it may be gone."""
+        count = 0
+        others = self._call("write_others", ABANDONED, parts=("sealed",))
+        for name, number, chunks in zip(*(iter(others),) * 3, strict=True):
+            count += self._finish(name.decode(), number.decode(), chunks.decode().split(), KNOWN, 0.0)
+        return count
+
+    def clean(self, write: str, *, aborted: bool = False) -> None:
+        """Remove what was brought for a write and is not put; `aborted`: what comes later is refused."""
+        left = 1
+        while left:
+            left = self._call("write_clean", write, STAY if aborted else "", parts=(f"chunks:{write}",))
+
+    def _call(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Any:
+        return self._port.member.run(self._ask(verb, args, parts))
+
+    def _ask(self, verb: str, args: tuple[Any, ...], parts: tuple[str, ...]) -> Flow[Any]:
+        reply = yield Call(script(verb), self._home.key, args, parts=parts)
+        if reply.__class__ is ErrorReply:
+            if reply.code == "TUBEGONE":
+                self._home.vanish()
+                raise TubeNotFound(name=self._home.name)
+            if reply.code in ("ABORTED", "STAGEGONE"):
+                raise WriteAborted(write=args[0], tube=self._home.name, why=str(reply).partition(" ")[2])
+            raise error_of(reply, self._port.url)
+        return reply
+
+
+def _of(name: str) -> tuple[str, ...]:
+    """What a sealed write uses besides what a tube always has."""
+    return (f"written:{name}", "sealed")

@@ -1,0 +1,9 @@
+"""PyArrow, which tells no types of itself: whatever comes from it is `Any`."""
+
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+pa: Final[Any] = import_module("pyarrow")
+RecordBatch: TypeAlias = Any
+Array: TypeAlias = Any
+DataType: TypeAlias = Any

@@ -1,0 +1,190 @@
+"""Rows as tasks: Arrow record batches as what the server is told to put."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.codecs import encode
+from tubes.errors import CodecError, InvalidOption
+from tubes.spark.arrow import RecordBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tubes.drivers.driver import Driver
+    from tubes.redis.writes import Head, Writer
+    from tubes.spark.settings import Settings
+
+#: Columns that say how a row is put; their types, as Spark names them or as those begin.
+_OPTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "utube": ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint", "boolean"),
+    "pri": ("tinyint", "smallint", "int", "bigint"),
+    "ttl": ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "interval"),
+    "ttr": ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "interval"),
+    "delay": ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "interval"),
+    "key": ("string", "char", "varchar"),
+    "max_attempts": ("tinyint", "smallint", "int", "bigint"),
+}
+#: Columns of a read that a write could only lose.
+_OF_READS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
+#: Heads of tasks that are kept, so that rows with the same options are looked at once.
+_HEADS: Final = 50_000
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Which columns are a task's data, and which its options."""
+
+    settings: Settings
+    #: The column that is the data; None: all of `fields`, as an object.
+    data: str | None
+    fields: tuple[str, ...]
+    options: tuple[str, ...]
+
+    @classmethod
+    def plan(cls, settings: Settings, schema: StructType) -> Payload:
+        """What to make of a frame with this schema, in the tube of these settings; says what is wrong with it."""
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        options = tuple(name for name in types if name in _OPTIONS)
+        fields = tuple(name for name in types if name not in _OPTIONS)
+        data = "data" if "data" in types else None
+        if data is not None and len(fields) > 1:
+            others = [name for name in fields if name != "data"]
+            rule = f"is neither data nor an option of put ({', '.join(_OPTIONS)}): drop it, or make it part of data"
+            raise InvalidOption(option="column", value=others[0], rule=rule)
+        if not fields:
+            raise InvalidOption(
+                option="columns", value=list(types), rule="need a column data, or others that become it"
+            )
+        for name in fields:
+            if data is None and name in _OF_READS:
+                rule = "is of a task that was read: a put gives it anew; drop it, or rename it"
+                raise InvalidOption(option="column", value=name, rule=rule)
+        for name in options:
+            if not types[name].startswith(_OPTIONS[name]):
+                rule = f"must be of a type among {', '.join(_OPTIONS[name])}"
+                raise InvalidOption(option="column", value=f"{name} {types[name]}", rule=rule)
+        _check_data(settings, types["data"] if data else "struct")
+        with settings.connect() as queue:
+            driver = settings.find(queue)._port.home.driver
+            driver.check_put({**dict.fromkeys(options), **settings.defaults})
+        return cls(settings, data, fields, options)
+
+    def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
+        """Record batches as runs of tasks with the same options."""
+        driver = writer.tube._port.home.driver
+        encode = _encoder(self.settings)
+        plain = writer.head(driver.check_put(self.settings.defaults))
+        heads: dict[tuple[Any, ...], Head] = {}
+        for batch in batches:
+            if self.data is None:
+                rows: list[Any] = batch.select(list(self.fields)).to_pylist(maps_as_pydicts="strict")
+            else:
+                rows = _values(batch.column(self.data))
+            raws = [encode(row) for row in rows]
+            if not self.options:
+                yield plain, raws
+                continue
+            columns = [_values(batch.column(name)) for name in self.options]
+            last: tuple[Any, ...] | None = None
+            run: list[bytes] = []
+            head = plain
+            for values, raw in zip(zip(*columns, strict=True), raws, strict=True):
+                if values != last:
+                    if run:
+                        yield head, run
+                    run, last = [], values
+                    known = heads.get(values)
+                    if known is None:
+                        if len(heads) >= _HEADS:
+                            heads.clear()
+                        known = heads[values] = self._head(writer, driver, values)
+                    head = known
+                run.append(raw)
+            if run:
+                yield head, run
+
+    def _head(self, writer: Writer, driver: Driver, values: tuple[Any, ...]) -> Head:
+        """Options of a row: null is none."""
+        options = dict(self.settings.defaults)
+        for name, value in zip(self.options, values, strict=True):
+            if value is not None:
+                options[name] = _number(value)
+        if "key" not in options:
+            options.pop("on_duplicate", None)
+            options.pop("key_ttl", None)
+        return writer.head(driver.check_put(options))
+
+
+def _values(column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return values
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    return value.total_seconds() if isinstance(value, datetime.timedelta) else value
+
+
+def _check_data(settings: Settings, kind: str) -> None:
+    """Whether a column of this type can be the data."""
+    text = kind == "string" or kind.startswith(("char", "varchar"))
+    if settings.codec == "raw" and kind != "binary":
+        raise InvalidOption(option="column", value=f"data {kind}", rule="must be binary with codec raw")
+    if settings.codec == "json" and kind == "binary":
+        raise InvalidOption(option="column", value="data binary", rule="needs codec raw or msgpack")
+    if settings.data_format == "json" and not text:
+        raise InvalidOption(option="column", value=f"data {kind}", rule="must be a string with dataFormat json")
+
+
+def _encoder(settings: Settings) -> Callable[[Any], bytes]:
+    """What makes bytes of a row's data."""
+    codec = settings.find_codec()
+    if settings.codec == "raw":
+        return _raw
+    if settings.codec == "json" and settings.data_format == "json":
+        return _checked_json
+
+    def encoded(value: Any) -> bytes:
+        if value.__class__ is str and settings.codec == "json":
+            return encode_basestring(value).encode()
+        return encode(codec, _plain(value))
+
+    return encoded
+
+
+def _plain(value: Any) -> Any:
+    """Data without what JSON has no word for: that becomes text."""
+    if value.__class__ is dict:
+        return {name: _plain(some) for name, some in value.items()}
+    if value.__class__ is list:
+        return [_plain(some) for some in value]
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, decimal.Decimal) else value
+
+
+def _raw(value: Any) -> bytes:
+    if value is None:
+        raise CodecError(codec="raw", action="encode", value=None, why="only bytes pass as they are")
+    return bytes(value)
+
+
+def _checked_json(value: Any) -> bytes:
+    if value is None:
+        return b"null"
+    try:
+        json.loads(value)
+    except ValueError as error:
+        raise CodecError(codec="json", action="encode", value=value, why=error) from None
+    raw: bytes = value.encode()
+    return raw

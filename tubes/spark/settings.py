@@ -1,0 +1,218 @@
+"""The options of the data source: which there are, and what is wrong with a bad one. Spark hands over strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import tubes
+from tubes.codecs import find as find_codec
+from tubes.drivers.options import MAX_COUNT, OF_TASKS
+from tubes.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from tubes.codecs import Codec
+    from tubes.sync import Queue, Tube
+
+#: Seconds for which the tasks of a stream stay its own while nobody is there, unless `lease` says else.
+LEASE: Final = 60.0
+#: What Spark itself adds to the options of a query.
+_SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname"})
+_STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of one read or write, checked. Seconds are seconds."""
+
+    url: str
+    tube: str
+    codec: str = "json"
+    data_format: str = "value"
+    #: Of reads.
+    states: frozenset[str] = frozenset(_STATES.values())
+    num_partitions: int | None = None
+    #: Of streams.
+    max_tasks: int | None = None
+    lease: float = LEASE
+    consumer: str | None = None
+    #: Of writes.
+    delivery: str | None = None
+    write_id: str | None = None
+    batch_size: int = 1000
+    timeout: float = 60.0
+    driver: str | None = None
+    #: Options of put for all tasks, where a column does not say else.
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def connect(self, *, lease: float = 30.0) -> Queue:
+        """A connection, whose session lives for so long without its process."""
+        return tubes.connect(self.url, codec=self.codec, session_ttl=lease)
+
+    def find(self, queue: Queue) -> Tube:
+        """The tube; a write with `driver` makes it if it is not there."""
+        if self.driver is not None and self.tube not in queue.tubes():
+            return queue.create_tube(self.tube, self.driver, if_not_exists=True)
+        return queue.tube(self.tube)
+
+    def find_codec(self) -> Codec:
+        """What makes data of bytes and back."""
+        return find_codec(self.codec)
+
+
+def read_settings(options: Mapping[str, str]) -> Settings:
+    """Of a batch read."""
+    return _settings(options, _COMMON | _READ)
+
+
+def stream_settings(options: Mapping[str, str]) -> Settings:
+    """Of a stream's source."""
+    return _settings(options, _COMMON | _STREAM)
+
+
+def write_settings(options: Mapping[str, str], *, streams: bool) -> Settings:
+    """Of a write; `streams`: of a stream's sink."""
+    known = _COMMON | _WRITE
+    return _settings(options, known if streams else known | _BATCH_WRITE)
+
+
+def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], Any]]]) -> Settings:
+    by_key = {name.lower(): (name, field, check) for name, (field, check) in known.items()}
+    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for key, value in options.items():
+        if key.lower() in _SPARKS:
+            continue
+        if key.lower() not in by_key:
+            rule = f"is no option here; the options are {', '.join(sorted(known))}"
+            raise InvalidOption(option=key, value=value, rule=rule)
+        name, about, check = by_key[key.lower()]
+        (defaults if about in OF_TASKS else found)[about] = check(name, value)
+    for needed in ("url", "tube"):
+        if needed not in found:
+            raise InvalidOption(option=needed, value=None, rule=f'is needed: .option("{needed}", …)')
+    if defaults:
+        found["defaults"] = defaults
+    if found.get("codec", "json") != "json" and found.get("data_format") == "json":
+        raise InvalidOption(option="dataFormat", value="json", rule="goes with codec json only")
+    return Settings(**found)
+
+
+# -- what a value may be -----------------------------------------------------------------------------------------------
+
+
+def _text(name: str, value: str) -> str:
+    if not value:
+        raise InvalidOption(option=name, value=value, rule="must not be empty")
+    return value
+
+
+def _url(name: str, value: str) -> str:
+    if value.startswith("memory:"):
+        rule = "lives in one process, and Spark's executors are others: use redis://… or another URL of a server"
+        raise InvalidOption(option=name, value=value, rule=rule)
+    return _text(name, value)
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def check(name: str, value: str) -> str:
+        if value not in words:
+            raise InvalidOption(option=name, value=value, rule=f"must be one of {', '.join(words)}")
+        return value
+
+    return check
+
+
+def _states_of(name: str, value: str) -> frozenset[str]:
+    found: set[str] = set()
+    for word in value.split(","):
+        state = _STATES.get(word.strip(), word.strip())
+        if state not in _STATES.values():
+            rule = f"must be one of {', '.join(_STATES)}, or some of them with commas between"
+            raise InvalidOption(option=name, value=value, rule=rule)
+        found.add(state)
+    return frozenset(found)
+
+
+def _count(name: str, value: str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise InvalidOption(option=name, value=value, rule="must be a whole number") from None
+    if not 1 <= number <= MAX_COUNT:
+        raise InvalidOption(option=name, value=value, rule="must be at least 1")
+    return number
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InvalidOption(option=name, value=value, rule="must be a number of seconds") from None
+
+
+def _seconds(name: str, value: str) -> float:
+    seconds = _number(name, value)
+    OF_TASKS["ttl"](name, seconds)
+    return seconds
+
+
+def _lease(name: str, value: str) -> float:
+    seconds = _seconds(name, value)
+    if seconds < 1:
+        raise InvalidOption(option=name, value=value, rule="must be at least 1 second")
+    return seconds
+
+
+def _of_put(option: str, convert: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+    """A default for an option of put: what `Driver.check_put` is to look at."""
+
+    def check(name: str, value: str) -> Any:
+        converted = convert(name, value)
+        OF_TASKS[option](name, converted)
+        return converted
+
+    return check
+
+
+def _whole(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidOption(option=name, value=value, rule="must be a whole number") from None
+
+
+_Known = dict[str, tuple[str, Callable[[str, str], Any]]]
+#: By the name that users write: the field, or the option of put, and how it is checked.
+_COMMON: Final[_Known] = {
+    "url": ("url", _url),
+    "tube": ("tube", _text),
+    "codec": ("codec", _one_of("json", "raw", "msgpack")),
+    "dataFormat": ("data_format", _one_of("value", "json")),
+}
+_READ: Final[_Known] = {
+    "state": ("states", _states_of),
+    "numPartitions": ("num_partitions", _count),
+}
+_STREAM: Final[_Known] = {
+    "maxTasksPerTrigger": ("max_tasks", _count),
+    "lease": ("lease", _lease),
+    "consumer": ("consumer", _text),
+    "numPartitions": ("num_partitions", _count),
+}
+_WRITE: Final[_Known] = {
+    "delivery": ("delivery", _one_of("at-least-once", "exactly-once")),
+    "batchSize": ("batch_size", _count),
+    "timeout": ("timeout", _seconds),
+    "driver": ("driver", _text),
+    "utube": ("utube", _of_put("utube", _text)),
+    "pri": ("pri", _of_put("pri", _whole)),
+    "ttl": ("ttl", _of_put("ttl", _number)),
+    "ttr": ("ttr", _of_put("ttr", _number)),
+    "delay": ("delay", _of_put("delay", _number)),
+    "maxAttempts": ("max_attempts", _of_put("max_attempts", _whole)),
+    "keyTtl": ("key_ttl", _of_put("key_ttl", _number)),
+    "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
+}
+_BATCH_WRITE: Final[_Known] = {"writeId": ("write_id", _text)}

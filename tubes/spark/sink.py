@@ -1,0 +1,129 @@
+"""Writes: rows become tasks, as they come or all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tubes.redis.writes import Staged, Writer
+from tubes.spark.arrow import RecordBatch
+
+if TYPE_CHECKING:
+    from tubes.spark.payload import Payload
+    from tubes.spark.settings import Settings
+
+#: What Spark tells its tasks of the micro-batch that they are of.
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+
+
+@dataclass
+class Brought(WriterCommitMessage):
+    """What a Spark task has brought for a write, and not put yet."""
+
+    write: str
+    query: str
+    chunks: list[Staged]
+
+
+class _Sink:
+    """What batch and stream writes share."""
+
+    def __init__(self, settings: Settings, payload: Payload) -> None:
+        self._settings: Final = settings
+        self._payload: Final = payload
+
+    def _bring(self, batches: Iterator[RecordBatch], write: str) -> list[Staged]:
+        """On an executor: bring rows for a write; without one put them."""
+        staged: list[Staged] = []
+        with self._settings.connect() as queue:
+            writer = Writer(self._settings.find(queue))
+            runs = self._payload.runs(writer, batches)
+            for chunk in writer.chunks(runs, self._settings.batch_size):
+                if write:
+                    staged.append(writer.stage(write, chunk))
+                else:
+                    writer.put(chunk, self._settings.timeout)
+        return staged
+
+    def _give_up(self, writes: set[str]) -> None:
+        """Nothing of these writes is to be put."""
+        with self._settings.connect() as queue:
+            writer = Writer(self._settings.find(queue))
+            for write in writes:
+                writer.clean(write, aborted=True)
+
+
+class BatchWriter(_Sink, DataSourceArrowWriter):
+    """Writes a frame: all of it or nothing, once, unless `delivery` is at-least-once."""
+
+    def __init__(self, settings: Settings, payload: Payload) -> None:
+        super().__init__(settings, payload)
+        named = f"batch:{settings.write_id}" if settings.write_id else uuid4().hex
+        self._name: Final = named
+        # Chunks of a run that failed are none of the next one's.
+        self._write: Final = "" if settings.delivery == "at-least-once" else f"{named}-{uuid4().hex}"
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """On an executor: bring rows, or put them."""
+        return Brought(self._write, "", self._bring(iterator, self._write))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All Spark tasks are done: put what they have brought."""
+        if not self._write:
+            return
+        chunks = [chunk for message in messages if isinstance(message, Brought) for chunk in message.chunks]
+        with self._settings.connect() as queue:
+            writer = Writer(self._settings.find(queue))
+            if self._settings.write_id:
+                writer.publish(self._name, 0, chunks, self._settings.timeout)
+            else:
+                writer.publish_once(self._name, chunks, self._settings.timeout)
+            writer.clean(self._write)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """The job has failed: nothing is put."""
+        if self._write:
+            self._give_up({self._write})
+
+
+class StreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """Writes micro-batches: with `delivery` exactly-once each batch once, whatever is done again."""
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """On an executor: put rows, or bring them."""
+        if self._settings.delivery != "exactly-once":
+            return Brought("", "", self._bring(iterator, ""))
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY) if context is not None else None
+        batch = context.getLocalProperty(_BATCH) if context is not None else None
+        if query is None or batch is None:
+            raise RuntimeError("Spark does not say which query and batch this is: delivery exactly-once needs to know")
+        write = f"query:{query}-{batch}"
+        return Brought(write, f"query:{query}", self._bring(iterator, write))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All Spark tasks are done: put what they have brought, unless the batch was put before."""
+        brought = [message for message in messages if isinstance(message, Brought) and message.write]
+        if not brought:
+            return
+        chunks = [chunk for message in brought for chunk in message.chunks]
+        with self._settings.connect() as queue:
+            writer = Writer(self._settings.find(queue))
+            writer.publish(brought[0].query, batchId, chunks, self._settings.timeout)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """The micro-batch has failed, and nothing of it is put.
+
+        It comes again under its number: so what comes later is not refused.
+        """
+        writes = {message.write for message in messages if isinstance(message, Brought) and message.write}
+        with self._settings.connect() as queue:
+            writer = Writer(self._settings.find(queue))
+            for write in writes:
+                writer.clean(write)

@@ -1,0 +1,80 @@
+"""Batch reads: what is in a tube now. Nothing is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tubes.redis.records import Records
+from tubes.spark.arrow import RecordBatch
+from tubes.spark.columns import Columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tubes.spark.settings import Settings
+
+#: Tasks of one partition, unless `numPartitions` says how many there are; rows of one record batch.
+_PARTITION: Final = 100_000
+BATCH: Final = 10_000
+
+
+@dataclass
+class Between(InputPartition):
+    """Tasks with ids from `first` to before `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass
+class Named(InputPartition):
+    """Tasks with these ids."""
+
+    ids: list[int]
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads all tasks that are there while it reads, each once, as it is at that moment.
+
+    Where at least every fourth id lives the ids are cut into ranges, which costs the driver one call; else it asks the
+    server for all ids first, some microseconds each.
+    """
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        self._settings: Final = settings
+        self._columns: Final = Columns(settings, schema)
+        with settings.connect() as queue:
+            settings.find(queue)
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, cut into parts of about the same size."""
+        with self._settings.connect() as queue:
+            records = Records(self._settings.find(queue))
+            extent = records.extent()
+            count = self._settings.num_partitions or -(-extent.tasks // _PARTITION) or 1
+            span = extent.next - extent.lowest
+            if extent.tasks * 4 >= span:
+                edges = [extent.lowest + span * number // count for number in range(count + 1)]
+                return [Between(first, end) for first, end in pairwise(edges)]
+            ids = records.ids()
+        edges = [len(ids) * number // count for number in range(count + 1)]
+        return [Named(ids[first:end]) for first, end in pairwise(edges)]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """The tasks of a part, on an executor."""
+        states = self._settings.states
+        with self._settings.connect() as queue:
+            records = Records(self._settings.find(queue))
+            if isinstance(partition, Between):
+                rows = records.between(partition.first, partition.end)
+            else:
+                assert isinstance(partition, Named)
+                rows = records.of(partition.ids)
+            wanted = (row for row in rows if row.state in states)
+            while some := list(islice(wanted, BATCH)):
+                yield self._columns.batch(some)
