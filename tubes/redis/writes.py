@@ -103,16 +103,16 @@ class Writer:
             at = 0
             while at < len(raws):
                 limit = min(most, CHUNK_WITH_LANES) if head.keyed else most
-                if count and (count >= limit or size >= BYTES or head.keyed != keyed):
+                some = raws[at : at + max(limit - count, 1)]
+                length = sum(map(len, some))
+                while len(some) > 1 and size + length > BYTES:
+                    some = some[: len(some) // 2]
+                    length = sum(map(len, some))
+                if count and (count >= limit or size + length > BYTES or head.keyed != keyed):
                     yield Words(words, count, keyed)
                     words, count, size = [], 0, 0
+                    continue
                 keyed = head.keyed
-                some = raws[at : at + limit - count]
-                length = sum(map(len, some))
-                if size + length > BYTES and len(some) > 1:
-                    # A little of it, or one that is large.
-                    some = some[: max(1, len(some) * (BYTES - size) // (length + 1))]
-                    length = sum(map(len, some))
                 words += (len(some), *head.words)
                 words += some
                 at += len(some)

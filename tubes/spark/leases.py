@@ -89,13 +89,14 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = min(most, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             most = min(most, _MOST)
-        if self._budget is not None and batch > stream.last:
+        waits = batch <= stream.last  # It was taken, and never planned.
+        if self._budget is not None and not waits:
             most = min(most, self._budget)
         chunks = stream.take(batch, most) if most else []
         if not chunks:
             return start
-        if self._budget is not None:
-            self._budget = max(0, self._budget - sum(len(chunk.ids) for chunk in chunks))
+        if self._budget is not None and not waits:
+            self._budget -= sum(len(chunk.ids) for chunk in chunks)
         self._fresh[batch] = chunks
         return {"consumer": stream.name, "seq": batch}
 

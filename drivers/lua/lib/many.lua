@@ -7,6 +7,7 @@ end
 
 -- The same for what answers a value for each word.
 local function all_of(command, key, words)
+  if #words == 0 then return {} end
   if #words <= 1000 then return call(command, key, unpack(words)) end
   local found = {}
   for first = 1, #words, 1000 do

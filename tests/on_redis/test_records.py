@@ -1,0 +1,41 @@
+"""Looking at many tasks without taking any."""
+
+from __future__ import annotations
+
+import tubes
+from tubes.redis.records import Records
+
+
+def test_a_record_says_what_a_peek_says(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "utubettl", ttr=60)
+        tube.put("ready", utube="a", pri=3)
+        tube.put("taken", ttl=900)
+        tube.put("delayed", delay=50, max_attempts=4)
+        tube.put("buried", key="k").bury("no such page")
+        tube.put("gone").delete()
+        tube.put("again", pri=1)
+        first, _ = tube.take(timeout=0), tube.take(timeout=0)
+        assert first is not None
+        first.release()
+        rows = list(Records(tube).between(0, 100))
+        assert [row.id for row in rows] == [0, 1, 2, 3, 5]
+        for row in rows:
+            task = tube.peek(row.id)
+            assert row.data == b'"%s"' % task.data.encode()
+            for name in ("state", "utube", "pri", "attempts", "reason", "key", "max_attempts"):
+                assert getattr(row, name) == getattr(task, name), (row, name)
+            moments = [None if at is None else at / 1_000_000 for at in (row.created, row.due, row.expires)]
+            assert moments == [task.created, task.due, task.expires]
+        assert list(Records(tube).of([3, 4, 0])) == [rows[3], rows[0]]
+
+
+def test_all_ids_are_found(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put_many(range(12_000))
+        tube.delete_many(range(100, 11_900))
+        records = Records(tube)
+        assert records.ids() == [*range(100), *range(11_900, 12_000)]
+        assert records.extent()[::2] == (200, 12_000)
+        assert len(list(records.between(0, 12_000))) == 200

@@ -1,0 +1,237 @@
+"""Streams: batches that outlive the process that took them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import StreamFenced, TaskNotTaken
+from tubes.redis import streams
+from tubes.redis.streams import Chunk, Stream
+from tubes.testing import ManualClock
+
+LEASE = 30.0
+
+
+class Desk:
+    """A tube, and processes that come and go on with its stream."""
+
+    def __init__(self, url: str, clock: ManualClock) -> None:
+        self._url, self._clock = url, clock
+        self.other = tubes.connect(url, clock=clock)
+
+    def tube(self, driver: str, tasks: int, **options: Any) -> tubes.Tube:
+        tube = self.other.create_tube("t", driver, **options)
+        lane = {"utube": "utube"} if driver.startswith("utube") else {}
+        tube.put_many(tubes.Item(number, **dict.fromkeys(lane, f"lane {number}")) for number in range(tasks))
+        return tube
+
+    def open(self, name: str = "s") -> Stream:
+        return Stream.open(tubes.connect(self._url, clock=self._clock, session_ttl=LEASE), "t", name)
+
+    def crash(self, stream: Stream, seconds: float = 0.0) -> None:
+        """The process of a stream is gone, and nobody is there for so long."""
+        stream.tube._port.member.close(lost=True)
+        self._clock.advance(seconds)
+
+
+@pytest.fixture
+def desk(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(streams, "CHUNK", 10)
+    monkeypatch.setattr(streams, "CHUNK_WITH_LANES", 5)
+    return Desk(url, clock)
+
+
+def take(tube: tubes.Tube) -> tubes.Task:
+    task = tube.take(timeout=0)
+    assert task is not None
+    return task
+
+
+def ids(chunks: list[Chunk]) -> list[int]:
+    return [id for chunk in chunks for id in chunk.ids]
+
+
+every_driver = pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
+
+
+@every_driver
+def test_a_batch_is_taken_once_and_ends_with_its_ack(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 60)
+    stream = desk.open()
+    assert ids(stream.take(1, 25)) == list(range(25))
+    assert ids(stream.take(1, 25)) == list(range(25))
+    assert ids(stream.take(2, 25)) == list(range(25, 50))
+    assert stream.ack(1) == 25
+    assert stream.ack(1) == 0
+    assert tube.statistics().tasks["taken"] == 25
+    assert stream.ack(2) == 25
+    assert tube.statistics().tasks["total"] == 10
+    assert (stream.first, stream.last) == (3, 2)
+
+
+@every_driver
+def test_a_batch_has_what_there_was_when_it_was_taken(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 3)
+    stream = desk.open()
+    assert ids(stream.take(1, 100)) == [0, 1, 2]
+    tube.put("late")
+    assert ids(stream.take(1, 100)) == [0, 1, 2]
+    assert ids(stream.take(2, 100)) == [3]
+    assert stream.take(3, 100) == []
+
+
+@every_driver
+def test_who_goes_on_within_the_lease_finds_what_was_taken(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 60)
+    before = desk.open()
+    taken = before.take(1, 25)
+    desk.crash(before, LEASE - 1)
+    stream = desk.open()
+    assert (stream.first, stream.last) == (1, 1)
+    assert tube.statistics().tasks["taken"] == 25
+    assert stream.retake(1) == taken
+    assert stream.ack(1) == 25
+
+
+@every_driver
+def test_what_the_lease_has_lost_is_taken_again_unless_somebody_has_taken_it(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 60)
+    before = desk.open()
+    before.take(1, 25)
+    desk.crash(before, LEASE + 1)
+    assert tube.statistics().tasks["taken"] == 0
+    stolen = take(tube)
+    stream = desk.open()
+    assert ids(stream.retake(1)) == list(range(1, 25))
+    assert {attempts for chunk in stream.retake(1) for attempts in chunk.attempts} == {2}
+    assert stream.ack(1) == 24
+    stolen.ack()
+    assert tube.statistics().tasks["total"] == 35
+
+
+@every_driver
+def test_an_ack_counts_after_the_lease_for_what_nobody_has_taken_since(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 60)
+    before = desk.open()
+    before.take(1, 25)
+    desk.crash(before, LEASE + 1)
+    stolen, given_back = take(tube), take(tube)
+    given_back.release()
+    assert desk.open().ack(1) == 23
+    assert stolen.ack().state == "-"
+    assert tube.peek(given_back.id).state == "r"
+
+
+@every_driver
+def test_who_dies_in_the_middle_of_an_ack_leaves_the_rest_of_it_to_the_next(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 60)
+    before = desk.open()
+    chunks = before.take(1, 25)
+    before._run("stream_ack", before._epoch, 1)  # one of its chunks only
+    desk.crash(before)
+    stream = desk.open()
+    assert ids(stream.retake(1)) == ids(chunks[:-1])
+    assert stream.ack(1) == 25 - len(chunks[-1].ids)
+    assert tube.statistics().tasks["total"] == 35
+
+
+def test_who_dies_in_the_middle_of_a_take_has_taken_what_is_written_down(desk: Desk) -> None:
+    desk.tube("fifo", 60)
+    before = desk.open()
+    before.take(1, 10)
+    desk.crash(before)
+    assert ids(desk.open().take(1, 25)) == list(range(25))
+
+
+def test_the_time_to_run_of_a_task_does_not_run_for_a_stream(desk: Desk, clock: ManualClock) -> None:
+    tube = desk.tube("fifottl", 5, ttr=1)
+    stream = desk.open()
+    stream.take(1, 5)
+    clock.advance(10)
+    assert tube.take(timeout=0) is None
+    assert tube.statistics().calls["ttr"] == 0
+    assert stream.ack(1) == 5
+
+
+def test_a_task_whose_time_to_live_is_over_is_in_no_batch(desk: Desk, clock: ManualClock) -> None:
+    desk.tube("fifottl", 5, ttl=60)
+    stream = desk.open()
+    stream.take(1, 5)
+    clock.advance(61)
+    assert stream.ack(1) == 0
+
+
+def test_a_lane_gives_one_task_to_a_batch(desk: Desk) -> None:
+    tube = desk.other.create_tube("t", "utube")
+    tube.put_many([tubes.Item(number, utube=f"{number % 3}") for number in range(9)])
+    stream = desk.open()
+    assert ids(stream.take(1, 9)) == [0, 1, 2]
+    assert stream.take(2, 9) == []
+    stream.ack(1)
+    assert ids(stream.take(2, 9)) == [3, 4, 5]
+
+
+def test_a_task_of_a_lane_that_somebody_works_on_is_not_taken_again(desk: Desk) -> None:
+    tube = desk.other.create_tube("t", "utube")
+    tube.put_many([tubes.Item(number, utube="same") for number in range(2)])
+    before = desk.open()
+    before.take(1, 9)
+    desk.crash(before, LEASE + 1)
+    first = take(tube)
+    first.release()
+    second = take(tube)
+    assert (first.id, second.id) == (0, 0)
+    assert ids(desk.open().retake(1)) == []
+
+
+def test_a_task_that_had_its_last_attempt_is_buried_with_the_lease(desk: Desk) -> None:
+    tube = desk.tube("fifo", 3, max_attempts=1)
+    before = desk.open()
+    before.take(1, 3)
+    desk.crash(before, LEASE + 1)
+    stream = desk.open()
+    assert ids(stream.retake(1)) == []
+    assert stream.ack(1) == 0
+    assert [task.reason for task in tube.buried()] == ["max_attempts: session"] * 3
+
+
+def test_only_the_last_one_that_opened_a_stream_goes_on_with_it(desk: Desk) -> None:
+    desk.tube("fifo", 60)
+    before = desk.open()
+    before.take(1, 25)
+    stream = desk.open()
+    for act in (lambda: before.take(2, 25), lambda: before.retake(1), lambda: before.ack(1)):
+        with pytest.raises(StreamFenced, match="stream 's' of tube 't'"):
+            act()
+    assert stream.ack(1) == 25
+
+
+def test_streams_of_different_names_know_nothing_of_each_other(desk: Desk) -> None:
+    desk.tube("fifo", 60)
+    one, two = desk.open("one"), desk.open("two")
+    assert ids(one.take(1, 5)) == [0, 1, 2, 3, 4]
+    assert ids(two.take(1, 5)) == [5, 6, 7, 8, 9]
+    assert one.ack(1) == 5
+    assert ids(two.retake(1)) == [5, 6, 7, 8, 9]
+
+
+def test_a_tube_of_the_same_name_has_nothing_of_the_streams_of_the_one_before(desk: Desk) -> None:
+    desk.tube("fifo", 60)
+    desk.open().take(1, 5)
+    tube = desk.other.tube("t")
+    tube.truncate()
+    tube.drop()
+    desk.tube("fifo", 3)
+    stream = desk.open()
+    assert (stream.first, stream.last) == (1, 0)
+    assert ids(stream.take(1, 5)) == [0, 1, 2]
+
+
+def test_what_a_stream_has_nobody_else_can_ack(desk: Desk) -> None:
+    tube = desk.tube("fifo", 3)
+    desk.open().take(1, 1)
+    with pytest.raises(TaskNotTaken):
+        tube.ack(0)

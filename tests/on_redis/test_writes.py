@@ -1,0 +1,179 @@
+"""Writes: many tasks at once, or all or none."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+
+import tubes
+from tubes import TubeFull, TubeNotFound, WriteAborted
+from tubes.redis import writes
+from tubes.redis.writes import Staged, Writer
+from tubes.testing import LocalServer
+
+ROWS = [b'"%d"' % number for number in range(25)]
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writes, "CHUNK_WITH_LANES", 5)
+
+
+@pytest.fixture
+def tube(url: str) -> tubes.Tube:
+    return tubes.connect(url).create_tube("t")
+
+
+def stage(writer: Writer, write: str, rows: list[bytes] = ROWS, **options: object) -> list[Staged]:
+    head = writer.head(writer.tube._port.home.driver.check_put(options))
+    return [writer.stage(write, chunk) for chunk in writer.chunks([(head, rows)], 10)]
+
+
+def data(tube: tubes.Tube) -> list[Any]:
+    return [task.data for task in tube.take_many(1000, timeout=0)]
+
+
+def leftovers(server: LocalServer, url: str) -> set[str]:
+    """The kinds of keys that are there besides those of a tube with tasks."""
+    with redis.Redis.from_url(server.url) as client:
+        keys = {key.decode() for key in client.scan_iter(f"{url.partition('=')[2]}:*")}
+    kinds = {key.partition("}:")[2].partition(":")[0] for key in keys if "}:" in key}
+    return kinds - {"tasks", "ready", "leases", "keys"}
+
+
+def test_chunks_are_small_and_keep_the_order(tube: tubes.Tube) -> None:
+    writer = Writer(tube)
+    plain, keyed = writer.head({}), writer.head({"key": "k"})
+    chunks = list(writer.chunks([(plain, ROWS), (plain, ROWS), (keyed, ROWS[:1]), (plain, ROWS[:1])], 20))
+    assert [chunk.tasks for chunk in chunks] == [20, 20, 10, 1, 1]
+    assert [chunk.keyed for chunk in chunks] == [False, False, False, True, False]
+    for chunk in chunks:
+        writer.put(chunk)
+    assert data(tube) == [raw.decode().strip('"') for raw in [*ROWS, *ROWS, ROWS[0], ROWS[0]]]
+
+
+def test_chunks_of_large_data_are_cut_by_their_bytes(tube: tubes.Tube) -> None:
+    writer = Writer(tube)
+    large = [b"x" * (writes.BYTES // 3)] * 7 + [b"x" * writes.BYTES * 2]
+    chunks = list(writer.chunks([(writer.head({}), large)]))
+    assert sum(chunk.tasks for chunk in chunks) == 8
+    sizes = [sum(len(word) for word in chunk.words if isinstance(word, bytes)) for chunk in chunks]
+    assert [size > writes.BYTES + 100 for size in sizes] == [False, False, False, True]
+
+
+def test_what_was_brought_is_seen_by_nobody_before_it_is_published(
+    tube: tubes.Tube, valkey: LocalServer, url: str
+) -> None:
+    writer = Writer(tube)
+    brought = stage(writer, "w")
+    assert tube.statistics().tasks["total"] == 0
+    assert writer.publish_once("w", brought) == 25
+    assert data(tube) == [str(number) for number in range(25)]
+    assert leftovers(valkey, url) <= {"taken"}
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
+def test_a_published_task_is_as_if_it_was_put(url: str, driver: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        options: dict[str, object] = {"key": "k", "max_attempts": 3}
+        options |= {"pri": 2, "ttl": 60, "ttr": 5, "delay": 1} if "ttl" in driver else {}
+        options |= {"utube": "lane"} if driver.startswith("utube") else {}
+        writer = Writer(tube)
+        writer.publish_once("w", stage(writer, "w", [b'"x"'], **options))
+        published = tube.peek(0)
+        assert tube.put("x", **{**options, "key": "other"}).id == 1
+        put = tube.peek(1)
+        for name in ("data", "state", "utube", "pri", "ttl", "ttr", "max_attempts", "attempts"):
+            assert getattr(published, name) == getattr(put, name), name
+        assert published.key == "k"
+
+
+def test_a_write_is_put_once_however_often_it_is_done(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
+    writer = Writer(tube)
+    assert writer.publish("load", 1, stage(writer, "load-1")) == 25
+    assert writer.publish("load", 1, stage(writer, "load-1")) == 0
+    assert writer.publish("load", 0, stage(writer, "load-0")) == 0
+    assert writer.publish("load", 2, stage(writer, "load-2")) == 25
+    assert tube.statistics().tasks["total"] == 50
+    assert leftovers(valkey, url) == {"written"}
+
+
+@pytest.mark.parametrize("done", range(4))
+def test_who_dies_in_the_middle_of_publishing_leaves_the_rest_to_the_next(tube: tubes.Tube, done: int) -> None:
+    dead = Writer(tube)
+    brought = stage(dead, "load-1")
+    dead._seal("load", 1, brought)
+    for chunk in brought[:done]:
+        dead._put(chunk.keyed, chunk.tasks, chunk.name, chunk.words, (), 0.0)
+    writer = Writer(tube)
+    assert writer.publish("load", 1, stage(writer, "load-1")) == 25 - sum(chunk.tasks for chunk in brought[:done])
+    assert data(tube) == [str(number) for number in range(25)]
+
+
+def test_a_later_write_finishes_the_one_before(tube: tubes.Tube) -> None:
+    writer = Writer(tube)
+    writer._seal("load", 1, stage(writer, "load-1", [b"1"]))
+    assert writer.publish("load", 2, stage(writer, "load-2", [b"2"])) == 2
+    assert data(tube) == [1, 2]
+
+
+def test_a_write_that_was_sealed_and_left_is_finished_by_any_other(
+    tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch, valkey: LocalServer, url: str
+) -> None:
+    writer = Writer(tube)
+    writer._seal("lost", 0, stage(writer, "lost"))
+    assert writer.publish_once("w", stage(writer, "w", [b"1"])) == 1
+    monkeypatch.setattr(writes, "ABANDONED", 0)
+    assert writer.publish_once("v", stage(writer, "v", [b"2"])) == 26
+    assert "sealed" not in leftovers(valkey, url)
+
+
+def test_what_a_write_that_was_given_up_has_brought_is_removed_and_no_more_comes(
+    tube: tubes.Tube, valkey: LocalServer, url: str
+) -> None:
+    writer = Writer(tube)
+    stage(writer, "w")
+    writer.clean("w", aborted=True)
+    with pytest.raises(WriteAborted, match="given up"):
+        stage(writer, "w")
+    assert leftovers(valkey, url) == {"chunks"}  # that it was given up is known for a day
+
+
+def test_a_write_whose_chunks_are_gone_puts_nothing(tube: tubes.Tube) -> None:
+    writer = Writer(tube)
+    brought = stage(writer, "w")
+    writer.clean("w")
+    with pytest.raises(WriteAborted, match="gone"):
+        writer.publish_once("w", brought)
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_an_empty_write_is_a_write(tube: tubes.Tube) -> None:
+    writer = Writer(tube)
+    assert writer.publish("load", 1, []) == 0
+    assert writer.publish("load", 1, stage(writer, "load-1")) == 0
+
+
+def test_a_full_tube_says_so(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", capacity=12)
+        writer = Writer(tube)
+        brought = stage(writer, "load-1")
+        with pytest.raises(TubeFull, match="capacity is 12"):
+            writer.publish("load", 1, brought)
+        assert tube.statistics().tasks["total"] == 10
+        tube.truncate()
+        with pytest.raises(TubeFull):
+            writer.put(next(writer.chunks([(writer.head({}), ROWS)])))
+
+
+def test_a_tube_that_is_gone_is_not_found(tube: tubes.Tube) -> None:
+    writer = Writer(tube)
+    tubes.connect(tube._port.member.url)
+    tube.drop()
+    with pytest.raises(TubeNotFound):
+        stage(writer, uuid4().hex)

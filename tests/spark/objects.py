@@ -1,0 +1,90 @@
+"""What Spark does with the objects of a data source, without a Java: it copies them to executors and back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import types
+
+from tubes.spark import TubesDataSource
+from tubes.spark.arrow import pa
+
+
+def source(options: dict[str, str]) -> TubesDataSource:
+    """The data source, as Spark makes it: names of options are in lower case."""
+    return TubesDataSource({name.lower(): value for name, value in options.items()})
+
+
+def copied(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))
+
+
+def schema(ddl: str) -> types.StructType:
+    """A schema of "name type, name type": Spark itself asks a JVM."""
+    found = types.StructType()
+    for part in _parts(ddl):
+        name, _, kind = part.replace(":", " ").partition(" ")
+        found.add(name, _type(kind.strip()))
+    return found
+
+
+_TYPES: dict[str, types.DataType] = {
+    "string": types.StringType(), "binary": types.BinaryType(), "boolean": types.BooleanType(),
+    "int": types.IntegerType(), "bigint": types.LongType(), "double": types.DoubleType(), "date": types.DateType(),
+    "timestamp": types.TimestampType(), "interval day to second": types.DayTimeIntervalType(),
+}  # fmt: skip
+
+
+def _type(kind: str) -> types.DataType:
+    if kind in _TYPES:
+        return _TYPES[kind]
+    outer, _, inner = kind[:-1].partition("<" if "<" in kind else "(")
+    if outer == "array":
+        return types.ArrayType(_type(inner))
+    if outer == "map":
+        key, value = _parts(inner)
+        return types.MapType(_type(key), _type(value))
+    if outer == "struct":
+        return schema(inner)
+    assert outer == "decimal", kind
+    return types.DecimalType(*map(int, inner.split(",")))
+
+
+def _parts(ddl: str) -> list[str]:
+    """What stands between commas, but for those in brackets."""
+    parts, depth = [""], 0
+    for letter in ddl:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def read(options: dict[str, str], ddl: str | None = None) -> list[dict[str, Any]]:
+    """What a batch read has."""
+    made = source(options)
+    reader = made.reader(schema(ddl or made.schema()))
+    return rows_of(reader, reader.partitions())
+
+
+def rows_of(reader: Any, partitions: Sequence[Any]) -> list[dict[str, Any]]:
+    """What a reader reads, each part by a copy of it."""
+    return [row for part in partitions for batch in copied(reader).read(copied(part)) for row in batch.to_pylist()]
+
+
+def write(options: dict[str, str], parts: list[list[dict[str, Any]]], ddl: str, *, ends: str = "commit") -> Any:
+    """A batch write of these rows, each part by a Spark task."""
+    writer = source(options).writer(schema(ddl), overwrite=False)
+    messages = [copied(writer).write(iter([batch_of(part, ddl)])) for part in parts]
+    getattr(copied(writer), ends)([copied(message) for message in messages])
+    return writer
+
+
+def batch_of(rows: list[dict[str, Any]], ddl: str) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema(ddl), timezone="UTC"))

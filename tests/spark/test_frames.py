@@ -1,0 +1,208 @@
+"""Rows become tasks and tasks rows, by the objects that Spark calls."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import CodecError, InvalidOption
+from tubes.redis import writes
+
+from .objects import read, write
+
+UTC = datetime.UTC
+
+
+def data(queue: tubes.Queue) -> list[Any]:
+    return [task.data for task in queue.tube("t").take_many(10_000, timeout=0)]
+
+
+def test_a_column_data_is_the_data(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    texts = ["http://example.com/", 'with "quotes" and \\', "ünï\n\x00", ""]
+    write(options, [[{"data": text} for text in texts], [{"data": None}]], "data string")
+    assert data(queue) == [*texts, None]
+
+
+def test_columns_without_data_are_an_object(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t", "utube")
+    ddl = (
+        "url string, utube string, n bigint, ok boolean, at timestamp, day date, price decimal(5,2),"
+        " tags array<string>, more map<string,int>, in struct<a: int, b: string>"
+    )
+    row = {
+        "url": "u", "utube": "lane", "n": 5, "ok": True, "at": datetime.datetime(2026, 1, 2, 3, tzinfo=UTC),
+        "day": datetime.date(2026, 1, 2), "price": Decimal("1.50"), "tags": ["a", None],
+        "more": [("x", 1)], "in": {"a": 1, "b": None},
+    }  # fmt: skip
+    write(options, [[row]], ddl)
+    (task,) = queue.tube("t").take_many(5, timeout=0)
+    assert task.utube == "lane"
+    assert task.data == {
+        "url": "u", "n": 5, "ok": True, "at": "2026-01-02T03:00:00+00:00", "day": "2026-01-02", "price": "1.50",
+        "tags": ["a", None], "more": {"x": 1}, "in": {"a": 1, "b": None},
+    }  # fmt: skip
+
+
+def test_columns_of_options_are_those_of_put(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t", "utubettl")
+    ddl = (
+        "data string, utube string, pri int, ttl double, ttr bigint, delay interval day to second, key string,"
+        " max_attempts int"
+    )
+    given: dict[str, Any] = {
+        "data": "x", "utube": "a", "pri": 3, "ttl": 60.5, "ttr": 5, "delay": datetime.timedelta(seconds=2), "key": "k",
+        "max_attempts": 7,
+    }  # fmt: skip
+    write(options, [[given, {**dict.fromkeys(given), "data": "y"}]], ddl)
+    task, plain = tube.peek(0), tube.peek(1)
+    assert (task.utube, task.pri, task.ttl, task.ttr, task.state) == ("a", 3, 62.5, 5.0, "~")
+    assert (task.key, task.max_attempts) == ("k", 7)
+    assert (plain.utube, plain.pri, plain.ttl, plain.key, plain.state) == (None, 0, None, None, "r")
+
+
+def test_options_of_the_write_count_where_a_column_says_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t", "utubettl")
+    rows: list[dict[str, Any]] = [{"data": "x", "pri": 3, "key": None}, {"data": "y", "pri": None, "key": "k"}]
+    told = {"pri": "5", "ttl": "60", "maxAttempts": "2", "keyTtl": "9", "onDuplicate": "replace"}
+    write({**options, **told}, [rows], "data string, pri int, key string")
+    assert [(task.pri, task.ttl, task.max_attempts) for task in (tube.peek(0), tube.peek(1))] == [
+        (3, 60.0, 2),
+        (5, 60.0, 2),
+    ]
+
+
+def test_a_key_is_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t", "utube")
+    rows = [{"data": f"{number}", "key": f"{number % 7}", "utube": f"{number % 3}"} for number in range(40)]
+    write(options, [rows[:20], rows[20:]], "data string, key string, utube string")
+    assert queue.tube("t").statistics().tasks["total"] == 7
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_the_order_of_rows_is_that_of_tasks(
+    queue: tubes.Queue, options: dict[str, str], delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.create_tube("t")
+    rows = [{"data": f"{number}"} for number in range(2500)]
+    write({**options, "delivery": delivery}, [rows[:900], rows[900:]], "data string")
+    assert data(queue) == [row["data"] for row in rows]
+
+
+def test_a_write_that_fails_has_put_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    writer = write(options, [[{"data": "x"}]], "data string", ends="abort")
+    assert queue.tube("t").statistics().tasks["total"] == 0
+    with pytest.raises(tubes.WriteAborted):  # a Spark task that does not know of it
+        writer.write(iter([_batch()]))
+
+
+def _batch() -> Any:
+    from .objects import batch_of
+
+    return batch_of([{"data": "late"}], "data string")
+
+
+def test_a_write_with_an_id_is_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    for _ in range(3):
+        write({**options, "writeId": "2026-11-21"}, [[{"data": "x"}]], "data string")
+    write({**options, "writeId": "2026-11-22"}, [[{"data": "y"}]], "data string")
+    assert data(queue) == ["x", "y"]
+
+
+def test_a_bad_value_of_a_row_is_named_and_puts_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t", "utubettl")
+    rows = [{"data": "x", "pri": 1}, {"data": "y", "pri": -1}]
+    with pytest.raises(InvalidOption, match="pri=-1"):
+        write(options, [rows], "data string, pri int")
+    assert queue.tube("t").statistics().tasks["total"] == 0
+
+
+def test_json_is_written_and_read_as_it_is(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    told = {**options, "dataFormat": "json"}
+    write(told, [[{"data": '{"a":[1,2]}'}, {"data": '"text"'}, {"data": None}]], "data string")
+    assert [row["data"] for row in read(told, "data string")] == ['{"a":[1,2]}', '"text"', "null"]
+    assert data(queue) == [{"a": [1, 2]}, "text", None]
+    with pytest.raises(CodecError, match="nonsense"):
+        write(told, [[{"data": "nonsense"}]], "data string")
+
+
+@pytest.mark.parametrize("codec", ["raw", "msgpack"])
+def test_other_codecs_are_written_and_read(url: str, options: dict[str, str], codec: str) -> None:
+    with tubes.connect(url, codec=codec) as queue:
+        queue.create_tube("t")
+        ddl, value = ("data binary", b"\xff\x00") if codec == "raw" else ("data string", "text")
+        write({**options, "codec": codec}, [[{"data": value}]], ddl)
+        assert [row["data"] for row in read({**options, "codec": codec}, ddl)] == [value]
+        assert data(queue) == [value]
+
+
+def test_a_snapshot_has_every_task_in_whatever_state(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t", "utubettl")
+    tube.put({"a": 1}, utube="h", pri=2)
+    tube.put("taken", ttl=60)
+    tube.put("delayed", delay=60)
+    tube.put("dead", key="k", max_attempts=3).bury("404")
+    tube.take(timeout=0)
+    rows = {row["id"]: row for row in read(options)}
+    assert {id: row["state"] for id, row in rows.items()} == {0: "r", 1: "t", 2: "~", 3: "!"}
+    assert [rows[id]["data"] for id in range(4)] == ['{"a":1}', "taken", "delayed", "dead"]
+    assert rows[1]["attempts"] == 1
+    assert (rows[0]["utube"], rows[0]["pri"]) == ("h", 2)
+    assert (rows[3]["reason"], rows[3]["key"], rows[3]["max_attempts"]) == ("404", "k", 3)
+    assert rows[1]["expires"].timestamp() == pytest.approx(tube.peek(1).expires)
+    assert rows[2]["due"].timestamp() == pytest.approx(tube.peek(2).due)
+    assert rows[0]["created"].timestamp() == pytest.approx(tube.peek(0).created)
+    assert tube.statistics().calls["take"] == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "ids"), [("ready", [0]), ("!", [3]), ("taken,delayed", [1, 2]), ("r, t, ~, !", [0, 1, 2, 3])]
+)
+def test_a_snapshot_of_some_states(queue: tubes.Queue, options: dict[str, str], state: str, ids: list[int]) -> None:
+    tube = queue.create_tube("t", "utubettl")
+    tube.put("ready", pri=2)
+    tube.put("taken")
+    tube.put("delayed", delay=60)
+    tube.put("dead").bury()
+    tube.take(timeout=0)
+    assert [row["id"] for row in read({**options, "state": state})] == ids
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize("deleted", [range(0), range(50, 2950)])
+def test_a_snapshot_is_whole_however_it_is_cut(
+    queue: tubes.Queue, options: dict[str, str], parts: int, deleted: range
+) -> None:
+    tube = queue.create_tube("t")
+    tube.put_many(range(3000))
+    tube.delete_many(deleted)
+    rows = read({**options, "numPartitions": str(parts)}, "data string, id bigint")
+    assert [row["id"] for row in rows] == [id for id in range(3000) if id not in deleted]
+    assert all(row["data"] == str(row["id"]) for row in rows)
+
+
+def test_a_snapshot_of_nothing_is_empty(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    assert read(options) == []
+
+
+def test_data_that_are_no_text_do_not_end_a_read(url: str, options: dict[str, str]) -> None:
+    with tubes.connect(url, codec="raw") as queue:
+        queue.create_tube("t").put_many([b"\xff\xfe", b'"\\ud800"', b'"broken\\', b"fine"])
+        rows = [row["data"] for row in read(options, "data string")]
+        assert rows[3] == "fine"
+        assert len(rows) == 4
+
+
+def test_a_write_of_large_rows_is_cut_by_bytes(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    large = "x" * (writes.BYTES // 2)
+    write(options, [[{"data": large}] * 5], "data string")
+    assert [len(text) for text in data(queue)] == [len(large)] * 5

@@ -1,0 +1,252 @@
+"""The source of streams, by the objects that Spark calls: what it promises through crashes of the driver."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import tubes
+from tubes import StreamFenced
+from tubes.spark.leases import LeaseReader
+
+from .objects import rows_of, schema, source
+
+
+class Query:
+    """A query as Spark runs it: an offset log and a commit log that outlive it, and what its sink has got."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+        self.offsets: list[dict[str, Any]] = []
+        self.committed = 0
+        self.sink: list[list[str]] = []
+        self.start()
+
+    def start(self) -> None:
+        self.reader: LeaseReader = source(self.options).streamReader(schema("id bigint, data string"))
+        if not self.offsets:
+            self.reader.initialOffset()
+            self.offsets.append(self.reader.initialOffset())
+
+    def crash(self, seconds: float = 0.0) -> None:
+        """The process of the driver is gone, and nobody renews its lease."""
+        stream = self.reader._stream
+        if stream is not None:
+            stream.tube._port.member.close(lost=True)
+        time.sleep(seconds)
+
+    def plan(self, limit: Any = None) -> bool:
+        """A batch is in the offset log; False: there is no new one."""
+        if self.committed == len(self.offsets) - 1:
+            at = self.offsets[-1]
+            latest = self.reader.latestOffset(at, limit or self.reader.getDefaultReadLimit())
+            if latest == at:
+                return False
+            self.offsets.append(latest)
+            self.reader.commit(at)
+        return True
+
+    def deliver(self) -> None:
+        """The sink has got the batch that was planned last; again, and it is the same to it."""
+        parts = self.reader.partitions(self.offsets[-2], self.offsets[-1])
+        rows = [row["data"] for row in rows_of(self.reader, parts)]
+        del self.sink[len(self.offsets) - 2 :]
+        self.sink.append(rows)
+
+    def commit(self) -> None:
+        self.committed = len(self.offsets) - 1
+
+    def run(self, limit: Any = None) -> None:
+        """Until there is nothing left."""
+        while self.plan(limit):
+            self.deliver()
+            self.commit()
+
+    @property
+    def got(self) -> list[str]:
+        return [row for batch in self.sink for row in batch]
+
+
+@pytest.fixture
+def tube(queue: tubes.Queue) -> tubes.Tube:
+    tube = queue.create_tube("t")
+    tube.put_many([f"{number}" for number in range(100)])
+    return tube
+
+
+@pytest.fixture
+def query(tube: tubes.Tube, options: dict[str, str]) -> Query:
+    return Query({**options, "maxTasksPerTrigger": "30", "lease": "1"})
+
+
+EVERYTHING = [f"{number}" for number in range(100)]
+
+
+def test_a_query_gets_every_task_once_and_acks_it(query: Query, tube: tubes.Tube) -> None:
+    query.run()
+    assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
+    assert query.got == EVERYTHING
+    assert tube.statistics().tasks["total"] == 0
+    assert tube.statistics().calls["ack"] == 100
+
+
+def test_a_batch_is_acked_when_it_is_committed_and_not_before(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    query.deliver()
+    assert tube.statistics().tasks["taken"] == 30
+    query.commit()
+    query.plan()
+    assert tube.statistics().tasks["done"] == 30
+
+
+@pytest.mark.parametrize("stage", ["claimed", "planned", "delivered", "committed"])
+@pytest.mark.parametrize("down", [0.0, 1.3], ids=["within the lease", "longer than it"])
+def test_a_driver_may_die_anywhere_and_nothing_is_lost_or_twice(
+    query: Query, tube: tubes.Tube, stage: str, down: float
+) -> None:
+    query.plan()
+    query.deliver()
+    query.commit()
+    if stage == "claimed":  # and it is not in the offset log
+        query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))
+    else:
+        query.plan()
+    if stage in ("delivered", "committed"):
+        query.deliver()
+    if stage == "committed":
+        query.commit()
+    query.crash(down)
+    query.start()
+    if query.committed < len(query.offsets) - 1:  # Spark does again what is in the one log and not in the other.
+        query.deliver()
+        query.commit()
+    query.run()
+    assert sorted(query.got, key=int) == EVERYTHING
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_what_somebody_took_in_the_meantime_is_twice_and_no_more(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    query.deliver()  # the sink has it; its commit log does not
+    query.crash(1.3)
+    stolen = [task.data for task in tube.take_many(7, timeout=0)]
+    query.start()
+    query.sink.append([])  # a sink that keeps what it has got
+    query.committed = len(query.offsets) - 1
+    query.run()
+    assert sorted([*query.got, *stolen], key=int) == sorted([*EVERYTHING, *stolen], key=int)
+
+
+def test_a_second_query_on_the_same_consumer_goes_on_and_the_first_one_ends(
+    tube: tubes.Tube, options: dict[str, str]
+) -> None:
+    told = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
+    first = Query(told)
+    first.plan()
+    second = Query(told)
+    assert second.offsets == [{"consumer": "nightly", "seq": 0}]
+    second.plan()
+    with pytest.raises(StreamFenced, match="'nightly'"):
+        first.reader.commit(first.offsets[-1])
+    second.deliver()
+    second.commit()
+    second.run()
+    assert second.got == EVERYTHING
+
+
+def test_a_named_consumer_goes_on_where_it_was_with_a_new_checkpoint(tube: tubes.Tube, options: dict[str, str]) -> None:
+    told = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
+    first = Query(told)
+    first.plan()
+    first.deliver()
+    first.commit()
+    first.plan()
+    first.crash()
+    second = Query(told)
+    assert second.offsets[0]["seq"] == 1
+    second.run()
+    assert second.got == EVERYTHING[30:]
+
+
+def test_an_old_checkpoint_finds_no_batch_of_what_was_done_since(tube: tubes.Tube, options: dict[str, str]) -> None:
+    query = Query({**options, "maxTasksPerTrigger": "30"})
+    query.run()
+    query.reader.commit(query.offsets[-1])
+    query.crash()
+    query.offsets, query.sink, query.committed = query.offsets[:1], [], 0
+    tube.put("new")
+    query.start()
+    query.run()
+    assert query.got == ["new"]
+
+
+def test_a_limit_of_the_trigger_counts(query: Query) -> None:
+    query.run(ReadMaxRows(12))
+    assert {len(batch) for batch in query.sink} == {12, 4}
+
+
+def test_a_trigger_without_a_limit_takes_what_the_option_allows(query: Query) -> None:
+    query.run(ReadAllAvailable())
+    assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
+
+
+def test_what_is_available_now_is_what_was_ready_then(query: Query, tube: tubes.Tube) -> None:
+    query.reader.prepareForTriggerAvailableNow()
+    tube.put_many([f"{number}" for number in range(100, 150)])
+    query.run()
+    assert query.got == EVERYTHING
+    assert tube.statistics().tasks["ready"] == 50
+
+
+def test_a_batch_that_waits_is_part_of_what_is_available_now(query: Query, tube: tubes.Tube) -> None:
+    query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))
+    query.crash()
+    query.start()
+    query.reader.prepareForTriggerAvailableNow()
+    query.run()
+    assert query.got == EVERYTHING
+
+
+def test_the_lease_is_renewed_while_a_batch_runs(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    time.sleep(2.5)
+    assert tube.statistics().tasks["taken"] == 30
+    query.deliver()
+    assert query.got == EVERYTHING[:30]
+
+
+def test_parts_are_of_about_the_same_size(tube: tubes.Tube, options: dict[str, str]) -> None:
+    query = Query({**options, "numPartitions": "4"})
+    query.plan()
+    assert [len(vars(part)["ids"]) for part in query.reader.partitions(*query.offsets)] == [25] * 4
+
+
+def test_what_was_taken_by_somebody_after_planning_is_not_delivered(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    parts = query.reader.partitions(*query.offsets)
+    query.crash(1.3)
+    stolen = [task.id for task in tube.take_many(1, timeout=0)]
+    assert [row["id"] for row in rows_of(query.reader, parts)] == list(range(1, 30))
+    assert stolen == [0]
+
+
+def test_progress_says_how_much_is_behind(query: Query) -> None:
+    assert query.reader.reportLatestOffset() is None
+    query.plan()
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert (report["seq"], report["ready"], report["taken"]) == (1, 70, 30)
+
+
+def test_a_reader_that_is_stopped_leaves_its_tasks_to_the_next(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    query.reader.stop()
+    assert tube.statistics().tasks["taken"] == 30
+    query.start()
+    query.deliver()
+    query.commit()
+    query.run()
+    assert query.got == EVERYTHING

@@ -1,0 +1,151 @@
+"""Options and schemas: what is wrong is said at once, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import InvalidOption, OptionNotSupported, TubeNotFound
+
+from .objects import schema, source
+
+ANY = "data string"
+
+
+def refuse(act: Any, match: str) -> None:
+    with pytest.raises(InvalidOption, match=match):
+        act()
+
+
+@pytest.mark.parametrize("missing", ["url", "tube"])
+def test_an_option_that_is_needed_is_asked_for(options: dict[str, str], missing: str) -> None:
+    del options[missing]
+    refuse(lambda: source(options).reader(schema(ANY)), f'\\.option\\("{missing}"')
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://shared", ""])
+def test_a_store_of_one_process_is_refused(options: dict[str, str], url: str) -> None:
+    refuse(lambda: source({**options, "url": url}).reader(schema(ANY)), "url=")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxTaskPerTrigger", "5"),
+        ("state", "lost"),
+        ("numPartitions", "0"),
+        ("numPartitions", "many"),
+        ("codec", "pickle"),
+        ("dataFormat", "xml"),
+    ],
+)
+def test_a_bad_option_of_a_read_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
+    queue.create_tube("t")
+    refuse(lambda: source({**options, name: value}).reader(schema(ANY)), value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lease", "0.5"),
+        ("lease", "-1"),
+        ("lease", "nan"),
+        ("maxTasksPerTrigger", "0"),
+        ("consumer", ""),
+        ("state", "r"),
+    ],
+)
+def test_a_bad_option_of_a_stream_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
+    queue.create_tube("t")
+    refuse(lambda: source({**options, name: value}).streamReader(schema(ANY)), value or name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("delivery", "at-most-once"),
+        ("batchSize", "-5"),
+        ("ttl", "soon"),
+        ("ttl", "-1"),
+        ("delay", "nan"),
+        ("pri", "1.5"),
+        ("maxAttempts", "0"),
+        ("onDuplicate", "raise"),
+        ("timeout", "inf"),
+    ],
+)
+def test_a_bad_option_of_a_write_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
+    queue.create_tube("t", "utubettl")
+    refuse(lambda: source({**options, name: value}).writer(schema(ANY), overwrite=False), value)
+
+
+def test_a_write_id_is_none_of_a_stream(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    refuse(lambda: source({**options, "writeId": "x"}).streamWriter(schema(ANY), overwrite=False), "writeid='x'")
+
+
+def test_a_tube_is_not_overwritten(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    refuse(lambda: source(options).writer(schema(ANY), overwrite=True), "append")
+    refuse(lambda: source(options).streamWriter(schema(ANY), overwrite=True), "append")
+
+
+def test_a_tube_that_is_not_there_is_not_found_before_anything_runs(options: dict[str, str]) -> None:
+    for make in (
+        lambda: source(options).reader(schema(ANY)),
+        lambda: source(options).streamReader(schema(ANY)),
+        lambda: source(options).writer(schema(ANY), overwrite=False),
+        lambda: source(options).streamWriter(schema(ANY), overwrite=False),
+    ):
+        with pytest.raises(TubeNotFound):
+            make()
+
+
+def test_a_write_makes_the_tube_if_it_is_told_the_driver(queue: tubes.Queue, options: dict[str, str]) -> None:
+    for _ in range(2):
+        source({**options, "driver": "utube"}).writer(schema(f"{ANY}, utube string"), overwrite=False)
+    assert queue.tube("t").driver.name == "utube"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "match"),
+    [
+        ("data string, extra int", "'extra'"),
+        ("utube string, pri int", "need a column data"),
+        ("id bigint, url string", "'id'"),
+        ("data string, pri double", "pri double"),
+        ("data string, ttl string", "ttl string"),
+        ("data string, key bigint", "key bigint"),
+        ("data binary", "codec raw"),
+    ],
+)
+def test_a_column_that_would_be_lost_is_refused(
+    queue: tubes.Queue, options: dict[str, str], ddl: str, match: str
+) -> None:
+    queue.create_tube("t", "utubettl")
+    refuse(lambda: source(options).writer(schema(ddl), overwrite=False), match)
+
+
+@pytest.mark.parametrize("ddl", ["data string, utube string", "data string, ttl int"])
+def test_a_column_that_the_driver_does_not_know_is_refused(
+    queue: tubes.Queue, options: dict[str, str], ddl: str
+) -> None:
+    queue.create_tube("t", "fifo")
+    with pytest.raises(OptionNotSupported):
+        source(options).writer(schema(ddl), overwrite=False)
+
+
+@pytest.mark.parametrize(("codec", "ddl"), [("raw", "data string"), ("json", "data binary")])
+def test_data_that_the_codec_does_not_know_are_refused(
+    queue: tubes.Queue, options: dict[str, str], codec: str, ddl: str
+) -> None:
+    queue.create_tube("t")
+    refuse(lambda: source({**options, "codec": codec}).writer(schema(ddl), overwrite=False), "codec raw")
+
+
+@pytest.mark.parametrize("ddl", ["nonsense string", "id string", "data binary"])
+def test_a_schema_of_other_columns_is_refused(queue: tubes.Queue, options: dict[str, str], ddl: str) -> None:
+    queue.create_tube("t")
+    refuse(lambda: source(options).reader(schema(ddl)), "must be among id bigint")

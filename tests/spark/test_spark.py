@@ -1,0 +1,187 @@
+"""The data source in a real Spark: batch, streams, kills, Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubes
+
+from .conftest import SETTINGS, environment
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+PROGRAM = Path(__file__).parent / "program.py"
+
+
+def frame(spark: Any, count: int, parts: int = 2) -> Any:
+    return spark.range(count, numPartitions=parts).selectExpr(
+        "concat('page ', id) as data", "concat('host ', id % 10) as utube"
+    )
+
+
+def read(spark: Any, options: dict[str, str]) -> Any:
+    return spark.read.format("tubes").options(**options).load()
+
+
+def stream(spark: Any, options: dict[str, str], **more: str) -> Any:
+    return spark.readStream.format("tubes").options(**options, **more).load()
+
+
+def run(stream: Any, options: dict[str, str], checkpoint: Path, **more: str) -> Any:
+    """A query that takes what is there, to its end."""
+    writer = stream.select("data").writeStream.format("tubes").options(**options, **more)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    return query
+
+
+def test_a_frame_is_written_and_read_without_registering_anything(
+    spark: Any, queue: tubes.Queue, options: dict[str, str]
+) -> None:
+    queue.create_tube("t", "utube")
+    frame(spark, 500).write.format("tubes").options(**options).mode("append").save()
+    rows = read(spark, options).groupBy("utube", "state").count().collect()
+    assert {(row["utube"], row["state"], row["count"]) for row in rows} == {(f"host {n}", "r", 50) for n in range(10)}
+    assert {task.data for task in queue.tube("t").take_many(10, timeout=0)} == {f"page {n}" for n in range(10)}
+
+
+def test_a_job_that_fails_puts_nothing_and_a_task_that_is_done_again_puts_once(
+    spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+) -> None:
+    from pyspark.errors import PythonException
+    from pyspark.sql.functions import udf
+
+    queue.create_tube("t")
+    first, always = str(tmp_path / "first"), str(tmp_path / "always")
+
+    def fail(text: str, kind: str) -> str:
+        if text == "page 290":
+            if kind == always:
+                raise ValueError("always")
+            if not os.path.exists(kind):
+                Path(kind).touch()
+                raise ValueError("once")
+        return text
+
+    for kind in (always, first):
+        failing = udf(lambda text, kind=kind: fail(text, kind), useArrow=False)
+        rows = frame(spark, 300).select(failing("data").alias("data"))
+        write = rows.write.format("tubes").options(**options).mode("append").save
+        if kind == always:
+            with pytest.raises(PythonException, match="always"):
+                write()
+            assert queue.tube("t").statistics().tasks["total"] == 0
+        else:
+            write()
+    assert sorted(task.data for task in queue.tube("t").take_many(1000, timeout=0)) == sorted(
+        f"page {number}" for number in range(300)
+    )
+
+
+def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
+    from pyspark.errors import AnalysisException
+
+    queue.create_tube("t")
+    with pytest.raises(AnalysisException, match="executors are others"):
+        read(spark, {"url": "memory://", "tube": "t"}).count()
+    with pytest.raises(AnalysisException, match="there is no tube 'nope'"):
+        read(spark, {**options, "tube": "nope"}).count()
+    with pytest.raises(AnalysisException, match="has no option 'utube'"):
+        frame(spark, 5).write.format("tubes").options(**options).mode("append").save()
+    with pytest.raises(AnalysisException, match='use "append"'):
+        frame(spark, 5).select("data").write.format("tubes").options(**options).mode("overwrite").save()
+    assert queue.tube("t").statistics().tasks["total"] == 0
+
+
+def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path) -> None:
+    source, results = queue.create_tube("t"), queue.create_tube("results")
+    source.put_many([f"{number}" for number in range(500)])
+    told = {**options, "tube": "results", "delivery": "exactly-once"}
+    query = run(stream(spark, options, maxTasksPerTrigger="200"), told, tmp_path)
+    assert [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]] == [200, 200, 100]
+    assert query.recentProgress[0]["sources"][0]["latestOffset"]
+    assert json.loads(query.recentProgress[0]["sources"][0]["latestOffset"])["ready"] == 300
+    assert source.statistics().tasks["total"] == 0
+    assert sorted(int(task.data) for task in results.take_many(1000, timeout=0)) == list(range(500))
+    source.put("more")
+    run(stream(spark, options), told, tmp_path)
+    assert [task.data for task in results.take_many(1000, timeout=0)] == ["more"]
+
+
+def test_a_stream_goes_on_as_tasks_come(
+    spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+) -> None:
+    source, results = queue.create_tube("t", "utubettl"), queue.create_tube("results")
+    writer = stream(spark, options).select("data").writeStream.format("tubes").options(**{**options, "tube": "results"})
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        for number in range(3):
+            source.put(f"{number}", utube="one lane")
+        assert [task.data for _ in range(3) if (task := results.take(timeout=60))] == ["0", "1", "2"]
+    finally:
+        query.stop()
+
+
+def test_spark_connect_knows_the_source_too(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    # In a process of its own: this one has a classic session.
+    told = [sys.executable, str(PROGRAM), "connect", json.dumps(options), json.dumps(SETTINGS)]
+    known = {**os.environ, **environment()}
+    done = subprocess.run(told, env=known, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["20", "20"]
+    assert queue.tube("t").statistics().tasks["total"] == 0
+
+
+def test_queries_that_are_killed_again_and_again_lose_nothing_and_do_nothing_twice(
+    queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+) -> None:
+    """One into files and one into a tube; `make soak` has more tasks and more kills."""
+    tasks, kills = int(os.environ.get("TUBES_KILL_TASKS", 4000)), int(os.environ.get("TUBES_KILLS", 1))
+    sources = [queue.create_tube(name) for name in ("t", "u")]
+    results = queue.create_tube("results")
+    for source in sources:
+        source.put_many([f"{number}" for number in range(tasks)])
+    told = [sys.executable, str(PROGRAM), "stream", json.dumps(options), json.dumps(SETTINGS), str(tmp_path)]
+    for kill in range(kills + 1):
+        process = subprocess.Popen(told, env={**os.environ, **environment()}, start_new_session=True)
+        try:
+            if kill == kills:
+                assert process.wait(400) == 0
+                break
+            goal = tasks * (kill + 1) // (kills + 2)
+            ends = time.monotonic() + 300
+            while min(source.statistics().tasks["done"] for source in sources) < goal:
+                assert process.poll() is None
+                assert time.monotonic() < ends
+                time.sleep(0.02)
+        finally:
+            if process.poll() is None:  # The driver, its JVM and all executors at once.
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    everything = Counter(f"{number}" for number in range(tasks))
+    assert Counter(task.data for task in iter(lambda: results.take(timeout=0), None)) == everything
+    assert Counter(_rows_in(tmp_path / "out")) == everything
+    assert [source.statistics().tasks["total"] for source in sources] == [0, 0]
+
+
+def _rows_in(folder: Path) -> list[str]:
+    """What is in the files that Spark's file sink has committed, by its log."""
+    parquet: Any = import_module("pyarrow.parquet")
+    names: dict[str, None] = {}
+    for log in (folder / "_spark_metadata").iterdir():
+        if not log.name.startswith("."):
+            for line in log.read_text().splitlines()[1:]:
+                names[json.loads(line)["path"].removeprefix("file://")] = None
+    return [text for name in names for text in parquet.read_table(name)["data"].to_pylist()]
