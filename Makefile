@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java
 
-.PHONY: demo test soak check bench clean
+.PHONY: demo test soak check bench bench-spark clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -29,6 +29,9 @@ check: .venv/ready  ## lint and types
 
 bench: .venv/ready  ## how fast, beside the queues of the standard library
 	$(BIN)/python -m benchmarks
+
+bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes that put them
+	$(BIN)/python -m benchmarks.spark
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -21,6 +21,8 @@ from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ["README.md", "drivers/README.md", "docs/redis.md"]
+#: Its blocks are run where there is a Spark: `tests/spark`.
+OF_SPARK = "docs/spark.md"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -30,8 +32,14 @@ def modules() -> list[ModuleType]:
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
-def test_examples_in_docstrings_run(module: ModuleType) -> None:
-    assert doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL | doctest.ELLIPSIS).failed == 0
+def test_examples_in_docstrings_run(module: ModuleType, server: LocalServer) -> None:
+    server.client().flushall()
+    runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL | doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module):
+        for example in test.examples:
+            example.source = example.source.replace("redis://localhost", server.url)
+        runner.run(test)
+    assert runner.failures == 0
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +59,7 @@ def test_examples_in_documents_run(document: str, server: LocalServer) -> None:
         exec(compile(block.replace("redis://localhost", server.url), document, "exec"), names)
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, OF_SPARK, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_in_documents_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tubes
-from tubes.redis.records import Records
+from tubes.redis.records import Part, Records, Row
+
+
+def rows_of(parts: Iterable[Part]) -> list[Row]:
+    return [row for part in parts for row in part.rows()]
 
 
 def test_a_record_says_what_a_peek_says(url: str) -> None:
@@ -18,7 +24,7 @@ def test_a_record_says_what_a_peek_says(url: str) -> None:
         first, _ = tube.take(timeout=0), tube.take(timeout=0)
         assert first is not None
         first.release()
-        rows = list(Records(tube).between(0, 100))
+        rows = rows_of(Records(tube).between(0, 100))
         assert [row.id for row in rows] == [0, 1, 2, 3, 5]
         for row in rows:
             task = tube.peek(row.id)
@@ -27,7 +33,7 @@ def test_a_record_says_what_a_peek_says(url: str) -> None:
                 assert getattr(row, name) == getattr(task, name), (row, name)
             moments = [None if at is None else at / 1_000_000 for at in (row.created, row.due, row.expires)]
             assert moments == [task.created, task.due, task.expires]
-        assert list(Records(tube).of([3, 4, 0])) == [rows[3], rows[0]]
+        assert rows_of(Records(tube).of([3, 4, 0])) == [rows[3], rows[0]]
 
 
 def test_all_ids_are_found(url: str) -> None:
@@ -38,4 +44,18 @@ def test_all_ids_are_found(url: str) -> None:
         records = Records(tube)
         assert records.ids() == [*range(100), *range(11_900, 12_000)]
         assert records.extent()[::2] == (200, 12_000)
-        assert len(list(records.between(0, 12_000))) == 200
+        assert len(rows_of(records.between(0, 12_000))) == 200
+
+
+def test_tasks_that_are_alike_are_as_those_that_are_not(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put_many(range(10))
+        plain = rows_of(Records(tube).between(0, 10))
+        tube.take_many(5, timeout=0)
+        taken = rows_of(Records(tube).between(0, 5))
+        tube.put("one that is not", max_attempts=3)
+        rows = rows_of(Records(tube).between(0, 11))
+        assert rows[5:10] == plain[5:]
+        assert rows[:5] == taken
+        assert [row._replace(state="r", attempts=0) for row in taken] == plain[:5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,12 +17,15 @@ from typing import Any
 import pytest
 
 import tubes
+from tubes.testing import LocalServer
 
 from .conftest import SETTINGS, environment
 
 pytestmark = pytest.mark.xdist_group("spark")
 
 PROGRAM = Path(__file__).parent / "program.py"
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def frame(spark: Any, count: int, parts: int = 2) -> Any:
@@ -131,6 +135,16 @@ def test_a_stream_goes_on_as_tasks_come(
         assert [task.data for _ in range(3) if (task := results.take(timeout=60))] == ["0", "1", "2"]
     finally:
         query.stop()
+
+
+def test_the_examples_of_the_guide_run(spark: Any, valkey: LocalServer) -> None:
+    # The guide talks of a whole server.
+    url = f"{valkey.url}?prefix=guide"
+    blocks = FENCE.findall(GUIDE.read_text())
+    assert len(blocks) >= 4
+    names: dict[str, Any] = {"__name__": "guide", "spark": spark}
+    for block in blocks:
+        exec(compile(block.replace("redis://localhost", url), str(GUIDE), "exec"), names)
 
 
 def test_spark_connect_knows_the_source_too(queue: tubes.Queue, options: dict[str, str]) -> None:

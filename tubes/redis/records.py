@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
-from struct import Struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from struct import unpack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from tubes.drivers.entry import NOTHING_MORE
@@ -40,6 +40,39 @@ class Row(NamedTuple):
     max_attempts: int | None
 
 
+class Same(NamedTuple):
+    """A column that has one value for all tasks."""
+
+    value: Any
+
+
+class Part:
+    """Some tasks, by columns: the fields of `Row`."""
+
+    __slots__ = ("columns", "size")
+
+    def __init__(self, size: int, columns: Mapping[str, Sequence[Any] | Same]) -> None:
+        self.size: Final = size
+        self.columns: Final = columns
+
+    def values(self, name: str) -> Sequence[Any]:
+        """A column, written out."""
+        column = self.columns[name]
+        return [column.value] * self.size if isinstance(column, Same) else column
+
+    def where(self, keep: Sequence[bool]) -> Part:
+        """Those for which this is true."""
+        columns = {
+            name: column if isinstance(column, Same) else list(compress(column, keep))
+            for name, column in self.columns.items()
+        }
+        return Part(sum(keep), columns)
+
+    def rows(self) -> list[Row]:
+        """The same one by one."""
+        return [Row(*row) for row in zip(*(self.values(name) for name in Row._fields), strict=True)]
+
+
 class Extent(NamedTuple):
     """How many tasks there are, the lowest id that may be there, and the next one to be given."""
 
@@ -57,7 +90,8 @@ class Records:
     ...     tube = queue.create_tube("mail", "utubettl")
     ...     tasks = tube.put("to ann", utube="ann"), tube.put("to bob", delay=5)
     ...     records = Records(tube)
-    ...     [(row.id, row.state, row.utube, row.data) for row in records.between(0, records.extent().next)]
+    ...     (part,) = records.between(0, records.extent().next)
+    ...     [(row.id, row.state, row.utube, row.data) for row in part.rows()]
     [(0, 'r', 'ann', b'"to ann"'), (1, '~', None, b'"to bob"')]
     """
 
@@ -81,17 +115,17 @@ class Records:
             if cursor == b"0":
                 return sorted(found)
 
-    def between(self, first: int, end: int) -> Iterator[Row]:
+    def between(self, first: int, end: int) -> Iterator[Part]:
         """The tasks with ids from `first` to before `end`."""
         for start in range(first, end, _READS):
             count = min(_READS, end - start)
-            yield from _rows(range(start, start + count), *self._read(start, count))
+            yield _part(range(start, start + count), *self._read(start, count))
 
-    def of(self, ids: Sequence[int]) -> Iterator[Row]:
+    def of(self, ids: Sequence[int]) -> Iterator[Part]:
         """The tasks with these ids that are there."""
         for start in range(0, len(ids), _READS):
             some = ids[start : start + _READS]
-            yield from _rows(some, *self._read("", "", *some))
+            yield _part(some, *self._read("", "", *some))
 
     def _read(self, *args: Any) -> Any:
         return self._call("records", *args, parts=("tasks", "taken", "due"))
@@ -106,31 +140,49 @@ class Records:
         return reply
 
 
-#: How a stored task begins: its flags in a byte, and the moment of its put.
-_BEGIN: Final = Struct(">Q").unpack_from
+_NOTHING: Final = Same(None)
+#: What a task has that has no options, and is not due by itself.
+_PLAIN: Final[dict[str, Sequence[Any] | Same]] = {
+    **dict.fromkeys(("utube", "reason", "key", "due", "expires", "max_attempts"), _NOTHING),
+    "pri": Same(0),
+}
 
 
-def _rows(ids: Iterable[int], raws: list[bytes | None], scores: bytes, dues: bytes) -> Iterator[Row]:
+def _part(ids: Sequence[int], raws: list[bytes | None], scores: bytes, dues: bytes) -> Part:
     """What the script `records` answers."""
-    takes, moments = scores.split() or repeat(b"-"), dues.split() or repeat(b"-")
-    # Without `strict`: what there is nothing of is repeated.
-    for id, raw, take, moment in zip(ids, raws, takes, moments):  # noqa: B905
-        if raw is None:
-            continue
-        state, attempts = "r", 0
-        due = None if moment == b"-" else int(moment)
+    takes, moments = scores.split(), dues.split()
+    if None in raws:
+        there = [raw is not None for raw in raws]
+        ids, takes, moments = list(compress(ids, there)), list(compress(takes, there)), list(compress(moments, there))
+    found = [raw for raw in raws if raw is not None]
+    begins: tuple[int, ...] = unpack(f">{len(found)}Q", b"".join([raw[:8] for raw in found]))
+    # Most tubes have many tasks that are alike: nothing is said of each then.
+    alike = len(set(takes)) <= 1 and set(moments) <= {b"-"}
+    if not found or not alike or max(begins) >> 56:
+        rows = list(_rows(ids, found, takes, moments))
+        return Part(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else _EMPTY)
+    taken = bool(takes) and takes[0] != b"-"
+    attempts = int(takes[0]) % TURNS if taken else 0
+    some = {"id": ids, "data": [raw[8:] for raw in found], "created": begins}
+    return Part(len(found), {**_PLAIN, **some, "state": Same("t" if taken else "r"), "attempts": Same(attempts)})
+
+
+_EMPTY: Final[dict[str, Sequence[Any] | Same]] = dict.fromkeys(Row._fields, ())
+
+
+def _rows(ids: Iterable[int], raws: list[bytes], takes: list[bytes], moments: list[bytes]) -> Iterator[Row]:
+    """The same one by one."""
+    none = [b"-"] * len(raws)
+    for id, raw, take, moment in zip(ids, raws, takes or none, moments or none, strict=True):
+        stored, at = record.read(id, raw)
+        flags = raw[0]
         if take != b"-":
             state, attempts = "t", int(take) % TURNS
-        (begin,) = _BEGIN(raw)
-        flags = begin >> 56
-        if not flags:
-            yield Row(id, state, raw[8:], None, 0, attempts, None, None, begin, due, None, None)
-            continue
-        if take == b"-":
+        else:
             state = "~" if flags & 1 else "!" if flags & 2 else "r"
             attempts = int.from_bytes(raw[8:11], "big") if flags & 4 else 0
-        stored, at = record.read(id, raw)
         more = stored.more or NOTHING_MORE
+        due = None if moment == b"-" else int(moment)
         expires = None if stored.ttl is None else stored.created + stored.ttl
         yield Row(
             id, state, raw[at:], stored.utube, stored.pri, attempts, more.reason, more.key,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption
-from tubes.redis.records import Row
+from tubes.redis.records import Part, Same
 from tubes.spark.arrow import Array, DataType, RecordBatch, pa
 
 if TYPE_CHECKING:
@@ -59,26 +59,36 @@ class Columns:
             types_of["data"] = pa.binary()
         self.schema: Final = pa.schema([(name, types_of[name]) for name in self.names])
 
-    def batch(self, rows: Sequence[Row]) -> RecordBatch:
+    def batch(self, part: Part) -> RecordBatch:
         """These tasks."""
-        columns: dict[str, Iterable[Any]] = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
         arrays: list[Array] = []
         for name, kind in zip(self.names, self.schema.types, strict=True):
-            values = columns.get(name, ())
+            column = part.columns[name]
             if name == "data":
-                arrays.append(self._data(values, kind))
+                arrays.append(self._data(part.values(name), kind))
+            elif isinstance(column, Same):
+                arrays.append(pa.repeat(pa.scalar(column.value, kind), part.size))
+            elif kind == _MOMENT:
+                arrays.append(pa.array(column, pa.int64()).cast(kind))
             else:
-                arrays.append(pa.array(values, kind))
+                arrays.append(pa.array(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _data(self, raws: Iterable[bytes], kind: DataType) -> Array:
+    def _data(self, raws: Sequence[bytes], kind: DataType) -> Array:
         if kind == pa.binary():
             return pa.array(raws, kind)
-        texts = [self._texts(raw) for raw in raws]
+        texts = self._texts(raws)
         try:
             return pa.array(texts, pa.binary()).cast(kind)
         except pa.ArrowInvalid:  # Bytes that are no text: nothing that a query should end for.
             return pa.array([text.decode("utf-8", "replace") for text in texts], kind)
+
+
+def _values(raws: Sequence[bytes]) -> Sequence[bytes]:
+    """JSON, but strings without their quotes."""
+    if {raw[:1] for raw in raws} == {b'"'} and b"\\" not in b"".join(raws):
+        return [raw[1:-1] for raw in raws]
+    return [_value(raw) for raw in raws]
 
 
 def _value(raw: bytes) -> bytes:
@@ -93,24 +103,27 @@ def _value(raw: bytes) -> bytes:
         return raw
 
 
-def _same(raw: bytes) -> bytes:
-    return raw
+def _same(raws: Sequence[bytes]) -> Sequence[bytes]:
+    return raws
 
 
-def _unpacked(raw: bytes) -> bytes:
-    """MessagePack as JSON, but a string as it is."""
+def _unpacked(raws: Sequence[bytes]) -> Sequence[bytes]:
+    """MessagePack as JSON, but strings as they are."""
     import msgspec
 
-    try:
-        data: Any = msgspec.msgpack.decode(raw)
-    except msgspec.DecodeError:
-        return raw
-    return data.encode("utf-8", "replace") if isinstance(data, str) else msgspec.json.encode(data)
+    def text(raw: bytes) -> bytes:
+        try:
+            data: Any = msgspec.msgpack.decode(raw)
+        except msgspec.DecodeError:
+            return raw
+        return data.encode("utf-8", "replace") if isinstance(data, str) else msgspec.json.encode(data)
+
+    return [text(raw) for raw in raws]
 
 
 #: What `data` shows, by codec and format.
-_TEXTS: Final[dict[tuple[str, str], Callable[[bytes], bytes]]] = {
-    ("json", "value"): _value,
+_TEXTS: Final[dict[tuple[str, str], Callable[[Sequence[bytes]], Sequence[bytes]]]] = {
+    ("json", "value"): _values,
     ("json", "json"): _same,
     ("raw", "value"): _same,
     ("msgpack", "value"): _unpacked,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -15,7 +15,6 @@ from tubes.redis.records import Records
 from tubes.redis.streams import Chunk, Stream
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
-from tubes.spark.snapshot import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -146,7 +145,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Taken)
         by = dict(zip(partition.ids, partition.attempts, strict=True))
         with self._settings.connect() as queue:
-            records = Records(self._settings.find(queue))
-            ours = (row for row in records.of(partition.ids) if row.attempts == by[row.id] and row.state in "tr")
-            while some := list(islice(ours, BATCH)):
-                yield self._columns.batch(some)
+            for part in Records(self._settings.find(queue)).of(partition.ids):
+                facts = zip(part.values("id"), part.values("state"), part.values("attempts"), strict=True)
+                keep = [attempts == by[id] and state in "tr" for id, state, attempts in facts]
+                ours = part if all(keep) else part.where(keep)
+                if ours.size:
+                    yield self._columns.batch(ours)

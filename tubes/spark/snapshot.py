@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from tubes.spark.settings import Settings
 
-#: Tasks of one partition, unless `numPartitions` says how many there are; rows of one record batch.
+#: Tasks of one partition, unless `numPartitions` says how many there are.
 _PARTITION: Final = 100_000
-BATCH: Final = 10_000
 
 
 @dataclass
@@ -71,10 +70,12 @@ class SnapshotReader(DataSourceReader):
         with self._settings.connect() as queue:
             records = Records(self._settings.find(queue))
             if isinstance(partition, Between):
-                rows = records.between(partition.first, partition.end)
+                parts = records.between(partition.first, partition.end)
             else:
                 assert isinstance(partition, Named)
-                rows = records.of(partition.ids)
-            wanted = (row for row in rows if row.state in states)
-            while some := list(islice(wanted, BATCH)):
-                yield self._columns.batch(some)
+                parts = records.of(partition.ids)
+            for part in parts:
+                keep = [state in states for state in part.values("state")]
+                wanted = part if all(keep) else part.where(keep)
+                if wanted.size:
+                    yield self._columns.batch(wanted)
