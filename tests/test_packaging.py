@@ -37,9 +37,11 @@ def test_the_wheel_has_the_drivers_under_tubes_and_nothing_else_of_that_name(bui
     assert names >= SOURCES
     assert names >= LUA
     assert {"tubes/py.typed", "tubes/drivers/README.md"} <= names
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"tubes"}
+    # What Spark looks for by its name stands beside.
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pyspark_tubes", "tubes"}
     packages = {path.parent.relative_to(ROOT) for path in (ROOT / "tubes").rglob("__init__.py")}
-    assert {f"{package}/__init__.py" for package in packages} <= names
+    found = {f"{package}/__init__.py" for package in packages}
+    assert {name.removeprefix("tubes/spark/discovery/") for name in found} <= names
 
 
 def test_the_sdist_has_the_drivers_and_all_that_its_tests_need(built: Path) -> None:
@@ -67,7 +69,8 @@ def test_an_installed_wheel_works_and_installs_nothing_named_drivers(built: Path
         str(wheel),
     ]
     subprocess.run(pip, check=True, capture_output=True)
-    assert sorted(path.name for path in target.iterdir() if not path.name.endswith(".dist-info")) == ["tubes"]
+    installed = {path.name for path in target.iterdir() if not path.name.endswith(".dist-info")}
+    assert installed == {"pyspark_tubes", "tubes"}
     program = f"""
 import sys
 sys.path.insert(0, {str(target)!r})
