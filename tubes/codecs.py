@@ -39,6 +39,11 @@ class Codec(Protocol):
         ...
 
 
+# Made once: `json.dumps` makes one at each call that has options, `json.loads` looks for other encodings first.
+_to_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_from_json: Final = json.JSONDecoder().decode
+
+
 class JsonCodec:
     """JSON in UTF-8: strings, finite numbers, booleans, None, lists and dicts.
 
@@ -47,11 +52,11 @@ class JsonCodec:
 
     def encode(self, data: Any) -> bytes:
         """Compact JSON; NaN, infinities and other objects are refused."""
-        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _to_json(data).encode()
 
     def decode(self, raw: bytes) -> Any:
         """The data of JSON bytes."""
-        return json.loads(raw)
+        return _from_json(raw.decode("utf-8", "surrogatepass"))
 
 
 class RawCodec:
