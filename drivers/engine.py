@@ -20,7 +20,7 @@ from tubes.drivers.invariants import check, mend
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, NO_LANE
+from tubes.drivers.options import KEEP, NO_LANE, OF_FEW
 from tubes.drivers.paces import Pace
 from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
@@ -313,7 +313,7 @@ class Engine:
         if self._ranks:
             self._rank(entry, options)
         replaced: Entry | None = None
-        if options and ("key" in options or "max_attempts" in options):
+        if options and not OF_FEW.isdisjoint(options):
             replaced = self._add_more(entry, options)
         # Up to here nothing has changed, whatever a hook has raised.
         self.next_id = id + 1
@@ -370,7 +370,7 @@ class Engine:
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
         replaced = None if key is None else self._keys.living.get(key)
-        entry.more = More(key, key_ttl, most, replaces=replaced is not None)
+        entry.more = More(key, key_ttl, most, replaces=replaced is not None, context=options.get("context"))
         if key_ttl:  # From now on an ack must know when it happens.
             self.ticking = True
         return replaced

@@ -26,6 +26,8 @@ class More(NamedTuple):
     kept: bool = False
     #: Whether its put has removed another one: such a put is not undone.
     replaces: bool = False
+    #: What travels with the task besides its data; nobody changes it.
+    context: dict[str, str] | None = None
 
 
 NOTHING_MORE = More()

@@ -6,7 +6,7 @@ and equal on every backend; outside it is seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tubes.errors import InvalidOption
@@ -77,6 +77,19 @@ def text(option: str, value: Any) -> str:
     return value
 
 
+def context(option: str, value: Any) -> dict[str, str] | None:
+    """Strings by names: a copy; None of an empty mapping, which says nothing."""
+    if not isinstance(value, Mapping):
+        raise InvalidOption(option=option, value=value, rule="must be a mapping of strings to strings")
+    pairs: dict[Any, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
+    for name, words in pairs.items():
+        if not isinstance(name, str) or not isinstance(words, str):
+            raise InvalidOption(
+                option=option, value=value, rule=f"must map strings to strings, not {name!r}: {words!r}"
+            )
+    return pairs or None
+
+
 def one_of(*known: str) -> Callable[[str, Any], str]:
     """One of these words."""
 
@@ -141,7 +154,11 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "key": text,
     "on_duplicate": one_of("keep", "replace", "raise"),
     "key_ttl": micros,
+    "context": context,
 }
+
+#: Those of them that few tasks have.
+OF_FEW: Final = frozenset({"key", "max_attempts", "context"})
 
 #: What `create_tube` may be given, if the driver knows it: the defaults of its tasks, and limits.
 OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
@@ -159,7 +176,7 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
 }
 
 #: Those that every driver knows.
-ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl"})
+ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context"})
 #: Those of a tube whose driver has the option `delay`.
 WITH_DELAY: Final = frozenset({"backoff"})
 #: Those of a tube whose driver has lanes.

@@ -146,6 +146,8 @@ def table() -> list[Row]:
         ("a complex timeout", InvalidOption, lambda s: s.plain.take(0j)),
         ("pause of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.pause(1)),
         ("resume of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.resume()),
+        ("a context that is no mapping", InvalidOption, lambda s: s.plain.put(1, context="trace")),
+        ("a context of numbers", InvalidOption, lambda s: s.plain.put(1, context={"trace": 1})),
         ("a take from no tubes", InvalidOption, lambda s: s.queue.take_any([], 0)),
         ("a take from something else", InvalidOption, lambda s: s.queue.take_any([s.plain, 7], 0)),
         ("a take from one name", InvalidOption, lambda s: s.queue.take_any("plain", 0)),

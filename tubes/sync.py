@@ -239,6 +239,7 @@ class Tube:
         and puts the new one, `"raise"` raises `DuplicateKey`;
         `key_ttl`: seconds for which the key is remembered after its task is gone: as if it lived, `"keep"` and
         `"raise"` add nothing;
+        `context`: a mapping of strings to strings that travels with the task, for trace ids and the like;
         `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None; where
         a tube may be full, give a timeout, if only 0, so that type checkers know it too.
 

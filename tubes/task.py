@@ -107,6 +107,11 @@ class Facts:
         return None if self._more is None else self._more.key
 
     @property
+    def context(self) -> dict[str, str]:
+        """What travels with the task besides its data, trace ids for example: a copy; empty if it was put without."""
+        return dict(self._more.context) if self._more is not None and self._more.context else {}
+
+    @property
     def created_now(self) -> bool:
         """False if a put found a task of this key, and answered that one instead of adding another."""
         return self._more is None or not self._more.kept
@@ -171,7 +176,7 @@ class Facts:
         shown = [f"id={self.id}", f"state={self._state.value!r}", f"data={data!r}", f"tube={self.tube!r}"]
         shown += [
             f"{name}={value!r}"
-            for name in ("utube", "pri", "attempts", "key", "reason")
+            for name in ("utube", "pri", "attempts", "key", "context", "reason")
             if (value := getattr(self, name))
         ]
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -78,7 +78,7 @@ def facts(answer: Any) -> Answer:
         return Answer("list", [facts(each) for each in answers])
     if isinstance(answer, Task):
         times: tuple[Any, ...] = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
-        more = (answer.key, answer.max_attempts, answer.reason, answer.created_now)
+        more = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context)
         # Of a key that is remembered nobody knows the moments.
         times = () if answer.state == "-" and not answer.created_now else times
         shown = (answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)
@@ -154,6 +154,8 @@ class Twins:
         options = {name: value for name, value in options.items() if name in self.driver.options}
         if self.random.random() < 0.15:
             options["max_attempts"] = self.some(1, 2)
+        if self.random.random() < 0.2:
+            options["context"] = self.some({}, {"trace": "1"}, {"ü" * 300: "", "": "x"})
         if self.random.random() < 0.3:
             options["key"] = self.some("k", "l", "m", "ü" * 300)
             options["on_duplicate"] = self.some("keep", "replace", "raise", None)

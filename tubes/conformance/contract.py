@@ -5,6 +5,7 @@ from __future__ import annotations
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
+from tubes.conformance.context import Context
 from tubes.conformance.delay import Delay
 from tubes.conformance.events import Events
 from tubes.conformance.failures import Failures
@@ -46,6 +47,7 @@ class Contract(
     Batches,
     Failures,
     UniqueKeys,
+    Context,
     Updates,
     Sessions,
     Events,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.entry import More
 from tubes.drivers.moves import State
+from tubes.drivers.options import OF_FEW
 from tubes.drivers.timers import NEVER
 from tubes.task import SETTLED, F, Facts
 
@@ -22,7 +23,7 @@ _SHOWN: Final = Struct(">QcIq")
 _BEGIN: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
-_MOST, _KEY, _KEY_TTL, _REASON = 1, 2, 4, 8
+_MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT = 1, 2, 4, 8, 32
 
 
 class Stored:
@@ -78,7 +79,7 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
         name = lane.encode("utf-8", "surrogatepass")
         flags |= _LANE
         header += _text(name)
-    more = _more_of(tube, options) if "max_attempts" in tube or not _OF_FEW.isdisjoint(options) else None
+    more = _more_of(tube, options) if "max_attempts" in tube or not OF_FEW.isdisjoint(options) else None
     if more is not None:
         flags |= _MORE
         header += _write_more(more)
@@ -92,23 +93,25 @@ def _text(words: bytes) -> bytes:
     return (bytes((len(words),)) if len(words) < 255 else pack(">BI", 255, len(words))) + words
 
 
-def _text_at(raw: bytes, at: int) -> tuple[str, int]:
+def _words_at(raw: bytes, at: int) -> tuple[bytes, int]:
     length = raw[at]
     at += 1
     if length == 255:
         (length,) = unpack_from(">I", raw, at)
         at += 4
-    return raw[at : at + length].decode("utf-8", "surrogatepass"), at + length
+    return raw[at : at + length], at + length
 
 
-#: Options of put for what few tasks have.
-_OF_FEW: Final = frozenset({"key", "max_attempts"})
+def _text_at(raw: bytes, at: int) -> tuple[str, int]:
+    words, at = _words_at(raw, at)
+    return words.decode("utf-8", "surrogatepass"), at
 
 
 def _more_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> More:
     key = options.get("key")
     key_ttl = options.get("key_ttl", tube.get("key_ttl", 0)) if key is not None else 0
-    return More(key, key_ttl, options.get("max_attempts", tube.get("max_attempts", 0)))
+    most = options.get("max_attempts", tube.get("max_attempts", 0))
+    return More(key, key_ttl, most, context=options.get("context"))
 
 
 def _write_more(more: More) -> bytes:
@@ -122,6 +125,10 @@ def _write_more(more: More) -> bytes:
     if more.key_ttl:
         flags |= _KEY_TTL
         written += more.key_ttl.to_bytes(7, "big")
+    if more.context:
+        flags |= _CONTEXT
+        pairs = (_text(words.encode("utf-8", "surrogatepass")) for pair in more.context.items() for words in pair)
+        written += _text(b"".join(pairs))
     return bytes((flags,)) + written
 
 
@@ -138,7 +145,21 @@ def _read_more(raw: bytes, at: int) -> tuple[More, int]:
         key_ttl, at = int.from_bytes(raw[at : at + 7], "big"), at + 7
     if flags & _REASON:
         reason, at = _text_at(raw, at)
-    return More(key, key_ttl, max_attempts, reason), at
+    context = None
+    if flags & _CONTEXT:
+        packed, at = _words_at(raw, at)
+        context = _read_context(packed)
+    return More(key, key_ttl, max_attempts, reason, context=context), at
+
+
+def _read_context(packed: bytes) -> dict[str, str]:
+    """Names and values, one after the other, as texts."""
+    context: dict[str, str] = {}
+    at = 0
+    while at < len(packed):
+        name, at = _text_at(packed, at)
+        context[name], at = _text_at(packed, at)
+    return context
 
 
 def read(id: int, raw: bytes) -> tuple[Stored, int]:

@@ -3,7 +3,8 @@
 --   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (a text), 128 more:
 --   what few tasks have, a byte of flags and
 --          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 why it is buried (a text),
---          16 its put has removed another one: such a put is not undone
+--          16 its put has removed another one: such a put is not undone,
+--          32 its context (a text: of each name and value a text)
 --
 -- A text has its length in front, in a byte, or in 4 bytes after a byte of 255.
 -- Numbers are unsigned, the most significant byte first. That a task is taken stands in ':taken' only: taking and
@@ -28,7 +29,7 @@ end
 -- The score of a taken task is the number of the session times TURNS, plus its attempts.
 
 -- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data
--- begins); most (attempts), key, key_ttl, reason of the few that have them.
+-- begins); most (attempts), key, key_ttl, reason, context of the few that have them.
 local function read(id, value)
   -- A table that has its size from the beginning is not made anew where it grows.
   local task = {
@@ -73,6 +74,7 @@ local function read(id, value)
       if more % 8 >= 4 then task.key_ttl, at = unpack_struct('>I7', value, at) end
       if more % 16 >= 8 then task.reason, at = text_at(value, at) end
       task.replaces = more % 32 >= 16
+      if more % 64 >= 32 then task.context, at = text_at(value, at) end
 --#fast
     end
     task.body = at
@@ -100,7 +102,7 @@ local function write(task)
 --#if LANE
   if task.lane then flags, parts = flags + 64, parts .. text(task.lane) end
 --#end
-  if task.most or task.key or task.reason then
+  if task.most or task.key or task.reason or task.context then
 --#slow
     local more, rest = 0, ''
     if task.most then more, rest = 1, pack('>I3', task.most) end
@@ -108,6 +110,7 @@ local function write(task)
     if task.key_ttl then more, rest = more + 4, rest .. pack('>I7', task.key_ttl) end
     if task.reason then more, rest = more + 8, rest .. text(task.reason) end
     if task.replaces then more = more + 16 end
+    if task.context then more, rest = more + 32, rest .. text(task.context) end
     flags, parts = flags + 128, parts .. pack('>I1', more) .. rest
 --#fast
   end

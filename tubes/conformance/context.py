@@ -1,0 +1,76 @@
+"""Context: strings that travel with a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tubes import InvalidOption, Item
+from tubes.conformance.bench import Bench, needs
+
+TRACE = {"trace": "4bf92f35", "": "", "ü" * 300: "x" * 70_000, "lone": "\ud800"}
+
+
+class Context(Bench):
+    """Context."""
+
+    def test_a_context_travels_with_its_task(self) -> None:
+        task = self.put(context=TRACE)
+        assert task.context == TRACE
+        assert self.tube.peek(task).context == TRACE
+        taken = self.take()
+        assert taken.context == TRACE
+        assert taken.ack().context == TRACE
+
+    def test_a_task_without_one_has_an_empty_one(self) -> None:
+        assert self.put().context == {}
+        assert self.put(context={}).context == {}
+        assert self.put(context=None).context == {}
+
+    def test_it_stays_wherever_the_task_goes(self) -> None:
+        task = self.put(context=TRACE, max_attempts=2, key="k")
+        self.take().release()
+        assert self.take().context == TRACE
+        self.tube.bury(task.id, "why")
+        assert self.tube.buried()[0].context == TRACE
+        assert self.tube.buried()[0].reason == "why"
+        self.tube.kick(1)
+        self.tube.update(task.id, data="other")
+        taken = self.take()
+        assert (taken.context, taken.data, taken.key) == (TRACE, "other", "k")
+
+    @needs("delay")
+    def test_it_stays_over_a_delay(self) -> None:
+        self.put(context=TRACE, delay=5)
+        self.clock.advance(5)
+        self.take().release(delay=5)
+        self.clock.advance(5)
+        assert self.take().context == TRACE
+
+    @needs("ttr")
+    def test_it_stays_over_a_touch(self) -> None:
+        assert self.taken(context=TRACE, ttr=5).touch(1).context == TRACE
+
+    def test_items_of_a_batch_have_their_own(self) -> None:
+        items = [Item(0, **self.lane("a")), Item(1, context={"n": "1"}, **self.lane("b"))]
+        put = self.tube.put_many(items, context=TRACE)
+        assert [task.context for task in put] == [TRACE, {"n": "1"}]
+        found = {task.id: task.context for task in self.tube.take_many(2, timeout=0)}
+        assert found == {put[0].id: TRACE, put[1].id: {"n": "1"}}
+
+    def test_a_put_that_finds_a_task_of_its_key_answers_the_context_of_that_one(self) -> None:
+        self.put(key="k", context={"n": "1"})
+        assert self.put(key="k", context={"n": "2"}).context == {"n": "1"}
+
+    def test_what_is_changed_in_an_answer_is_a_copy(self) -> None:
+        given = {"n": "1"}
+        task = self.put(context=given)
+        given["n"] = "2"
+        task.context["n"] = "3"
+        assert task.context == self.take().context == {"n": "1"}
+
+    @pytest.mark.parametrize("bad", ["trace", 7, ["trace"], {"trace": 1}, {1: "trace"}, {"trace": None}, {"b": b"b"}])
+    def test_what_is_no_mapping_of_strings_to_strings_is_refused(self, bad: Any) -> None:
+        with self.refused(InvalidOption):
+            self.tube.put(0, context=bad)
