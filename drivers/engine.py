@@ -480,6 +480,22 @@ class Engine:
         self._prolong(entry, span)
         self._go(entry, "touch", entry.hold)
 
+    def renew(self, now: int, entry: Entry, span: int) -> None:
+        """Let a held task have at least so much time to run from now on.
+
+        Where its ttl ends a taken task it lives at least as long. Nothing else grows: not what a later take has.
+        """
+        ends = now + span
+        runs_out = entry.until < ends
+        dies = self._ends_taken and entry.dead < ends
+        if not (runs_out or dies):
+            return
+        if runs_out:
+            entry.until = ends
+        if dies:
+            self._prolong(entry, ends - entry.dead)
+        self._go(entry, "touch", entry.hold)
+
     @staticmethod
     def _prolong(entry: Entry, span: int) -> None:
         if entry.ttl is not None:

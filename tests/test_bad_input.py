@@ -146,6 +146,7 @@ def table() -> list[Row]:
         ("a complex timeout", InvalidOption, lambda s: s.plain.take(0j)),
         ("pause of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.pause(1)),
         ("resume of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.resume()),
+        ("renewed where there is no ttr", OptionNotSupported, lambda s: s.plain.renew_many([0], 1)),
         ("a context that is no mapping", InvalidOption, lambda s: s.plain.put(1, context="trace")),
         ("a context of numbers", InvalidOption, lambda s: s.plain.put(1, context={"trace": 1})),
         ("a take from no tubes", InvalidOption, lambda s: s.queue.take_any([], 0)),
@@ -185,6 +186,7 @@ def of_seconds(bad: Any) -> list[Row]:
         (f"pause {shown(bad)}", InvalidOption, lambda s: s.plain.pause(bad)),
         (f"touch {shown(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
         (f"release_many delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release_many([0], delay=bad)),
+        (f"renew_many {shown(bad)}", InvalidOption, lambda s: s.ttl.renew_many([0], bad)),
         (f"take_many timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take_many(1, timeout=bad)),
         (f"release delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
     ]

@@ -329,6 +329,11 @@ class AsyncTube:
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
+    async def renew_many(self, tasks: Iterable[AsyncTask | int], seconds: float) -> dict[int, bool]:
+        """See `Tube.renew_many`."""
+        done: dict[int, bool] = await _answer(self._port.renew_many(tasks, seconds))
+        return done
+
     async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
         """See `Tube.delete_many`."""
         done: dict[int, bool] = await _answer(self._port.delete_many(tasks))

@@ -183,8 +183,8 @@ class Twins:
         verb = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
-             "pause", "resume", "update", "kick_task", "look", "block", "configure"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3],
+             "pause", "resume", "update", "kick_task", "look", "block", "configure", "renew_many"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 4],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
@@ -259,8 +259,9 @@ class Twins:
             self.same(lambda side: side.of(worker).take_many(count + 1, timeout=0))
         else:
             named = [self.which() for _ in range(count)]
-            delay = {"delay": self.some(None, 0, 0.5, 2)} if verb == "release_many" else {}
-            self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **delay))
+            more = {"delay": self.some(None, 0, 0.5, 2)} if verb == "release_many" else {}
+            more = {"seconds": self.some(0, 0.5, 3)} if verb == "renew_many" else more
+            self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **more))
 
     def compare(self) -> None:
         """All that can be seen of both is the same."""

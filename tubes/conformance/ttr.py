@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubes import State, TaskNotTaken
+from tubes import InvalidOption, OptionNotSupported, State, TaskNotTaken
 from tubes.conformance.bench import Bench, lacks, needs
 
 
@@ -92,3 +92,82 @@ class TimeToRun(Bench):
         before = self.everything()
         assert self.tube.touch(task, 0) == task
         assert self.everything() == before
+
+    @needs("ttr")
+    def test_a_renewal_gives_time_from_now_on_and_leaves_the_ttr_as_it_is(self) -> None:
+        task = self.taken(ttr=5)
+        for _ in range(3):
+            self.clock.advance(4)
+            assert self.tube.renew_many([task], 5) == {task.id: True}
+        assert (self.tube.peek(task).ttr, self.tube.peek(task).due) == (5, 17)
+        self.clock.advance(5)
+        assert (self.state(task), self.count("ttr")) == ("r", 1)
+        assert self.take().due == 22
+
+    @needs("ttr")
+    def test_a_renewal_takes_no_time_away(self) -> None:
+        task = self.taken(ttr=5)
+        assert self.tube.renew_many([task], 3) == {task.id: True}
+        assert self.tube.peek(task).due == 5
+
+    @needs("ttr", "ttl")
+    def test_a_renewal_keeps_a_task_from_dying_while_it_is_taken(self) -> None:
+        task = self.taken(ttl=5, ttr=3)
+        for _ in range(4):
+            self.clock.advance(2)
+            assert self.tube.renew_many([task], 3) == {task.id: True}
+        # In the drivers whose takers are spared it dies when it comes back.
+        spared = self.knobs.ttl_spares_taken
+        assert self.tube.peek(task).expires == (5 if spared else 11)
+        self.tube.release(task)
+        self.clock.advance(2.9)
+        assert self.state(task) == ("-" if spared else "r")
+        self.clock.advance(0.1)
+        assert self.state(task) == "-"
+
+    @needs("ttr", "ttl")
+    def test_a_task_that_has_a_ttl_alone_is_renewed_too(self) -> None:
+        task = self.taken(ttl=5)
+        self.tube.renew_many([task], 9)
+        self.clock.advance(8.9)
+        assert self.state(task) == "t"
+        self.tube.ack(task)
+
+    @needs("ttr")
+    def test_a_task_without_end_needs_no_renewal(self) -> None:
+        task = self.taken()
+        assert self.tube.renew_many([task], 5) == {task.id: True}
+        assert self.tube.peek(task).due is None
+
+    @needs("ttr")
+    def test_who_has_lost_a_task_cannot_renew_it(self) -> None:
+        task = self.taken(ttr=5)
+        self.clock.advance(5)
+        again = self.take()
+        assert self.tube.renew_many([task, 99], 50) == {task.id: False, 99: False}
+        assert self.tube.renew_many([again], 50) == {again.id: True}
+        assert self.another().tube.renew_many([again.id], 50) == {again.id: False}
+        assert self.tube.ack(again).state == State.DONE
+
+    @needs("ttr")
+    def test_a_renewal_is_a_touch_for_who_listens_and_counts(self) -> None:
+        task = self.taken(ttr=5)
+        heard = self.listen()
+        self.tube.renew_many([task], 5)
+        self.clock.advance(1)
+        self.tube.renew_many([task], 5)
+        assert self.heard(heard, [("touch", task.id, "t")])
+        assert self.count("touch") == 1
+
+    @needs("ttr")
+    def test_a_renewal_by_no_time_at_all_is_refused(self) -> None:
+        task = self.taken(ttr=5)
+        for bad in (-1, "5", None):
+            with self.refused(InvalidOption):
+                self.tube.renew_many([task], bad)
+
+    @lacks("ttr")
+    def test_where_there_is_no_ttr_nothing_is_renewed(self) -> None:
+        task = self.taken()
+        with self.refused(OptionNotSupported):
+            self.tube.renew_many([task], 5)

@@ -278,6 +278,18 @@ class Port(Generic[F]):
 
         return self._do_many(tasks, release)
 
+    def renew_many(self, tasks: Any, seconds: float) -> dict[int, bool]:
+        """Let held tasks have at least so many seconds to run."""
+        span = micros("seconds", seconds)
+        if "ttr" not in self.home.driver.options:
+            raise self.home.driver.lacks("ttr")
+
+        def renew(now: int, entries: list[Entry]) -> None:
+            for entry in entries:
+                self._engine.renew(now, entry, span)
+
+        return self._do_many(tasks, renew, settles=False)
+
     def delete_many(self, tasks: Any) -> dict[int, bool]:
         """Remove tasks."""
 
@@ -288,7 +300,12 @@ class Port(Generic[F]):
         return self._do_many(tasks, delete, anybody=True)
 
     def _do_many(
-        self, tasks: Any, verb: Callable[[int, list[Entry]], None], *, anybody: bool = False
+        self,
+        tasks: Any,
+        verb: Callable[[int, list[Entry]], None],
+        *,
+        anybody: bool = False,
+        settles: bool = True,
     ) -> dict[int, bool]:
         """Do something with those of these tasks that this session has, or that `anybody` may; whether it was done."""
         those = named(tasks, self._refer)
@@ -305,7 +322,7 @@ class Port(Generic[F]):
             verb(now, entries)
 
         self._do(act)
-        return settled(those, done)
+        return settled(those, done) if settles else done
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 

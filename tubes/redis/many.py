@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from tubes.batches import Batch, Named, gather, named, settled
+from tubes.drivers.options import micros
 from tubes.errors import DuplicateKey, TubeNotFound, TubesError
 from tubes.redis import record
 from tubes.redis.calls import SERVING, Call, Flow
@@ -218,13 +219,22 @@ class BatchPort(AnyPort[F]):
         done: dict[int, bool] = yield from self._about_many("release_many", named(tasks, self._refer), span)
         return done
 
+    def _renew_many(self, tasks: Any, seconds: float) -> Flow[dict[int, bool]]:
+        """Let held tasks have at least so many seconds to run."""
+        span = micros("seconds", seconds)
+        if "ttr" not in self.home.driver.options:
+            raise self.home.driver.lacks("ttr")
+        those = named(tasks, self._refer)
+        done: dict[int, bool] = yield from self._about_many("renew_many", those, span, settles=False)
+        return done
+
     def _delete_many(self, tasks: Any) -> Flow[dict[int, bool]]:
         """Remove tasks."""
         done: dict[int, bool] = yield from self._about_many("delete_many", named(tasks, self._refer))
         return done
 
-    def _about_many(self, verb: str, those: Named, *args: Any) -> Flow[dict[int, bool]]:
-        """Do something with each of these tasks; whether it was done."""
+    def _about_many(self, verb: str, those: Named, *args: Any, settles: bool = True) -> Flow[dict[int, bool]]:
+        """Do something with each of these tasks, which settles them or not; whether it was done."""
         done = dict.fromkeys(those, False)
         ids = list(those)
         count = 1 if verb == "delete_many" else 2
@@ -241,7 +251,8 @@ class BatchPort(AnyPort[F]):
                 for id, answer in zip(some, reply, strict=True):
                     done[id] = answer != _LOST[0]
         finally:
-            settled(those, done)
+            if settles:
+                settled(those, done)
         return done
 
     put_many = running("put_many", _put_many)
@@ -249,6 +260,7 @@ class BatchPort(AnyPort[F]):
     top_up = running("top_up", _top_up)
     ack_many = running("ack_many", _ack_many)
     release_many = running("release_many", _release_many)
+    renew_many = running("renew_many", _renew_many)
     delete_many = running("delete_many", _delete_many)
 
 

@@ -58,7 +58,9 @@ _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "
 
 
 #: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
-_OF_TAKERS: Final = frozenset({"ack", "ack_many", "release", "release_many", "touch", "hold", "untake", "leave"})
+_OF_TAKERS: Final = frozenset(
+    {"ack", "ack_many", "release", "release_many", "renew_many", "touch", "hold", "untake", "leave"}
+)
 _OF_ANYBODY: Final = frozenset(
     {"put", "put_many", "put_keyed", "take", "take_many", "kick", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}

@@ -1,0 +1,29 @@
+-- Let held tasks have at least so much time to run from now on; where the ttl ends a taken task it lives as long.
+-- ARGV  6 microseconds, 7… as for ack_many
+-- answers  as for ack_many
+--#include begin
+if replayed then return replayed end
+local done = {}
+for n = 7, #ARGV, 2 do
+  local task = held_one(ARGV[n], ARGV[n + 1])
+  done[#done + 1] = task and '1' or '0'
+  if task then
+    local ends = now + ARGV[6]
+    -- Without ttr and ttl it has no end.
+    local was = tonumber(call('ZSCORE', M .. ':due', pack('>I6', task.id)) or nil)
+    if was and was < ends then
+      local due = task.ttr and ends
+--#if ENDS_TAKEN
+      if task.ttl and dead_of(task) < ends then
+        task.ttl = ends - task.created
+        call('HDEL', M, '')
+        write(task)
+      end
+--#end
+--#move touch t
+    end
+  end
+end
+local answer = table.concat(done)
+--#done answer
+return answer
