@@ -428,13 +428,16 @@ class Engine:
         if entry.more is not None:
             self._keys.leave(now, entry)
 
-    def release(self, now: int, entry: Entry, delay: int | None = 0, why: str = "release") -> None:
+    def release(
+        self, now: int, entry: Entry, delay: int | None = 0, why: str = "release", reason: str | None = None
+    ) -> None:
         """A held task goes back to its place, now or after a delay; aside, if that was its last attempt.
 
         A delay prolongs its life; None: as long as the tube's backoff says. `why`: what has ended the attempt.
+        `reason`: why it is buried, if it is.
         """
         if self._is_last(entry):
-            self._set(entry, reason=f"max_attempts: {why}")
+            self._set(entry, reason=reason or f"max_attempts: {why}")
             self._go(entry, "release_last")
             return
         if delay is None:

@@ -16,6 +16,8 @@ from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
 from tubes.drivers.moves import MOVES, State
 from tubes.errors import (
+    CallFailed,
+    CallTimeout,
     CodecError,
     ConnectionLost,
     DriverExists,
@@ -54,6 +56,8 @@ __all__ = [
     "AsyncTask",
     "AsyncTube",
     "Backoff",
+    "CallFailed",
+    "CallTimeout",
     "Clock",
     "Codec",
     "CodecError",

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
-from tubes import urls
+from tubes import replies, urls
 from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
@@ -33,9 +33,11 @@ from tubes.waiters import LoopWaiter
 if TYPE_CHECKING:
     import redis
 
+    from tubes.sync import Queue
+
 
 def connect(
-    url: str | redis.Redis | redis.RedisCluster = "memory://",
+    url: str | redis.Redis | redis.RedisCluster | Queue | AsyncQueue = "memory://",
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,
@@ -195,6 +197,10 @@ class AsyncTube:
             tasks = await _answer(self._port.put_many(batch))
         return tasks or []
 
+    async def call(self, data: Any, timeout: float | None = None, **options: Any) -> Any:
+        """See `Tube.call`."""
+        return await replies.call_async(self, data, timeout, options)
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
@@ -272,9 +278,11 @@ class AsyncTube:
         done: dict[int, bool] = await _answer(self._port.release_many(tasks, delay))
         return done
 
-    async def release(self, task: AsyncTask | int, delay: float | None = None) -> AsyncTask:
+    async def release(
+        self, task: AsyncTask | int, delay: float | None = None, *, reason: str | None = None
+    ) -> AsyncTask:
         """See `Tube.release`."""
-        answer = self._port.release(task, delay)
+        answer = self._port.release(task, delay, reason)
         after: AsyncTask = await answer if self._awaited else answer
         return after
 

@@ -112,6 +112,14 @@ class WriteAborted(TubesError):
     """write {write!r} to tube {tube!r} cannot be done: {why}."""
 
 
+class CallFailed(TubesError):
+    """the handler of task {id} of tube {tube!r} failed: {why}."""
+
+
+class CallTimeout(TubesError, TimeoutError):
+    """task {id} of tube {tube!r} was not answered within {timeout} s: it stays there, and may still be done."""
+
+
 class OptionNotSupported(TubesError, ValueError):
     """driver {driver!r} has no option {option!r}: it knows {known}."""
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
-from tubes import urls
+from tubes import replies, urls
 from tubes.batches import check_limit
 from tubes.clock import Clock
 from tubes.codecs import Codec
@@ -25,9 +25,11 @@ from tubes.waiters import ThreadWaiter
 if TYPE_CHECKING:
     import redis
 
+    from tubes.aio import AsyncQueue
+
 
 def connect(
-    url: str | redis.Redis | redis.RedisCluster = "memory://",
+    url: str | redis.Redis | redis.RedisCluster | Queue | AsyncQueue = "memory://",
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,
@@ -37,7 +39,8 @@ def connect(
 
     `url`: `memory://` is private to the answered Queue and the sessions made from it; `memory://name` is shared by
     name in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
-    `redis+cluster://` name servers, `?prefix=` a key space there; a client of redis-py does too.
+    `redis+cluster://` name servers, `?prefix=` a key space there; a client of redis-py does too. A queue, of threads or
+    of asyncio: another session on the same, with its codec, clock and `session_ttl`.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are, a server has JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds for which a session outlives a connection that was lost without `close`.
@@ -284,6 +287,36 @@ class Tube:
             tasks = self._port.put_many(batch)
         return tasks or []
 
+    def call(self, data: Any, timeout: float | None = None, **options: Any) -> Any:
+        """Put a task, wait until a `tubes.worker.Worker` has handled it, and answer what its handler has returned.
+
+        `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
+        `options`: those of `put`, but for `key`.
+
+        The reply comes through a tube of this connection, which `tubes()` does not name. It is made with the first
+        call, and dropped when nothing was called for some seconds or the queue is closed; on a server it goes by itself if
+        this process dies. A first call costs two round trips more than others.
+
+        Raises `CallFailed` with the handler's error when that was the last attempt: with `max_attempts=1` at the first
+        one; while a task may be tried again the caller waits. `CallTimeout` when the time is over: the task stays and
+        may still be done, and its reply is thrown away; where the driver has a ttl, `ttl=` ends it if nobody has begun
+        it by then. `QueueClosed` when the queue is closed meanwhile.
+
+        >>> import threading, tubes
+        >>> from tubes.worker import Worker
+        >>> with tubes.connect() as queue:
+        ...     squares = queue.create_tube("squares")
+        ...     worker = Worker(queue)
+        ...     _ = worker.on(squares, lambda task: task.data**2)
+        ...     running = threading.Thread(target=worker.run)
+        ...     running.start()
+        ...     print(squares.call(12, timeout=10))
+        ...     worker.stop()
+        ...     running.join()
+        144
+        """
+        return replies.call(self, data, timeout, options)
+
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, timeout: float | None = None) -> Task | None:
@@ -424,16 +457,16 @@ class Tube:
         done: dict[int, bool] = self._port.release_many(tasks, delay)
         return done
 
-    def release(self, task: Task | int, delay: float | None = None) -> Task:
+    def release(self, task: Task | int, delay: float | None = None, *, reason: str | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
         says, which is not at all if it has none. A task that was taken for the last time, by its `max_attempts`, is
-        buried instead.
+        buried instead. `reason`: why, for whoever looks at it then; None: that it was the last attempt.
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
         """
-        after: Task = self._port.release(task, delay)
+        after: Task = self._port.release(task, delay, reason)
         return after
 
     def touch(self, task: Task | int, seconds: float) -> Task:

@@ -214,6 +214,15 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
     return task
 
 
+def of_face(kind: type[F], tube: Origin, task: Facts) -> F:
+    """The same task, and the same take of it, for the other face's tube."""
+    other = kind()
+    for slot in Facts.__slots__:
+        setattr(other, slot, getattr(task, slot))
+    other._tube = tube
+    return other
+
+
 def log_lost(error: TubesError) -> None:
     """A loop over a tube came back for the next task, and its last one was not its own any more."""
     _log.warning("the work on a task ended too late, it may be done twice: %s", error)
@@ -240,9 +249,9 @@ class Task(Facts):
         """The work is done. See `Tube.ack`."""
         return self._tube.ack(self)
 
-    def release(self, delay: float | None = None) -> Task:
+    def release(self, delay: float | None = None, *, reason: str | None = None) -> Task:
         """Give the task back. See `Tube.release`."""
-        return self._tube.release(self, delay=delay)
+        return self._tube.release(self, delay=delay, reason=reason)
 
     def touch(self, seconds: float) -> Task:
         """Get more time to work. See `Tube.touch`."""
@@ -301,9 +310,9 @@ class AsyncTask(Facts):
         """The work is done. See `Tube.ack`."""
         return await self._tube.ack(self)
 
-    async def release(self, delay: float | None = None) -> AsyncTask:
+    async def release(self, delay: float | None = None, *, reason: str | None = None) -> AsyncTask:
         """Give the task back. See `Tube.release`."""
-        return await self._tube.release(self, delay=delay)
+        return await self._tube.release(self, delay=delay, reason=reason)
 
     async def touch(self, seconds: float) -> AsyncTask:
         """Get more time to work. See `Tube.touch`."""

@@ -21,8 +21,14 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
     """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
     lease = micros("session_ttl", session_ttl)
     if not isinstance(url, str):
+        other: Member | None = getattr(url, "_member", None)
+        if other is not None:
+            for option, value in (("codec", codec), ("clock", clock)):
+                if value is not None:
+                    raise InvalidOption(option=option, value=value, rule="must be left out: it is that of the queue")
+            return other.sibling(face)
         if type(url).__module__.partition(".")[0] != "redis":
-            raise InvalidOption(option="url", value=url, rule="must be a string, or a client of redis-py")
+            raise InvalidOption(option="url", value=url, rule="must be a string, a queue, or a client of redis-py")
         return _connect_redis(url, codec, clock, session_ttl, face)
     # What urlsplit drops without a word would make two URLs one.
     if not url.isprintable() or " " in url:

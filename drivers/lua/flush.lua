@@ -18,3 +18,8 @@ if META.filling and META.filling + 0 > now then
   if has_room() then call('ZADD', M .. ':room', 0, 1) end
 --#fast
 end
+--#if BRIEF
+-- Of a tube that goes by itself nothing stays when nobody has used it for so long.
+call('PEXPIRE', M, IDLE)
+for part in string.gmatch(PARTS, '%a+') do call('PEXPIRE', M .. ':' .. part, IDLE) end
+--#end

@@ -1,8 +1,9 @@
 -- The attempt at `task` has ended by a release: it goes back to its place, now or after `delay` microseconds ('': now;
--- 'backoff': as long as the tube's backoff says), or aside if that was its last attempt. `due` is a local too.
+-- 'backoff': as long as the tube's backoff says), or aside if that was its last attempt, and then `reason` says why (nil,
+-- '': that it was the last). `due` is a local too.
 if is_last(task) then
 --#slow
-  task.reason = 'max_attempts: release'
+  task.reason = (reason or '') ~= '' and reason or 'max_attempts: release'
 --#move release_last t
 --#fast
 else

@@ -54,6 +54,14 @@ class Failures(Bench):
         found = self.tube.peek(task.id)
         assert (found.state, found.reason) == ("!", "max_attempts: session")
 
+    def test_who_releases_a_task_says_why_it_is_buried_if_it_is(self) -> None:
+        self.put(max_attempts=2)
+        assert self.tube.release(self.take(), reason="first").reason is None
+        assert self.take().release(reason="ValueError: ü").state == "!"
+        assert self.tube.buried()[0].reason == "ValueError: ü"
+        with self.refused(InvalidOption):
+            self.tube.release(self.tube.buried()[0], reason=7)
+
     def test_release_all_ends_attempts(self) -> None:
         last, other = self.taken(max_attempts=1), self.taken(max_attempts=2)
         self.tube.release_all()

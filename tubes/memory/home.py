@@ -45,6 +45,8 @@ class Home:
         #: Those that listen, in the order in which they began to.
         self.listeners: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, Any, str]]] = deque()
+        #: Whether `queue.tubes()` names it.
+        self.is_listed = True
         #: Whether anybody would notice what happens: somebody waits or listens.
         self.watched = False
         self._telling = threading.Lock()

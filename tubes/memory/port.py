@@ -367,8 +367,10 @@ class Port(Generic[F]):
             task._turn = SETTLED
         return answer
 
-    def release(self, task: Any, delay: float | None) -> F:
+    def release(self, task: Any, delay: float | None, reason: str | None = None) -> F:
         """Give a held task back; without a delay after as long as the tube's backoff says."""
+        if reason is not None:
+            text("reason", reason)
         id, turn = self._refer(task)
         span = None if delay is None else micros("delay", delay)
 
@@ -376,7 +378,7 @@ class Port(Generic[F]):
             entry = engine.held(self.hold, id, turn)
             if delay is not None and "delay" not in engine.driver.options:
                 raise engine.driver.lacks("delay")
-            engine.release(now, entry, span)
+            engine.release(now, entry, span, reason=reason)
             return entry
 
         return self._settle_task(task, act)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tubes.face import Face
     from tubes.memory.home import Home
     from tubes.memory.store import MemoryStore
+    from tubes.replies import Replies
 
 
 class Session:
@@ -104,6 +105,8 @@ class Member:
 
     def __init__(self, store: MemoryStore, lease: int, face: Face) -> None:
         self.closed: Callable[[], TubesError] | None = None
+        #: Where it gets the replies to its calls.
+        self.replies: Replies | None = None
         self.store: Final = store
         self.url: Final = store.url
         self._lease: Final = lease
@@ -115,10 +118,10 @@ class Member:
             self.session.join(lease)
             store.sessions[self.session.uuid] = self.session
 
-    def sibling(self) -> Member:
-        """Another connection to the same store, with a session of its own."""
+    def sibling(self, face: Face | None = None) -> Member:
+        """Another connection to the same store, with a session of its own; perhaps with another face."""
         self.check()
-        return Member(self.store, self._lease, self._face)
+        return Member(self.store, self._lease, face or self._face)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""
@@ -162,6 +165,12 @@ class Member:
             with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
                 return self._port(home)
 
+    def open_replies(self, name: str) -> Port[Any]:
+        """The port of a new fifo that nobody sees."""
+        home = self.store.create(name, "fifo", False, True, {})
+        home.is_listed = False
+        return self._port(home)
+
     def forget(self, home: Home) -> None:
         """The tube was dropped. Under the lock."""
         self._ports.pop(home, None)
@@ -170,7 +179,7 @@ class Member:
         """The names of all tubes."""
         self.check()
         with self.store.lock:
-            return sorted(self.store.homes)
+            return sorted(name for name, home in self.store.homes.items() if home.is_listed)
 
     def identify(self, uuid: str | UUID | None) -> str:
         """The session's uuid, after moving to another one if one is named."""
@@ -202,6 +211,8 @@ class Member:
         """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives on for its lease."""
         if self.closed is not None:
             return
+        if self.replies is not None:
+            self.replies.close()
         if self._pid != os.getpid():
             self.closed = lambda: QueueForked(parent=self._pid, child=os.getpid())
             return

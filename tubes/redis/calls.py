@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from tubes.redis.parts import PARTS
 from tubes.redis.wire import pack
 
 if TYPE_CHECKING:
@@ -23,12 +24,6 @@ Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 SERVING: Final = "w"
 #: The slot of the take that is sent ahead for who waits: it is on its way for seconds, and others serve meanwhile.
 AHEAD: Final = "v"
-#: The keys of a tube besides its meta hash.
-PARTS: Final = (
-    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests"),
-    *("keys", "seen"),
-    *("leases", "waiting", "marker", "room", "sealed"),
-)
 #: For how many seconds a call is tried again where no server answers.
 PATIENCE: Final = 10.0
 #: Why a call that was sent again was not answered.

@@ -321,13 +321,15 @@ class Port(Generic[F]):
         record.settled(task)
         return done
 
-    def _release(self, task: Any, delay: float | None) -> Flow[F]:
+    def _release(self, task: Any, delay: float | None, reason: str | None = None) -> Flow[F]:
         """Give a held task back."""
+        if reason is not None:
+            text("reason", reason)
         span = self.rest_word(delay)
         if delay is not None and "delay" not in self.home.driver.options:
             yield from self._check_held(task)
             raise self.home.driver.lacks("delay")
-        released: F = yield from self._about("release", task, span)
+        released: F = yield from self._about("release", task, span, _raw(reason or ""))
         record.settled(task)
         return released
 

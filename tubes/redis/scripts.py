@@ -23,6 +23,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.moves import MOVES, Move, State
+from tubes.redis.parts import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,12 +60,14 @@ class Settings(NamedTuple):
 
     #: The delays of its backoff, their jitter and its seed.
     rests: tuple[tuple[int, ...], float, int] | None = None
+    #: After how many milliseconds without use it goes by itself; None: never.
+    idle: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
         """The options as the server keeps them."""
         rests = options.get("backoff")
-        return cls(rests and (tuple(rests[0]), rests[1], rests[2]))
+        return cls(rests and (tuple(rests[0]), rests[1], rests[2]), options.get("idle"))
 
 
 _PLAINEST: Final = Settings()
@@ -110,6 +113,7 @@ def knobs_of(driver: Driver, settings: Settings = _PLAINEST) -> frozenset[str]:
         "LIST": not lane and driver.rank is None and not driver.signs[0],
         "ENDS_TAKEN": not driver.ttl_spares_taken,
         "BACKOFF": settings.rests is not None,
+        "BRIEF": settings.idle is not None,
     }
     return frozenset(name for name, has in knobs.items() if has)
 
@@ -257,6 +261,8 @@ class _Assembly:
             "RESTS": "{" + ", ".join(map(str, delays)) + "}",
             "REST_JITTER": repr(jitter),
             "REST_SEED": str(seed),
+            "IDLE": str(self._settings.idle),
+            "PARTS": f"'{' '.join(PARTS)}'",
             "RANK_LUA": f"({self._driver.rank_lua})",
         }
         return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[0]], text)

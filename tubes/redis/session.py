@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from tubes.face import Face
     from tubes.redis.home import Home
     from tubes.redis.store import RedisStore
+    from tubes.replies import Replies
 
 T = TypeVar("T")
+#: Milliseconds for which replies stay at least when nobody looks for them.
+_REPLIES_STAY: Final = 12_000
 
 
 class Member:
@@ -51,6 +54,8 @@ class Member:
 
     def __init__(self, store: RedisStore, face: Face) -> None:
         self.closed: Callable[[], TubesError] | None = None
+        #: Where it gets the replies to its calls.
+        self.replies: Replies | None = None
         self.store: Final = store
         self.uuid = uuid4().hex
         self._face: Final = face
@@ -85,11 +90,11 @@ class Member:
         if self.closed is not None:
             raise self.closed()
 
-    def sibling(self) -> Member:
-        """Another connection to the same store, with a session of its own."""
+    def sibling(self, face: Face | None = None) -> Member:
+        """Another connection to the same store, with a session of its own; perhaps with another face."""
         self.check()
         self.store.enter()
-        return type(self)(self.store, self._face)
+        return _make(self.store, face or self._face)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""
@@ -136,6 +141,19 @@ class Member:
                 raise TubeExists(name=name, why=f"with driver {_name_of(reply[0])!r}, not {driver.name!r}")
             raise TubeExists(name=name, why="with other options")
         registry.register(driver)
+        port: AnyPort[Any] = yield from self._opened(name, reply)
+        return port
+
+    def open_replies(self, name: str) -> Any:
+        """The port of a new fifo that nobody sees, and that goes by itself when nobody uses it."""
+        self.check()
+        return self.run(self._open_replies(name))
+
+    def _open_replies(self, name: str) -> Flow[AnyPort[Any]]:
+        # Who waits looks every few seconds.
+        idle = max(round(self.store.lease * 1000), _REPLIES_STAY)
+        about = (describe(self.store.registry.find("fifo")), describe_options({"idle": idle}))
+        reply = yield from self._open(self.store.key(name), "same", *about, maker=uuid4().hex)
         port: AnyPort[Any] = yield from self._opened(name, reply)
         return port
 
@@ -346,6 +364,11 @@ class Member:
         if self._pid != os.getpid():
             self.closed = lambda: QueueForked(parent=self._pid, child=os.getpid())
             return self.run(_nothing())
+        if self.replies is not None:
+            if self.awaited:
+                self.replies.close_later()
+            else:
+                self.replies.close()
         self.closed = _closed
         for port in self._ports.values():
             port.gone = _closed
@@ -389,15 +412,19 @@ class Member:
 def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, face: Face) -> Member:
     """A connection to the server of this URL or client; for threads it is tried out at once."""
     store = open_store(url, clock, codec, session_ttl)
+    member = _make(store, face)
     if face.awaited:
-        return LoopMember(store, face)
-    member = ThreadMember(store, face)
+        return member
     try:
         store.meet()
     except BaseException:
         member.close()
         raise
     return member
+
+
+def _make(store: RedisStore, face: Face) -> Member:
+    return LoopMember(store, face) if face.awaited else ThreadMember(store, face)
 
 
 class ThreadMember(Member):

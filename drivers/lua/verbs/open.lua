@@ -20,6 +20,8 @@ else
   local born = t[1] .. string.format('%06d', t[2])
   call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8])
   local o = cjson.decode(ARGV[6])
+  -- One that goes by itself, when nobody has used it for so many milliseconds.
+  if o.idle then call('PEXPIRE', M, o.idle) end
   local rounds, most, interval, jitter = o.order == 'round_robin', o.max_in_flight or 1, o.interval or 0, o.jitter or 0
   if rounds or most > 1 or interval > 0 or jitter > 0 then
     -- As paces.lua reads it.
@@ -37,5 +39,7 @@ if not lease or tonumber(lease) <= now then
 end
 local ends = ARGV[2] ~= '' and now + ARGV[2] or math.huge
 call('ZADD', M .. ':leases', ends < math.huge and ends or '+inf', token)
+local left = call('PTTL', M)
+if left > 0 then call('PEXPIRE', M .. ':leases', left) end
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
 return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now }

@@ -1,11 +1,12 @@
 -- Give a held task back.
--- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready ('': at once; 'backoff': as the tube's backoff says)
+-- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready ('': at once; 'backoff': as the tube's backoff says),
+--       10 why it is buried, if that was its last attempt ('': nobody says)
 -- answers  as for ack
 --#include begin
 if replayed then return replayed end
 local task = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
-local due, delay = nil, ARGV[9]
+local due, delay, reason = nil, ARGV[9], ARGV[10]
 --#include release_one
 local reply = shown(task, ARGV[8] ~= '')
 --#done reply

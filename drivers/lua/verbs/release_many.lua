@@ -3,7 +3,7 @@
 -- answers  as for ack_many
 --#include begin
 if replayed then return replayed end
-local done, delay = {}, ARGV[6]
+local done, delay, reason = {}, ARGV[6], nil
 for n = 7, #ARGV, 2 do
   local task, due = held_one(ARGV[n], ARGV[n + 1])
   done[#done + 1] = task and '1' or '0'

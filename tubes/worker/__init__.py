@@ -1,0 +1,20 @@
+"""Workers: functions that are called with the tasks of tubes.
+
+>>> import tubes
+>>> from tubes.worker import Worker
+>>> with tubes.connect() as queue:
+...     _ = queue.create_tube("emails").put("ann")
+...     worker = Worker(queue)
+...     @worker.on("emails", concurrency=10)
+...     def send(task):
+...         print("to", task.data)
+...     worker.run(burst=True).acked
+to ann
+1
+"""
+
+from tubes.worker.outcomes import Bury, Retry
+from tubes.worker.summary import Summary
+from tubes.worker.worker import Worker, WorkerBusy
+
+__all__ = ["Bury", "Retry", "Summary", "Worker", "WorkerBusy"]

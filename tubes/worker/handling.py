@@ -1,0 +1,147 @@
+"""How a handler is called with a task, and what its end means."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.errors import CodecError
+from tubes.replies import answer_async, is_call
+from tubes.task import SETTLED, Task, of_face
+from tubes.worker.hooks import surround, surround_async
+from tubes.worker.outcomes import DONE, Verdict, reason_of, verdict_of
+from tubes.worker.settling import settle_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.worker.crew import Crew
+    from tubes.worker.flight import Flight
+    from tubes.worker.hooks import Hook
+
+_log = logging.getLogger("tubes.worker")
+
+
+class _Undecodable(Exception):
+    """The data of a task is no data."""
+
+
+class Handling:
+    """Calls handlers: async ones in the event loop, plain ones in threads."""
+
+    def __init__(self, crew: Crew, hooks: list[Hook]) -> None:
+        self._crew: Final = crew
+        self._hooks: Final = hooks
+        self._handlers: Final[dict[Any, Callable[[Any], Any]]] = {}
+
+    async def run(self, flight: Flight) -> None:
+        """All that is done with a task, from its take to its end."""
+        crew, task = self._crew, flight.task
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = await self._call(flight)
+        except asyncio.CancelledError as cancelled:
+            if crew.has_ended() or not crew.keeper.is_kept(flight):
+                return  # It was cut off, lost or given up; whoever did that has seen to it.
+            error = cancelled
+        except Exception as failure:
+            error = failure
+        if not crew.keeper.is_kept(flight):
+            if flight.given_up:
+                _log.warning("too late: the handler of %r has ended, and its task has gone back", task)
+            return
+        verdict = DONE if error is None else self._verdict(flight, error)
+        if is_call(task) and self.is_last(task, verdict.verb):
+            why = None if error is None else verdict.reason or reason_of(error)
+            await answer_async(crew.reply_queue, task, result, why)
+        if self._is_set_aside(flight, verdict):
+            crew.set_aside(flight, verdict)
+        elif crew.keeper.claim(flight):
+            outcome = ""
+            if flight.task._turn != SETTLED:
+                outcome = await self.settle(flight, verdict)
+            crew.end(flight, outcome)
+
+    async def settle(self, flight: Flight, verdict: Verdict) -> str:
+        """Carry out a verdict."""
+        return await settle_async(flight.task._tube, flight.task, verdict, self._crew.has_ended)
+
+    async def _call(self, flight: Flight) -> Any:
+        task, post = flight.task, flight.taker.post
+        try:
+            _ = task.data
+        except CodecError as error:
+            raise _Undecodable(str(error)) from error
+        handler = self._handlers.get(post.key)
+        if handler is None:
+            surrounding = surround_async if post.is_async else surround
+            handler = self._handlers[post.key] = surrounding(self._hooks, post.handler)
+        if not post.is_async:
+            return await self._call_in_thread(flight, handler)
+        try:
+            async with asyncio.timeout(post.timeout) as limit:
+                return await handler(task)
+        except TimeoutError:
+            if limit.expired():
+                raise self.overtime(flight) from None
+            raise
+
+    async def _call_in_thread(self, flight: Flight, handler: Callable[[Any], Any]) -> Any:
+        """A plain handler gets a task whose verbs need not be awaited."""
+        crew, task = self._crew, flight.task
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if mine is not None and mine._turn == SETTLED:
+                task._turn = SETTLED
+            if future.done():
+                _log.warning("too late: the handler of %r has ended, and its task has gone back", task)
+            elif error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        mine: Task | None = None
+
+        def job() -> None:
+            nonlocal mine
+            try:
+                mine = of_face(Task, crew.thread_tube(task._tube), task)
+                result = handler(mine)
+            except (Exception, asyncio.CancelledError) as error:
+                crew.call(done, None, error)
+            except BaseException as error:  # SystemExit ends a handler, not its worker.
+                failure = RuntimeError(reason_of(error))
+                failure.__cause__ = error
+                crew.call(done, None, failure)
+            else:
+                crew.call(done, result, None)
+
+        crew.pool.submit(job)
+        return await future
+
+    @staticmethod
+    def overtime(flight: Flight) -> TimeoutError:
+        """What a handler that takes too long has failed by."""
+        return TimeoutError(f"the handler took longer than {flight.taker.post.timeout} s")
+
+    def _verdict(self, flight: Flight, error: BaseException) -> Verdict:
+        if isinstance(error, _Undecodable):
+            _log.error("buried, since it cannot be decoded: task %d of tube %r", flight.task.id, flight.task.tube)
+            return Verdict("bury", f"CodecError: {error}")
+        verdict = verdict_of(error)
+        if verdict.error is not None:
+            _log.error("the handler of %r failed", flight.task, exc_info=error)
+        return verdict
+
+    @staticmethod
+    def is_last(task: Any, verb: str) -> bool:
+        """Whether nobody will try again."""
+        return verb != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)
+
+    def _is_set_aside(self, flight: Flight, verdict: Verdict) -> bool:
+        """Whether it would come again and again in a burst that never ends."""
+        endless = verdict.verb == "release" and not verdict.delay and flight.task.max_attempts is None
+        return self._crew.burst and endless and flight.task._turn != SETTLED

@@ -1,0 +1,60 @@
+"""What surrounds handlers, for logs and traces."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from typing import Any, TypeAlias
+
+from tubes.errors import InvalidOption
+
+#: Called with a task; answers a context manager, or is a generator function that yields once.
+Hook: TypeAlias = Callable[[Any], Any]
+
+
+def checked(hook: Any) -> Hook:
+    """A hook as a function that answers a context manager."""
+    if not callable(hook) or inspect.iscoroutinefunction(hook):
+        rule = "must be a generator function that yields once, or a function that answers a context manager"
+        raise InvalidOption(option="around", value=hook, rule=rule)
+    if inspect.isgeneratorfunction(hook):
+        return contextmanager(hook)
+    if inspect.isasyncgenfunction(hook):
+        return asynccontextmanager(hook)
+    made: Hook = hook
+    return made
+
+
+def surround(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A plain handler with all that surrounds it, the first hook outermost."""
+    if not hooks:
+        return handler
+
+    def surrounded(task: Any) -> Any:
+        with ExitStack() as stack:
+            for hook in hooks:
+                stack.enter_context(hook(task))
+            return handler(task)
+        return None  # A hook has dealt with the handler's error.
+
+    return surrounded
+
+
+def surround_async(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same for an async handler; a hook's context manager may be either kind."""
+    if not hooks:
+        return handler
+
+    async def surrounded(task: Any) -> Any:
+        async with AsyncExitStack() as stack:
+            for hook in hooks:
+                manager = hook(task)
+                if hasattr(manager, "__aenter__"):
+                    await stack.enter_async_context(manager)
+                else:
+                    stack.enter_context(manager)
+            return await handler(task)
+        return None  # As above.
+
+    return surrounded

@@ -1,0 +1,76 @@
+"""What becomes of a task: what a handler raises, and what that means."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from tubes.drivers.options import micros
+
+#: Characters of a reason.
+_LONGEST: Final = 500
+
+
+class Retry(Exception):
+    """Raised by a handler: not now. The task goes back, and comes again.
+
+    `delay`: in so many seconds; None: as the tube's backoff says. A driver without delays has it ready at once.
+    `reason`: why; it is kept if that was the task's last attempt, by which it is buried.
+
+    >>> raise Retry(delay=30)
+    Traceback (most recent call last):
+    tubes.worker.outcomes.Retry: again in 30 s
+    """
+
+    def __init__(self, delay: float | None = None, reason: str | None = None) -> None:
+        if delay is not None:
+            micros("delay", delay)
+        super().__init__(reason or ("again" if delay is None else f"again in {delay} s"))
+        self.delay: Final = delay
+
+
+class Bury(Exception):
+    """Raised by a handler: never. The task is buried, for somebody to look at, with this reason.
+
+    >>> raise Bury("no such address")
+    Traceback (most recent call last):
+    tubes.worker.outcomes.Bury: no such address
+    """
+
+    def __init__(self, reason: str = "buried by its handler") -> None:
+        super().__init__(reason)
+
+
+class Verdict(NamedTuple):
+    """What is to be done with a task: `ack`, `release` or `bury`."""
+
+    verb: str
+    reason: str | None = None
+    delay: float | None = None
+    #: The handler's error; None: it has returned, or asked for this.
+    error: BaseException | None = None
+
+
+DONE: Final = Verdict("ack")
+
+
+def verdict_of(error: BaseException) -> Verdict:
+    """What an error of a handler means."""
+    if isinstance(error, Retry):
+        return Verdict("release", reason_of(error), error.delay)
+    if isinstance(error, Bury):
+        return Verdict("bury", _shown(error) or "buried by its handler")
+    return Verdict("release", reason_of(error), error=error)
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in a line: `ValueError: no such address`."""
+    said = _shown(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _shown(error: Any) -> str:
+    try:
+        said = str(error)
+    except Exception:  # Its own __str__ fails.
+        return ""
+    return said if len(said) <= _LONGEST else said[:_LONGEST] + "..."

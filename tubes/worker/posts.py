@@ -1,0 +1,62 @@
+"""What a worker works on: tubes, and the handler of their tasks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tubes.aio import AsyncTube
+from tubes.drivers.driver import check_name
+from tubes.drivers.options import micros, positive
+from tubes.errors import InvalidOption
+from tubes.sync import Tube
+
+
+@dataclass(frozen=True)
+class Post:
+    """Tubes in the order of preference, who handles their tasks, and how many at a time."""
+
+    tubes: tuple[str, ...]
+    handler: Callable[[Any], Any]
+    #: None: what the worker says.
+    concurrency: int | None
+    #: Seconds that a handler may take; None: as long as it likes.
+    timeout: float | None
+    #: The same for a post of which one tube was taken away.
+    key: object = field(default_factory=object, repr=False)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler runs in the event loop, and not in a thread."""
+        return is_async(self.handler)
+
+
+def is_async(handler: Any) -> bool:
+    """Whether calling this makes a coroutine."""
+    called = getattr(type(handler), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(called)
+
+
+def post_of(tubes: Any, handler: Any, concurrency: Any, timeout: Any) -> Post:
+    """A post, checked."""
+    if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise InvalidOption(option="handler", value=handler, rule="must be a function of a task, plain or async")
+    if concurrency is not None:
+        positive("concurrency", concurrency)
+    if timeout is not None and micros("timeout", timeout) == 0:
+        raise InvalidOption(option="timeout", value=timeout, rule="must be more than 0 seconds, or None")
+    return Post(names_of(tubes), handler, concurrency, timeout)
+
+
+def names_of(tubes: Any) -> tuple[str, ...]:
+    """The names of a tube or of several."""
+    wanted: list[Any] = [tubes] if isinstance(tubes, _ONE) or not isinstance(tubes, Iterable) else [*tubes]
+    names = tuple(tube.name if isinstance(tube, (Tube, AsyncTube)) else check_name("tube", tube) for tube in wanted)
+    if not names or len(set(names)) < len(names):
+        raise InvalidOption(option="tubes", value=tubes, rule="must name at least one tube, and none twice")
+    return names
+
+
+_ONE: Final = (str, Tube, AsyncTube)

@@ -1,0 +1,268 @@
+"""The worker, as users see it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar, overload
+
+from tubes import aio, sync
+from tubes.drivers.options import micros, positive
+from tubes.errors import InvalidOption, QueueClosed, TubeNotFound, TubesError
+from tubes.worker.crew import Crew
+from tubes.worker.hooks import Hook, checked
+from tubes.worker.posts import Post, names_of, post_of
+from tubes.worker.rests import Rests
+from tubes.worker.signals import heeding
+from tubes.worker.summary import Summary
+
+_log = logging.getLogger("tubes.worker")
+H = TypeVar("H", bound=Callable[..., Any])
+#: A tube, or several in the order of preference.
+Tubes = sync.Tube | aio.AsyncTube | str | Iterable[sync.Tube | aio.AsyncTube | str]
+
+
+class WorkerBusy(TubesError):
+    """this worker cannot run: {why}."""
+
+
+class Worker:
+    """Calls functions with the tasks of tubes.
+
+    `queue`: of threads or of asyncio, in memory or on a server. The worker has a session of its own on it, so that
+    it can be ended without harm to what else the queue has taken.
+    `concurrency`: how many tasks each handler works on at a time, unless `on` says otherwise.
+    `grace`: seconds for which handlers may go on when the worker is stopped.
+
+    A handler is called with a task: a plain function in a thread with a `Task`, an async one in the event loop with an
+    `AsyncTask`. When it returns the task is acked. When it raises, the task is released, for as long as the tube's
+    backoff says; after its last attempt it is buried with the error as the reason. See `Retry` and `Bury`. While a
+    handler works its task is kept, whatever its ttr and its ttl. Nothing is taken that no handler is free for.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     _ = queue.create_tube("numbers").put_many([1, 2, 3])
+    ...     worker = Worker(queue)
+    ...     squares = []
+    ...     worker.on("numbers", lambda task: squares.append(task.data**2)) and None
+    ...     summary = worker.run(burst=True)
+    >>> sorted(squares), summary.acked
+    ([1, 4, 9], 3)
+    """
+
+    def __init__(self, queue: sync.Queue | aio.AsyncQueue, *, concurrency: int = 1, grace: float = 30.0) -> None:
+        if not isinstance(queue, (sync.Queue, aio.AsyncQueue)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(option="queue", value=queue, rule="must be a Queue or an AsyncQueue")
+        positive("concurrency", concurrency)
+        micros("grace", grace)
+        #: How many tasks each handler works on at a time; what is set here counts from the next `run` on.
+        self.concurrency = concurrency
+        #: Seconds for which handlers may go on when the worker is stopped.
+        self.grace = grace
+        self._queue: Final = queue
+        self._posts: list[Post] = []
+        self._hooks: list[Hook] = []
+        self._has_async_hook = False
+        self._lock: Final = threading.Lock()
+        self._is_running = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._crew: Crew | None = None
+        # Whether somebody wants it to stop: at once, or with grace.
+        self._asked: bool | None = None
+
+    # -- what it does --------------------------------------------------------------------------------------------------
+
+    @overload
+    def on(self, tubes: Tubes, handler: H, *, concurrency: int | None = None, timeout: float | None = None) -> H: ...
+    @overload
+    def on(self, tubes: Tubes, *, concurrency: int | None = None, timeout: float | None = None) -> Callable[[H], H]: ...
+    def on(
+        self, tubes: Tubes, handler: Any = None, *, concurrency: int | None = None, timeout: float | None = None
+    ) -> Any:
+        """Have tasks of a tube, or of several, handled by a function; without one it is a decorator.
+
+        `tubes`: names or tubes; of several the first that has a task gives it. They should be there when it runs: until
+        then the worker looks for them again and again.
+        `handler`: called with a task; plain or async. Answers the handler.
+        `concurrency`: how many tasks it works on at a time; None: what the worker says.
+        `timeout`: seconds that it may take for a task; an async handler is cancelled then, a thread goes on but nobody
+        heeds it, and either way the attempt has failed.
+
+        While the worker runs it counts at once, from any thread. Raises `InvalidOption` for a tube that has a handler.
+        """
+        if handler is None:
+
+            def decorate(handler: H) -> H:
+                return self._employ(tubes, handler, concurrency, timeout)
+
+            return decorate
+        return self._employ(tubes, handler, concurrency, timeout)
+
+    def _employ(self, tubes: Any, handler: H, concurrency: Any, timeout: Any) -> H:
+        post = post_of(tubes, handler, concurrency, timeout)
+        with self._lock:
+            for name in post.tubes:
+                if any(name in other.tubes for other in self._posts):
+                    raise InvalidOption(option="tubes", value=name, rule="has a handler already: take it off first")
+            if not post.is_async and self._has_async_hook:
+                raise InvalidOption(option="handler", value=handler, rule="must be async, as what is around it is")
+            self._posts = [*self._posts, post]
+        self._tell()
+        return handler
+
+    def off(self, tubes: Tubes) -> None:
+        """Take no more from a tube, or from several; what is in hand is finished. Counts at once, from any thread.
+
+        Raises `TubeNotFound` for one that has no handler.
+        """
+        names = names_of(tubes)
+        with self._lock:
+            for name in names:
+                if not any(name in post.tubes for post in self._posts):
+                    raise TubeNotFound(name=name)
+            left = [(post, tuple(name for name in post.tubes if name not in names)) for post in self._posts]
+            self._posts = [
+                dataclasses.replace(post, tubes=rest) if rest != post.tubes else post for post, rest in left if rest
+            ]
+        self._tell()
+
+    def around(self, hook: Any) -> Any:
+        """Have every handler's call surrounded: for logs, traces, transactions. A decorator, too.
+
+        `hook`: a function of the task that answers a context manager, or a generator function that yields once; what
+        the handler raises is raised there. An async one is for async handlers alone. The first one is the outermost.
+        Counts from the next `run` on.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     _ = queue.create_tube("mail").put("ann", context={"trace": "4bf9"})
+        ...     worker = Worker(queue)
+        ...     @worker.around
+        ...     def log(task):
+        ...         print("begins", task.context["trace"])
+        ...         yield
+        ...         print("ends")
+        ...     _ = worker.on("mail", lambda task: print(task.data))
+        ...     _ = worker.run(burst=True)
+        begins 4bf9
+        ann
+        ends
+        """
+        made = checked(hook)
+        is_async = inspect.isasyncgenfunction(hook)
+        with self._lock:
+            if is_async and not all(post.is_async for post in self._posts):
+                raise InvalidOption(option="around", value=hook, rule="must not be async: some of the handlers are not")
+            self._has_async_hook = self._has_async_hook or is_async
+            self._hooks = [*self._hooks, made]
+        return hook
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, *, burst: bool = False) -> Summary:
+        """Work until `stop`, or a signal; with `burst` until nothing is left. Blocks; answers a `Summary`.
+
+        In the main thread SIGTERM and SIGINT stop it: no task is taken any more, what is in hand has `grace` seconds to
+        end, and the rest is released; a second signal does without the grace. `summary.exit_code` says which:
+        `sys.exit(worker.run().exit_code)`.
+
+        A burst ends when no tube has a task that may be taken now and no handler works. It does not wait for tasks that
+        are delayed, or rest after a failure, or whose lane is busy elsewhere. What fails is tried again while it has
+        attempts left and does not rest; a task that may be taken any number of times is tried once, and released at the
+        end of the burst.
+
+        Raises `WorkerBusy` where it runs already, and in an event loop, which it would block: there is `run_async`.
+        """
+        if asyncio._get_running_loop() is not None:
+            raise WorkerBusy(why="an event loop runs in this thread, await run_async() there")
+        loop = asyncio.new_event_loop()
+        try:
+            with heeding(lambda now: self.stop(now=now)):
+                return loop.run_until_complete(self.run_async(burst=burst))
+        finally:
+            _close(loop)
+
+    async def run_async(self, *, burst: bool = False) -> Summary:
+        """As `run`, in the running event loop, and without signals: `stop` it, or cancel it, which cuts it off."""
+        with self._lock:
+            if self._is_running:
+                raise WorkerBusy(why="it runs already")
+            self._is_running, self._asked = True, None
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with self._connected(burst=burst) as crew:
+                if crew is None:
+                    return Summary()
+                self._crew = crew
+                self._tell()
+                if self._asked is not None:
+                    crew.stop(now=self._asked)
+                crew.employ(self._staff())
+                return await crew.run(self.grace)
+        finally:
+            self._crew = self._loop = None
+            self._is_running = False
+
+    def stop(self, *, now: bool = False) -> None:
+        """End a run, as a signal does; `now`: without grace. From any thread, and from a handler. Does not wait."""
+        self._asked = now or bool(self._asked)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Whatever has changed, a run that is on its way heeds it."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # It has ended.
+                loop.call_soon_threadsafe(self._heed)
+
+    def _heed(self) -> None:
+        crew = self._crew
+        if crew is not None:
+            if self._asked is not None:
+                crew.stop(now=self._asked)
+            crew.employ(self._staff())
+
+    def _staff(self) -> dict[Post, int]:
+        return {post: post.concurrency or self.concurrency for post in self._posts}
+
+    @asynccontextmanager
+    async def _connected(self, *, burst: bool) -> AsyncGenerator[Crew | None]:
+        """A session of its own, twice: for the event loop, and for threads. None: it was stopped before."""
+        threads, queue, replies = sync.connect(self._queue), aio.connect(self._queue), aio.connect(self._queue)
+        try:
+            rests = Rests()
+            joined = False
+            while not joined and self._asked is None:
+                try:
+                    await queue.identify(await asyncio.to_thread(threads.identify))
+                    joined = True
+                except QueueClosed:
+                    raise
+                except TubesError as error:
+                    span = rests.next()
+                    _log.warning("%s, again in %.1f s: begin to work", error, span)
+                    await asyncio.sleep(span)
+            yield Crew(queue, threads, replies, self._hooks, burst=burst) if joined else None
+        finally:
+            # With the last of the two the session ends, and what it still has is released.
+            for close in (replies.close, queue.close, lambda: asyncio.to_thread(threads.close)):
+                try:
+                    await close()
+                except TubesError as error:
+                    _log.warning("the session of a worker was not closed, its tasks wait for its lease: %s", error)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """End a loop, without waiting for handlers that do not end."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=1))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
