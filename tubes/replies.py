@@ -82,11 +82,12 @@ class Replies:
         for future in pending:
             with suppress(Exception):  # It was cancelled meanwhile.
                 future.set_exception(QueueClosed(why="close() was called"))
-        for end in (lambda: self._tube.drop(force=True), self._queue.close):
-            try:
-                end()
-            except TubesError:
-                _log.debug("a reply tube was not dropped", exc_info=True)
+        try:
+            self._tube.drop(force=True)
+        except TubesError:
+            _log.debug("a reply tube was not dropped", exc_info=True)
+        with suppress(TubesError):
+            self._queue.close()
 
     def close_later(self) -> None:
         """The same in a thread: an event loop must not wait for a server."""
@@ -209,9 +210,9 @@ async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]
             task = await tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
         if task is None:
             raise CallTimeout(id="-", tube=tube.name, timeout=timeout)
-        left = None if ends is None else max(ends - time.monotonic(), 0.0)
+        limit = asyncio.timeout(None if ends is None else max(ends - time.monotonic(), 0.0))
         try:
-            async with asyncio.timeout(left) as limit:
+            async with limit:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             if not limit.expired():

@@ -294,8 +294,8 @@ class Tube:
         `options`: those of `put`, but for `key`.
 
         The reply comes through a tube of this connection, which `tubes()` does not name. It is made with the first
-        call, and dropped when nothing was called for some seconds or the queue is closed; on a server it goes by itself if
-        this process dies. A first call costs two round trips more than others.
+        call, and dropped when nothing was called for some seconds or the queue is closed; on a server it goes by itself
+        if this process dies. A first call costs two round trips more than others.
 
         Raises `CallFailed` with the handler's error when that was the last attempt: with `max_attempts=1` at the first
         one; while a task may be tried again the caller waits. `CallTimeout` when the time is over: the task stays and

@@ -80,8 +80,9 @@ class Handling:
             handler = self._handlers[post.key] = surrounding(self._hooks, post.handler)
         if not post.is_async:
             return await self._call_in_thread(flight, handler)
+        limit = asyncio.timeout(post.timeout)
         try:
-            async with asyncio.timeout(post.timeout) as limit:
+            async with limit:
                 return await handler(task)
         except TimeoutError:
             if limit.expired():

@@ -35,7 +35,8 @@ class Post:
 
 def is_async(handler: Any) -> bool:
     """Whether calling this makes a coroutine."""
-    called = getattr(type(handler), "__call__", None)  # noqa: B004
+    kind: Any = type(handler)
+    called = getattr(kind, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(called)
 
 

@@ -1,0 +1,522 @@
+"""Workers, in bursts: what becomes of tasks. No test here waits for time to pass."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import InvalidOption, TubeNotFound
+from tubes.testing import ManualClock
+from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy
+
+Act = Callable[[Any], Any]
+
+
+def plain(act: Act) -> Act:
+    return lambda task: act(task)
+
+
+def awaited(act: Act) -> Act:
+    async def handler(task: Any) -> Any:
+        await asyncio.sleep(0)
+        return act(task)
+
+    return handler
+
+
+@pytest.fixture(params=[plain, awaited], ids=["plain", "async"])
+def kind(request: pytest.FixtureRequest) -> Callable[[Act], Act]:
+    """Makes a plain handler, or an async one."""
+    made: Callable[[Act], Act] = request.param
+    return made
+
+
+@pytest.fixture
+def tube(queue: tubes.Queue) -> tubes.Tube:
+    return queue.create_tube("mail", "fifottl", ttr=60, max_attempts=3)
+
+
+def work(queue: tubes.Queue, handler: Act, tubes: Any = "mail", **options: Any) -> Summary:
+    worker = Worker(queue)
+    worker.on(tubes, handler, **options)
+    return worker.run(burst=True)
+
+
+def fail(task: Any) -> None:
+    raise ValueError("no such address")
+
+
+# -- what handlers do --------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_acked_when_its_handler_returns(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+    tube.put_many(range(5))
+    seen: list[int] = []
+    assert work(queue, kind(lambda task: seen.append(task.data))) == Summary(acked=5)
+    assert seen == [0, 1, 2, 3, 4]
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_a_task_whose_handler_fails_is_buried_after_its_last_attempt_with_the_error(
+    queue: tubes.Queue, tube: tubes.Tube, kind: Any
+) -> None:
+    tube.put("ann")
+    assert work(queue, kind(fail)) == Summary(released=2, buried=1)
+    (dead,) = tube.buried()
+    assert (dead.reason, dead.attempts) == ("ValueError: no such address", 3)
+
+
+def test_a_failure_rests_as_the_tube_says(queue: tubes.Queue, clock: ManualClock, kind: Any) -> None:
+    tube = queue.create_tube("mail", "fifottl", backoff=[10], max_attempts=2)
+    tube.put("ann")
+    assert work(queue, kind(fail)) == Summary(released=1)
+    assert tube.statistics().tasks["delayed"] == 1
+    clock.advance(10)
+    assert work(queue, kind(fail)) == Summary(buried=1)
+
+
+def test_a_handler_can_ask_for_another_attempt_later(
+    queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock, kind: Any
+) -> None:
+    def later(task: Any) -> None:
+        raise Retry(delay=30)
+
+    tube.put("ann")
+    assert work(queue, kind(later)) == Summary(released=1)
+    assert tube.peek(0).due == clock.now() + 30
+    clock.advance(30)
+    assert work(queue, kind(later)) == Summary(released=1)
+    clock.advance(30)
+    assert work(queue, kind(later)) == Summary(buried=1)
+    assert tube.buried()[0].reason == "Retry: again in 30 s"
+
+
+def test_where_a_driver_has_no_delays_the_task_is_ready_at_once(queue: tubes.Queue, kind: Any) -> None:
+    def later(task: Any) -> None:
+        if task.attempts == 1:
+            raise Retry(delay=30)
+
+    tube = queue.create_tube("mail", max_attempts=2)
+    tube.put("ann")
+    assert work(queue, kind(later)) == Summary(acked=1, released=1)
+
+
+def test_a_delay_that_is_none_fails_the_handler_that_asks_for_it(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    def later(task: Any) -> None:
+        raise Retry(delay=-1)
+
+    tube.put("ann", max_attempts=1)
+    assert work(queue, later) == Summary(buried=1)
+    assert str(tube.buried()[0].reason).startswith("InvalidOption: delay=-1")
+
+
+def test_a_handler_can_give_a_task_up(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+    def never(task: Any) -> None:
+        raise Bury("no such address")
+
+    tube.put("ann")
+    assert work(queue, kind(never)) == Summary(buried=1)
+    assert tube.buried()[0].reason == "no such address"
+
+
+def test_reasons_are_short_and_never_in_the_way(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    class Shy(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def act(task: Any) -> None:
+        raise task.data
+
+    tube.put_many([Shy(), ValueError("x" * 9999), KeyError(), Bury(""), SystemExit(3)], max_attempts=1)
+    assert work(queue, act).buried == 5
+    reasons = [str(task.reason) for task in tube.buried()]
+    assert reasons[0] == "Shy"
+    assert reasons[1] == f"ValueError: {'x' * 500}..."
+    assert reasons[2:] == ["KeyError", "buried by its handler", "RuntimeError: SystemExit: 3"]
+
+
+def test_a_handler_may_settle_its_task_itself(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    def bury(task: tubes.Task) -> None:
+        task.bury("by hand")
+
+    async def release(task: tubes.AsyncTask) -> None:
+        await task.release(delay=9)
+
+    tube.put("ann")
+    assert work(queue, bury) == Summary()
+    assert tube.buried()[0].reason == "by hand"
+    tube.kick()
+    assert work(queue, release) == Summary()
+    assert tube.peek(0).state == "~"
+
+
+def test_plain_handlers_get_a_task_and_async_ones_a_task_to_be_awaited(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    tube.put("ann", context={"trace": "1"})
+    seen: list[Any] = []
+
+    def handle(task: tubes.Task) -> None:
+        seen.append((type(task), task.context, task.peek().state, threading.current_thread() is main))
+        raise Retry(delay=0)
+
+    async def handle_async(task: tubes.AsyncTask) -> None:
+        seen.append((type(task), task.context, (await task.peek()).state, threading.current_thread() is main))
+
+    main = threading.current_thread()
+    worker = Worker(queue)
+    worker.on("mail", handle)
+    tube.update(0, data="ann")
+    with pytest.raises(InvalidOption):
+        worker.on("mail", handle_async)
+    worker.run(burst=True)
+    tube.kick(attempts=3)
+    worker.off("mail")
+    worker.on("mail", handle_async)
+    worker.run(burst=True)
+    assert seen[0] == (tubes.Task, {"trace": "1"}, "t", False)
+    assert seen[-1] == (tubes.AsyncTask, {"trace": "1"}, "t", True)
+
+
+def test_what_an_async_handler_is_made_of_does_not_matter(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    class Handler:
+        async def __call__(self, task: Any) -> None:
+            seen.append(1)
+
+        async def method(self, task: Any) -> None:
+            seen.append(2)
+
+    async def handle(task: Any, number: int) -> None:
+        seen.append(number)
+
+    seen: list[int] = []
+    for handler in (Handler(), Handler().method, functools.partial(handle, number=3)):
+        tube.put("ann")
+        assert work(queue, handler) == Summary(acked=1)
+    assert seen == [1, 2, 3]
+
+
+def test_a_task_that_cannot_be_decoded_is_buried_and_the_others_are_not(kind: Any, clock: ManualClock) -> None:
+    class Picky:
+        def encode(self, data: Any) -> bytes:
+            return str(data).encode()
+
+        def decode(self, raw: bytes) -> Any:
+            return int(raw)
+
+    with tubes.connect(codec=Picky(), clock=clock) as queue:
+        tube = queue.create_tube("mail")
+        tube.put_many([1, "two", 3])
+        seen: list[int] = []
+        assert work(queue, kind(lambda task: seen.append(task.data))) == Summary(acked=2, buried=1)
+        assert seen == [1, 3]
+        (dead,) = tube.buried()
+        assert (dead.id, str(dead.reason)[:46]) == (1, "CodecError: codec 'Picky' cannot decode b'two'")
+
+
+def test_handlers_see_the_context_variables_of_who_runs_the_worker_and_not_each_others(
+    queue: tubes.Queue, tube: tubes.Tube, kind: Any
+) -> None:
+    variable = contextvars.ContextVar("variable", default=0)
+    variable.set(7)
+    seen: list[int] = []
+
+    def act(task: Any) -> None:
+        seen.append(variable.get())
+        variable.set(task.id)
+
+    tube.put_many(range(3))
+    work(queue, kind(act))
+    assert seen == [7, 7, 7]
+
+
+# -- which tasks -------------------------------------------------------------------------------------------------------
+
+
+def test_of_several_tubes_the_first_comes_first(queue: tubes.Queue, kind: Any) -> None:
+    urgent, normal = queue.create_tube("urgent"), queue.create_tube("normal")
+    seen: list[str] = []
+
+    def act(task: Any) -> None:
+        seen.append(task.data)
+        if task.data == "n0":
+            urgent.put("u2")
+
+    normal.put_many(["n0", "n1"])
+    urgent.put_many(["u0", "u1"])
+    assert work(queue, kind(act), ["urgent", normal]) == Summary(acked=5)
+    assert seen == ["u0", "u1", "n0", "u2", "n1"]
+
+
+def test_what_handlers_put_is_worked_off_too(queue: tubes.Queue, kind: Any) -> None:
+    first, second = queue.create_tube("first"), queue.create_tube("second")
+    worker = Worker(queue, concurrency=3)
+    # In this order: the first tube is empty when the second has something.
+    worker.on("first", kind(lambda task: second.put(task.data - 1) if task.data else None))
+    worker.on("second", kind(lambda task: first.put(task.data - 1) if task.data else None))
+    first.put(10)
+    assert worker.run(burst=True) == Summary(acked=11)
+
+
+def test_no_more_are_taken_than_handlers_are_free(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+    tube.put_many(range(20))
+    held: list[int] = []
+    work(queue, kind(lambda task: held.append(tube.statistics().tasks["taken"])), concurrency=4)
+    assert len(held) == 20
+    assert max(held) <= 4
+
+
+def test_several_handlers_work_at_a_time(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    tube.put_many(range(3))
+    together = threading.Barrier(3)
+    assert work(queue, lambda task: together.wait(20), concurrency=3) == Summary(acked=3)
+
+
+def test_what_fails_for_ever_is_tried_once_in_a_burst(queue: tubes.Queue, kind: Any) -> None:
+    tube = queue.create_tube("mail", "fifottl")
+    tube.put_many(range(3))
+    assert work(queue, kind(fail)) == Summary(released=3)
+    assert [tube.peek(id).attempts for id in range(3)] == [1, 1, 1]
+    assert tube.statistics().tasks["ready"] == 3
+
+
+def test_a_burst_does_not_wait_for_what_is_delayed_or_paused(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    tube.put("later", delay=60)
+    paused = queue.create_tube("paused")
+    paused.put("now")
+    paused.pause()
+    worker = Worker(queue)
+    worker.on(tube, fail)
+    worker.on(paused, fail)
+    assert worker.run(burst=True) == Summary()
+
+
+def test_a_burst_minds_no_tube_that_is_not_there(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+    assert work(queue, fail, "nowhere") == Summary()
+    assert "there is no tube 'nowhere'" in caplog.text
+
+
+def test_a_worker_has_a_session_of_its_own(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    tube.put_many(["ann", "bob"])
+    mine = tube.take(timeout=0)
+    assert mine is not None
+    assert work(queue, lambda task: task.data) == Summary(acked=1)
+    mine.ack()
+
+
+def test_a_stopped_burst_leaves_what_is_not_begun(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    tube.put_many(range(5))
+    worker = Worker(queue)
+    worker.on(tube, lambda task: worker.stop() if task.data == 1 else None)
+    assert worker.run(burst=True) == Summary(acked=2)
+    assert tube.statistics().tasks["ready"] == 3
+    assert worker.run(burst=True) == Summary(acked=3)
+
+
+def test_a_task_that_was_taken_away_is_lost(
+    queue: tubes.Queue, tube: tubes.Tube, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tube.put_many(["ann", "bob"])
+    assert work(queue, kind(lambda task: tube.delete(task.id))) == Summary(lost=2)
+    assert "may be done twice" in caplog.text
+
+
+def test_failures_are_logged_with_their_traces(
+    queue: tubes.Queue, tube: tubes.Tube, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tube.put("ann", max_attempts=1)
+    with caplog.at_level(logging.WARNING, "tubes.worker"):
+        work(queue, kind(fail))
+    (record,) = caplog.records
+    assert "the handler of" in record.message
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ValueError
+
+
+# -- what is around handlers -------------------------------------------------------------------------------------------
+
+
+class Spy:
+    """Hooks that note what happens."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def generator(self, task: Any) -> Generator[None]:
+        self.seen.append(("begins", task.data))
+        try:
+            yield
+        except ValueError as error:
+            self.seen.append(str(error))
+            raise
+        finally:
+            self.seen.append("ends")
+
+    @contextmanager
+    def manager(self, task: Any) -> Generator[None]:
+        self.seen.append("inner")
+        yield
+        self.seen.append("inner ends")
+
+    async def agenerator(self, task: Any) -> AsyncGenerator[None]:
+        await asyncio.sleep(0)
+        self.seen.append("async")
+        yield
+        self.seen.append("async ends")
+
+    @asynccontextmanager
+    async def amanager(self, task: Any) -> AsyncGenerator[None]:
+        self.seen.append("amanager")
+        yield
+        self.seen.append("amanager ends")
+
+
+def test_hooks_are_around_handlers_the_first_one_outermost(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+    spy = Spy()
+    worker = Worker(queue)
+    assert worker.around(spy.generator) == spy.generator
+    worker.around(spy.manager)
+    worker.on(tube, kind(lambda task: spy.seen.append("works")))
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+    assert spy.seen == [("begins", "ann"), "inner", "works", "inner ends", "ends"]
+
+
+def test_a_hook_sees_the_error_of_a_handler(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+    spy = Spy()
+    worker = Worker(queue)
+    worker.around(spy.generator)
+    worker.on(tube, kind(fail))
+    tube.put("ann", max_attempts=1)
+    assert worker.run(burst=True) == Summary(buried=1)
+    assert spy.seen == [("begins", "ann"), "no such address", "ends"]
+
+
+def test_a_hook_that_deals_with_an_error_makes_it_good(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+    worker = Worker(queue)
+
+    @worker.around
+    def deal(task: Any) -> Generator[None]:
+        with suppress(ValueError):
+            yield
+
+    worker.on(tube, kind(fail))
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+
+
+def test_async_hooks_are_around_async_handlers(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    spy = Spy()
+    worker = Worker(queue)
+    for hook in (spy.agenerator, spy.amanager, spy.manager):
+        worker.around(hook)
+    worker.on(tube, awaited(lambda task: None))
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+    assert spy.seen == ["async", "amanager", "inner", "inner ends", "amanager ends", "async ends"]
+    with pytest.raises(InvalidOption):
+        worker.on("other", fail)
+
+
+def test_async_hooks_are_refused_where_a_handler_is_plain(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    worker.on("mail", fail)
+    with pytest.raises(InvalidOption):
+        worker.around(Spy().agenerator)
+
+
+# -- in an event loop --------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_runs_in_a_running_loop_on_a_queue_of_either_face(clock: ManualClock, kind: Any) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(clock=clock) as queue:
+            tube = await queue.create_tube("mail")
+            await tube.put_many(range(3))
+            worker = Worker(queue)
+            worker.on(tube, kind(lambda task: None))
+            with pytest.raises(WorkerBusy):
+                worker.run(burst=True)
+            assert await worker.run_async(burst=True) == Summary(acked=3)
+
+    asyncio.run(main())
+
+
+def test_a_worker_runs_once_at_a_time(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+
+    async def again(task: Any) -> None:
+        with pytest.raises(WorkerBusy):
+            await worker.run_async()
+
+    worker.on(tube, again)
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+BAD: list[Callable[[Worker], Any]] = [
+    lambda worker: worker.on("", fail),
+    lambda worker: worker.on([], fail),
+    lambda worker: worker.on(["a", "a"], fail),
+    lambda worker: worker.on(7, fail),  # type: ignore[call-overload]
+    lambda worker: worker.on("a", 7),  # type: ignore[call-overload]
+    lambda worker: worker.on("a", Spy().generator),
+    lambda worker: worker.on("a", fail, concurrency=0),
+    lambda worker: worker.on("a", fail, concurrency=1.5),  # type: ignore[call-overload]
+    lambda worker: worker.on("a", fail, timeout=0),
+    lambda worker: worker.on("a", fail, timeout=-1),
+    lambda worker: worker.on(["b", "mail"], fail),
+    lambda worker: worker.around(7),
+    lambda worker: worker.around(awaited(fail)),
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, tube: tubes.Tube, bad: Any) -> None:
+    worker = Worker(queue)
+    worker.on("mail", lambda task: None)
+    with pytest.raises(InvalidOption):
+        bad(worker)
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+
+
+def test_a_tube_without_handler_cannot_be_taken_off(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    worker.on(["a", "b"], fail)
+    with pytest.raises(TubeNotFound):
+        worker.off(["a", "c"])
+    worker.off("a")
+    with pytest.raises(TubeNotFound):
+        worker.off("a")
+    worker.off("b")
+    worker.on(["a", "b"], fail)
+
+
+def test_a_worker_needs_a_queue() -> None:
+    for bad in ("memory://", None):
+        with pytest.raises(InvalidOption):
+            Worker(bad)  # type: ignore[arg-type]
+    with tubes.connect() as queue:
+        for options in ({"concurrency": 0}, {"grace": -1}):
+            with pytest.raises(InvalidOption):
+                Worker(queue, **options)  # type: ignore[arg-type]
+
+
+def test_workers_are_imported_by_name_only() -> None:
+    import subprocess
+
+    program = "import sys, tubes; print([name for name in sys.modules if name.startswith('tubes.worker')])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

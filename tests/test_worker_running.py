@@ -1,0 +1,363 @@
+"""Workers that run, in memory and on a server. Waiting is the subject here: of handlers that take their time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.conformance.bench import eventually
+from tubes.worker import Summary, Worker
+
+#: Seconds of a ttr that handlers outlast.
+TTR = 0.4
+
+
+@pytest.fixture(params=["memory", "server"])
+def queue(request: pytest.FixtureRequest) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, session_ttl=2) as queue:
+        yield queue
+
+
+class Running:
+    """A worker in a thread."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.summary: Summary | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.summary = self.worker.run()
+
+    def end(self, *, now: bool = False, patience: float = 20) -> Summary:
+        self.worker.stop(now=now)
+        self._thread.join(patience)
+        assert self.summary is not None, "it still runs"
+        return self.summary
+
+
+@contextmanager
+def running(worker: Worker) -> Iterator[Running]:
+    run = Running(worker)
+    try:
+        yield run
+    finally:
+        run.end(now=True)
+
+
+def total(tube: tubes.Tube) -> int:
+    return tube.statistics().tasks["total"]
+
+
+def test_a_worker_works_until_it_is_stopped(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    worker = Worker(queue)
+    seen: list[int] = []
+    worker.on(tube, lambda task: seen.append(task.data))
+    with running(worker) as run:
+        for number in range(5):
+            tube.put(number)
+            assert eventually(lambda: len(seen) == number + 1)  # noqa: B023
+        assert run.end() == Summary(acked=5)
+    assert (seen, total(tube)) == ([0, 1, 2, 3, 4], 0)
+    assert tube.statistics().waiting == 0
+
+
+def test_a_worker_waits_for_several_tubes_at_once_and_for_one_that_comes_later(queue: tubes.Queue) -> None:
+    first, second = queue.create_tube("first"), queue.create_tube("second")
+    worker = Worker(queue)
+    seen: list[str] = []
+    worker.on([first, second], lambda task: seen.append(task.tube))
+    worker.on("later", lambda task: seen.append(task.tube))
+    with running(worker):
+        for tube in (second, first):
+            assert eventually(lambda: tube.statistics().waiting == 1)  # noqa: B023
+            tube.put(0)
+            assert eventually(lambda: bool(seen) and seen[-1] == tube.name)  # noqa: B023
+        queue.create_tube("later").put(0)
+        assert eventually(lambda: seen[-1] == "later")
+
+
+def test_a_tube_is_put_on_and_taken_off_while_the_worker_runs(queue: tubes.Queue) -> None:
+    one, two = queue.create_tube("one"), queue.create_tube("two")
+    worker = Worker(queue)
+    seen: list[str] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(task: Any) -> None:
+        begun.set()
+        assert go.wait(20)
+        seen.append(task.data)
+
+    with running(worker) as run:
+        worker.on([one, two], handle)
+        one.put("in hand")
+        assert begun.wait(20)
+        worker.off(one)
+        go.set()
+        two.put("of the other")
+        assert eventually(lambda: seen == ["in hand", "of the other"])
+        one.put("nobody's")
+        worker.off("two")
+        assert eventually(lambda: one.statistics().waiting == two.statistics().waiting == 0)
+        two.put("nobody's")
+        assert run.end() == Summary(acked=2)
+    assert (total(one), total(two)) == (1, 1)
+
+
+# -- keeping -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"ttr": TTR}, {"ttl": TTR}, {"ttl": TTR, "ttr": 9}], ids=str)
+@pytest.mark.parametrize("way", ["thread", "async", "blocking"])
+def test_a_task_is_kept_while_its_handler_works(queue: tubes.Queue, way: str, options: dict[str, float]) -> None:
+    """Also where the handler blocks the event loop."""
+    tube = queue.create_tube("mail", "fifottl", **options)
+
+    def handle(task: Any) -> None:
+        time.sleep(4 * TTR)
+
+    async def handle_async(task: Any) -> None:
+        await asyncio.sleep(4 * TTR)
+
+    async def block(task: Any) -> None:
+        time.sleep(4 * TTR)  # noqa: ASYNC251
+
+    worker = Worker(queue)
+    worker.on(tube, {"thread": handle, "async": handle_async, "blocking": block}[way])
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+    calls = tube.statistics().calls
+    assert (calls["take"], calls["ack"], calls["ttr"], calls["ttl"]) == (1, 1, 0, 0)
+    assert calls["touch"] <= 40
+
+
+def test_keeping_a_task_leaves_its_ttr_as_it_was(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=TTR, max_attempts=2)
+
+    def fail(task: Any) -> None:
+        time.sleep(2 * TTR)
+        raise ValueError
+
+    worker = Worker(queue)
+    worker.on(tube, fail)
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(released=1, buried=1)
+    assert tube.buried()[0].ttr == TTR
+
+
+def test_a_task_without_ttr_is_never_renewed(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl")
+    worker = Worker(queue)
+    worker.on(tube, lambda task: time.sleep(0.3))
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+    assert tube.statistics().calls["touch"] == 0
+
+
+def test_a_blocked_event_loop_outlasts_the_lease_of_its_session(url: str) -> None:
+    with tubes.connect(url, session_ttl=0.6) as queue:
+        tube = queue.create_tube("mail")
+
+        async def block(task: Any) -> None:
+            time.sleep(2)  # noqa: ASYNC251
+
+        worker = Worker(queue)
+        worker.on(tube, block)
+        tube.put("ann")
+        assert worker.run(burst=True) == Summary(acked=1)
+        assert tube.statistics().calls["take"] == 1
+
+
+def test_an_async_handler_is_cancelled_when_its_task_is_not_its_own_any_more(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=TTR)
+    ended: list[str] = []
+    begun = threading.Event()
+
+    async def handle(task: Any) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    worker = Worker(queue)
+    worker.on(tube, handle)
+    tube.put("ann")
+    with running(worker) as run:
+        assert begun.wait(20)
+        tube.delete(0)
+        assert eventually(lambda: ended == ["cancelled"])
+        assert run.end() == Summary(lost=1)
+
+
+# -- taking too long ---------------------------------------------------------------------------------------------------
+
+
+def test_an_async_handler_that_takes_too_long_is_cancelled(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", max_attempts=1)
+
+    async def handle(task: Any) -> None:
+        if task.data == "slow":
+            await asyncio.sleep(60)
+
+    worker = Worker(queue)
+    worker.on(tube, handle, timeout=0.1)
+    tube.put_many(["slow", "quick"])
+    assert worker.run(burst=True) == Summary(acked=1, buried=1)
+    assert tube.buried()[0].reason == "TimeoutError: the handler took longer than 0.1 s"
+
+
+def test_a_handlers_own_time_out_is_its_own(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", max_attempts=1)
+
+    async def handle(task: Any) -> None:
+        raise TimeoutError("mine")
+
+    worker = Worker(queue)
+    worker.on(tube, handle, timeout=60)
+    tube.put("ann")
+    assert worker.run(burst=True) == Summary(buried=1)
+    assert tube.buried()[0].reason == "TimeoutError: mine"
+
+
+@pytest.mark.parametrize("way", ["thread", "stubborn"])
+def test_a_handler_that_does_not_end_holds_its_task_no_longer_than_its_time(
+    queue: tubes.Queue, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor its place: others are worked on."""
+    tube = queue.create_tube("mail", "fifottl", ttr=TTR, max_attempts=1)
+    go = threading.Event()
+    seen: list[str] = []
+
+    def handle(task: Any) -> str:
+        if task.data == "slow":
+            assert go.wait(30)
+        seen.append(task.data)
+        return "too late"
+
+    async def stubborn(task: Any) -> None:
+        while task.data == "slow" and not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        seen.append(task.data)
+
+    worker = Worker(queue)
+    worker.on(tube, handle if way == "thread" else stubborn, timeout=0.1)
+    tube.put_many(["slow", "quick"])
+    with running(worker) as run:
+        assert eventually(lambda: seen == ["quick"])
+        (dead,) = tube.buried()
+        assert (dead.data, dead.reason) == ("slow", "TimeoutError: the handler took longer than 0.1 s")
+        go.set()
+        assert eventually(lambda: "too late" in caplog.text)
+        assert run.end() == Summary(acked=1, buried=1)
+    assert "given up" in caplog.text
+    assert len(tube.buried()) == 1
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["thread", "async"])
+def test_what_is_in_hand_is_finished_and_nothing_else_is_taken(queue: tubes.Queue, way: str) -> None:
+    tube = queue.create_tube("mail")
+    begun = threading.Event()
+
+    def handle(task: Any) -> None:
+        begun.set()
+        time.sleep(0.3)
+
+    async def handle_async(task: Any) -> None:
+        begun.set()
+        await asyncio.sleep(0.3)
+
+    worker = Worker(queue)
+    worker.on(tube, handle if way == "thread" else handle_async)
+    tube.put_many(range(3))
+    with running(worker) as run:
+        assert begun.wait(20)
+        assert run.end() == Summary(acked=1)
+    assert tube.statistics().tasks["ready"] == 2
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("way", ["thread", "async", "stubborn"])
+def test_after_the_grace_the_rest_is_released_at_once(queue: tubes.Queue, way: str, now: bool) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=600, backoff=[60])
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(task: Any) -> None:
+        begun.set()
+        go.wait(30)
+
+    async def handle_async(task: Any) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    async def stubborn(task: Any) -> None:
+        begun.set()
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    handlers: dict[str, Callable[[Any], Any]] = {"thread": handle, "async": handle_async, "stubborn": stubborn}
+    worker = Worker(queue, grace=60 if now else 0.2)
+    worker.on(tube, handlers[way])
+    tube.put("ann")
+    with running(worker) as run:
+        assert begun.wait(20)
+        began = time.monotonic()
+        assert run.end(now=now) == Summary(cut_off=1, exit_code=4 if now else 3)
+        assert time.monotonic() - began < 15
+        again = tube.take(timeout=0)  # It has not failed: no backoff.
+        assert again is not None
+        assert again.attempts == 2
+        go.set()
+
+
+def test_a_worker_in_a_loop_may_be_cancelled(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=600)
+    tube.put("ann")
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handle(task: Any) -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
+        worker = Worker(queue)
+        worker.on(tube, handle)
+        running = asyncio.create_task(worker.run_async())
+        await asyncio.wait_for(begun.wait(), 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert tube.take(timeout=0) is not None
+
+
+def test_nothing_stays_of_a_worker_that_has_ended(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(3))
+    before = threading.active_count()
+    worker = Worker(queue, concurrency=3)
+    worker.on(tube, lambda task: time.sleep(0.01))
+    assert worker.run(burst=True) == Summary(acked=3)
+    # A thread of a server's store, and of asyncio's executor at most.
+    assert eventually(
+        lambda: not any(thread.name in ("tubes-handler", "tubes-keeper") for thread in threading.enumerate())
+    )
+    assert threading.active_count() <= before + 2
