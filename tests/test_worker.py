@@ -512,7 +512,7 @@ def test_a_worker_needs_a_queue() -> None:
     with tubes.connect() as queue:
         for options in ({"concurrency": 0}, {"grace": -1}):
             with pytest.raises(InvalidOption):
-                Worker(queue, **options)  # type: ignore[arg-type]
+                Worker(queue, **options)
 
 
 def test_workers_are_imported_by_name_only() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -46,7 +46,7 @@ class Running:
 
 
 @contextmanager
-def running(worker: Worker) -> Iterator[Running]:
+def running(worker: Worker) -> Generator[Running]:
     run = Running(worker)
     try:
         yield run
@@ -119,7 +119,7 @@ def test_a_tube_is_put_on_and_taken_off_while_the_worker_runs(queue: tubes.Queue
 
 @pytest.mark.parametrize("options", [{"ttr": TTR}, {"ttl": TTR}, {"ttl": TTR, "ttr": 9}], ids=str)
 @pytest.mark.parametrize("way", ["thread", "async", "blocking"])
-def test_a_task_is_kept_while_its_handler_works(queue: tubes.Queue, way: str, options: dict[str, float]) -> None:
+def test_a_task_is_kept_while_its_handler_works(queue: tubes.Queue, way: str, options: dict[str, Any]) -> None:
     """Also where the handler blocks the event loop."""
     tube = queue.create_tube("mail", "fifottl", **options)
 

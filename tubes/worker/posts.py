@@ -35,8 +35,7 @@ class Post:
 
 def is_async(handler: Any) -> bool:
     """Whether calling this makes a coroutine."""
-    kind: Any = type(handler)
-    called = getattr(kind, "__call__", None)  # noqa: B004
+    called = getattr(handler.__class__, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(called)
 
 

@@ -1,0 +1,190 @@
+"""Workers of `tubes.worker` that are killed, stopped by signals, or whose server goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer
+from tubes.worker import Summary, Worker
+
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+PROGRAM = """
+import asyncio, os, sys, time
+import tubes
+from tubes.worker import Worker
+
+def say(word):
+    os.write(1, (word + "\\n").encode())
+
+def thread(task):
+    say("begun")
+    time.sleep(task.data)
+
+async def loop(task):
+    say("begun")
+    await asyncio.sleep(task.data)
+
+async def blocking(task):
+    say("begun")
+    time.sleep(task.data)
+
+url, handler, grace = sys.argv[1:]
+with tubes.connect(url, session_ttl=1) as queue:
+    worker = Worker(queue, grace=float(grace))
+    worker.on("jobs", globals()[handler])
+    code = worker.run().exit_code
+sys.exit(code)
+"""
+
+
+@contextmanager
+def process(url: str, handler: str, grace: float = 60) -> Generator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), url, handler, str(grace)]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT)
+    try:
+        yield worker
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def heard(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline().strip()
+
+
+@pytest.fixture
+def jobs(url: str) -> Iterator[tubes.Tube]:
+    with tubes.connect(url) as queue:
+        yield queue.create_tube("jobs", "fifottl", ttr=600)
+
+
+def test_the_task_of_a_killed_worker_goes_to_another(jobs: tubes.Tube, url: str) -> None:
+    jobs.put(0.5)
+    with process(url, "thread") as first:
+        assert heard(first) == "begun"
+        first.kill()
+    with process(url, "loop") as second:
+        assert heard(second) == "begun"
+        assert eventually(lambda: jobs.statistics().tasks["total"] == 0)
+    calls = jobs.statistics().calls
+    assert (calls["take"], calls["ack"]) == (2, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
+def test_a_signal_lets_a_worker_finish_what_it_has(
+    jobs: tubes.Tube, url: str, handler: str, number: signal.Signals
+) -> None:
+    jobs.put_many([1, 1])
+    with process(url, handler) as worker:
+        assert heard(worker) == "begun"
+        worker.send_signal(number)
+        assert worker.wait(20) == 0
+    statistics = jobs.statistics()
+    assert (statistics.calls["ack"], statistics.tasks["ready"]) == (1, 1)
+
+
+@pytest.mark.parametrize("handler", ["thread", "loop"])
+def test_after_the_grace_a_worker_releases_what_it_has_and_its_exit_code_says_so(
+    jobs: tubes.Tube, url: str, handler: str
+) -> None:
+    jobs.put(60)
+    with process(url, handler, grace=0.2) as worker:
+        assert heard(worker) == "begun"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 3
+    assert jobs.statistics().tasks["ready"] == 1
+
+
+@pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
+def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handler: str) -> None:
+    jobs.put(60)
+    with process(url, handler) as worker:
+        assert heard(worker) == "begun"
+        worker.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert worker.poll() is None
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 4
+    # One that blocked its event loop could not release it: its lease is over soon.
+    assert jobs.take(timeout=20) is not None
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+@pytest.mark.parametrize("handler", ["thread", "loop"])
+def test_a_server_that_goes_away_and_comes_back_ends_no_worker(
+    handler: str, gives_up: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not while it waits, and not while a handler works: what that has done is acked. Nor if calls fail meanwhile."""
+    if gives_up:
+        monkeypatch.setattr("tubes.redis.calls.PATIENCE", 0.1)
+    server = LocalServer(appendonly="yes", appendfsync="always")
+    queue = tubes.connect(server.url, session_ttl=20)
+    tube = queue.create_tube("jobs", "fifottl", ttr=60)
+    begun, go = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def handle(task: Any) -> None:
+        seen.append(task.data)
+        begun.set()
+        assert go.wait(60)
+
+    async def handle_async(task: Any) -> None:
+        await asyncio.to_thread(handle, task)
+
+    worker = Worker(queue)
+    worker.on(tube, handle if handler == "thread" else handle_async)
+    summaries: list[Summary] = []
+    thread = threading.Thread(target=lambda: summaries.append(worker.run()))
+    thread.start()
+    try:
+        assert eventually(lambda: tube.statistics().waiting == 1)
+        server.kill()
+        time.sleep(1)
+        server.start()
+        tube.put(1)
+        assert begun.wait(60)
+        server.kill()
+        go.set()
+        time.sleep(1)
+        server.start()
+        tube.put(2)
+        assert eventually(lambda: tube.statistics().tasks["total"] == 0)
+        worker.stop()
+        thread.join(60)
+        assert seen == [1, 2]
+        assert summaries == [Summary(acked=2)]
+        assert ("again in" in caplog.text) == gives_up
+    finally:
+        go.set()
+        worker.stop(now=True)
+        thread.join(60)
+        queue.close()
+        server.close()
+
+
+def test_a_worker_may_be_started_before_its_server(caplog: pytest.LogCaptureFixture) -> None:
+    with LocalServer(appendonly="yes", appendfsync="always") as server, tubes.connect(server.url) as queue:
+        queue.create_tube("jobs").put(1)
+        worker = Worker(queue)
+        worker.on("jobs", lambda task: None)
+        server.kill()
+        timer = threading.Timer(1, server.start)
+        timer.start()
+        assert worker.run(burst=True) == Summary(acked=1)
+        timer.join()

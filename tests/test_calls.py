@@ -1,0 +1,246 @@
+"""Calls: a task is put, and its handler's result comes back; in memory and on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import CallFailed, CallTimeout, InvalidOption, QueueClosed
+from tubes.conformance.bench import eventually
+from tubes.conformance.faces import Face
+from tubes.testing import LocalServer
+from tubes.worker import Bury, Retry, Worker
+
+
+@pytest.fixture(params=["memory", "server"])
+def queue(request: pytest.FixtureRequest) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, session_ttl=2) as queue:
+        yield queue
+
+
+def act(task: Any) -> Any:
+    data = task.data
+    if data == "bury":
+        raise Bury("no such address")
+    if data == "fail" or (data == "once" and task.attempts == 1):
+        raise ValueError("no such address")
+    if data == "retry" and task.attempts == 1:
+        raise Retry(delay=0)
+    if data == "slow":
+        time.sleep(1)
+    if data == "unspeakable":
+        return {1, 2}
+    return [data, task.context.get("trace")]
+
+
+@pytest.fixture
+def tube(queue: tubes.Queue) -> Iterator[tubes.Tube]:
+    """A tube, and a worker in a thread of its own."""
+    tube = queue.create_tube("squares", "fifottl", max_attempts=2)
+    worker = Worker(queue, concurrency=4)
+    worker.on(tube, act)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    yield tube
+    worker.stop()
+    thread.join(20)
+
+
+@pytest.fixture
+def there(queue: tubes.Queue, tube: tubes.Tube, face: Face) -> Iterator[Any]:
+    """The tube as either face sees it."""
+    connection = face.connect(queue)  # type: ignore[arg-type]
+    yield connection.tube("squares")
+    connection.close()
+
+
+def test_a_call_answers_what_the_handler_returns(there: Any) -> None:
+    assert there.call("ann", 20) == ["ann", None]
+    assert there.call("bob", timeout=20, context={"trace": "1"}, pri=1) == ["bob", "1"]
+    assert there.call(None) == [None, None]
+
+
+def test_a_call_fails_with_the_error_of_the_handlers_last_attempt(there: Any) -> None:
+    with pytest.raises(CallFailed, match="'squares' failed: ValueError: no such address"):
+        there.call("fail", timeout=20)
+    with pytest.raises(CallFailed, match="failed: no such address"):
+        there.call("bury", timeout=20)
+    assert there.call("once", timeout=20) == ["once", None]
+    assert there.call("retry", timeout=20) == ["retry", None]
+    with pytest.raises(CallFailed, match="ValueError"):
+        there.call("once", timeout=20, max_attempts=1)
+
+
+def test_a_call_that_is_not_answered_in_time_leaves_its_task_where_it_is(queue: tubes.Queue, there: Any) -> None:
+    with pytest.raises(CallTimeout, match=r"task 0 of tube 'squares' was not answered within 0\.2 s"):
+        there.call("slow", timeout=0.2)
+    # The late reply is nobody's.
+    assert there.call("ann", timeout=20) == ["ann", None]
+    assert eventually(lambda: queue.tube("squares").statistics().tasks["total"] == 0)
+
+
+def test_calls_of_many_threads_get_their_own_replies(tube: tubes.Tube) -> None:
+    got: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        got[number] = tube.call(number, timeout=20)[0]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert got == {number: number for number in range(20)}
+
+
+def test_calls_of_a_loop_get_their_own_replies_and_may_be_cancelled(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(queue) as connection:
+            there = await connection.tube("squares")
+            slow = asyncio.create_task(there.call("slow", timeout=20))
+            answers = await asyncio.gather(*(there.call(number, timeout=20) for number in range(20)))
+            assert [answer[0] for answer in answers] == list(range(20))
+            slow.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await slow
+
+    asyncio.run(main())
+
+
+def test_closing_a_queue_ends_its_calls(queue: tubes.Queue, face: Face) -> None:
+    queue.create_tube("nobody")
+    connection = face.connect(queue)  # type: ignore[arg-type]
+    call = face.begin(connection.tube("nobody"), "put", 0)  # The tube is there.
+    call.result(20)
+    thread = threading.Timer(0.3, connection.close)
+    thread.start()
+    with pytest.raises(QueueClosed):
+        connection.tube("nobody").call("ann", timeout=20)
+    thread.join()
+    with pytest.raises(QueueClosed):
+        connection.tube("nobody")
+
+
+def test_a_reply_tube_is_not_seen_and_goes_with_its_queue(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    with tubes.connect(queue) as other:
+        other.tube("squares").call("ann", timeout=20)
+        assert queue.tubes() == ["squares"]
+        assert list(queue.statistics()) == ["squares"]
+        replies: Any = other._member.replies
+        assert queue.tube(replies.name).statistics().tasks["total"] == 0
+    with pytest.raises(tubes.TubeNotFound):
+        queue.tube(replies.name)
+
+
+def test_a_reply_tube_goes_when_nothing_is_called(
+    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tubes.replies._LINGER", 0.1)
+    assert tube.call("ann", timeout=20) == ["ann", None]
+    name = queue._member.replies.name  # type: ignore[union-attr]
+
+    def is_there() -> bool:
+        try:
+            queue.tube(name)
+        except tubes.TubeNotFound:
+            return False
+        return True
+
+    assert eventually(lambda: not is_there())
+    assert tube.call("bob", timeout=20) == ["bob", None]
+
+
+def test_a_handler_that_takes_too_long_fails_the_call(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("slow", max_attempts=1)
+    worker = Worker(queue)
+    go = threading.Event()
+    worker.on(tube, lambda task: go.wait(20), timeout=0.1)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    with pytest.raises(CallFailed, match=r"TimeoutError: the handler took longer than 0\.1 s"):
+        tube.call("ann", timeout=20)
+    go.set()
+    worker.stop()
+    thread.join(20)
+
+
+def test_a_result_that_cannot_be_encoded_fails_the_call(url: str) -> None:
+    for codec, returned, good in (("json", {1, 2}, False), ("raw", None, True), ("raw", "text", False)):
+        with tubes.connect(url, codec=codec) as queue:
+            tube = queue.create_tube(f"tube-{codec}", if_not_exists=True)
+            worker = Worker(queue)
+            worker.on(tube, lambda task: returned)  # noqa: B023
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            data = b"ann" if codec == "raw" else "ann"
+            try:
+                if good:
+                    assert tube.call(data, timeout=20) == b""
+                else:
+                    with pytest.raises(CallFailed, match="CodecError"):
+                        tube.call(data, timeout=20)
+            finally:
+                worker.stop()
+                thread.join(20)
+
+
+def test_bad_input_is_refused_and_puts_nothing(there: Any, queue: tubes.Queue) -> None:
+    for options in ({"key": "k"}, {"timeout": -1}, {"context": "trace"}, {"context": {"trace": 1}}, {"ttl": -1}):
+        with pytest.raises(InvalidOption):
+            there.call("ann", **options)
+    assert queue.tube("squares").statistics().calls["put"] == 0
+
+
+def test_a_call_waits_for_room(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("few", capacity=1)
+    tube.put("first")
+    with pytest.raises(CallTimeout):
+        tube.call("second", timeout=0.1)
+    worker = Worker(queue)
+    worker.on(tube, lambda task: task.data)
+    thread = threading.Timer(0.2, worker.run)
+    thread.start()
+    assert tube.call("second", timeout=20) == "second"
+    worker.stop()
+    thread.join(20)
+
+
+def test_nothing_is_left_on_a_server_of_a_caller_that_was_killed() -> None:
+    """Neither where it waits nor of a reply that comes after its end."""
+    with LocalServer() as server, tubes.connect(server.url, session_ttl=1) as queue:
+        tube = queue.create_tube("squares")
+        client: Any = server.client()
+        program = f"""
+            import tubes
+            queue = tubes.connect({server.url!r}, session_ttl=1)
+            queue.tube("squares").call("ann")
+        """
+        caller = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
+        task = tube.take(timeout=20)
+        assert task is not None
+        caller.kill()
+        caller.wait()
+        task.release()
+        assert len(client.keys("*reply*")) >= 2
+        worker = Worker(queue)
+        worker.on(tube, lambda task: task.data)
+        assert worker.run(burst=True).acked == 1
+        # Each key of it has an end, that is not far.
+        left = {key: client.pttl(key) for key in client.keys("*reply*")}
+        assert left
+        assert all(0 < span <= 12_000 for span in left.values()), left
+        for key in left:
+            client.pexpire(key, 1)
+        assert eventually(lambda: not client.keys("*reply*"))
+        others = [key for key in client.keys("*") if b"{squares}" not in key]
+        assert others == [b"tubes:names"]
