@@ -117,7 +117,18 @@ class Results:
 
 OPERATIONS: Final = ("put", "take + ack", "cycle")
 #: The parts of the table of goals.
-SECTIONS: Final = ("cycle", "batches", "size", "busy utubes", "throttled", "wake-up", "memory", "filling", "redis", "worker")
+SECTIONS: Final = (
+    "cycle",
+    "batches",
+    "size",
+    "busy utubes",
+    "throttled",
+    "wake-up",
+    "memory",
+    "filling",
+    "redis",
+    "worker",
+)
 _GOAL_COLUMNS: Final = ("what", "ours", "yardstick", "ratio", "goal", "met")
 _OPERATION_COLUMNS: Final = ("what", "waiting", *(f"{name} · ratio" for name in OPERATIONS))
 

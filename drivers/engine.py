@@ -20,7 +20,7 @@ from tubes.drivers.invariants import check, mend
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, NO_LANE, OF_FEW
+from tubes.drivers.options import KEEP, NO_LANE
 from tubes.drivers.paces import Pace
 from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
@@ -313,7 +313,7 @@ class Engine:
         if self._ranks:
             self._rank(entry, options)
         replaced: Entry | None = None
-        if options and not OF_FEW.isdisjoint(options):
+        if options and ("key" in options or "max_attempts" in options or "context" in options):
             replaced = self._add_more(entry, options)
         # Up to here nothing has changed, whatever a hook has raised.
         self.next_id = id + 1

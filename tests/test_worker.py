@@ -8,6 +8,7 @@ import functools
 import logging
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -286,6 +287,34 @@ def test_what_fails_for_ever_is_tried_once_in_a_burst(queue: tubes.Queue, kind: 
     assert work(queue, kind(fail)) == Summary(released=3)
     assert [tube.peek(id).attempts for id in range(3)] == [1, 1, 1]
     assert tube.statistics().tasks["ready"] == 3
+
+
+def test_what_is_tried_once_is_not_given_up_meanwhile(
+    queue: tubes.Queue, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(["fail", "slow"])
+
+    def act(task: Any) -> None:
+        if task.data == "fail":
+            raise ValueError
+        time.sleep(0.5)
+
+    async def act_async(task: Any) -> None:
+        if task.data == "fail":
+            raise ValueError
+        await asyncio.sleep(0.5)
+
+    worker = Worker(queue)
+    worker.on(tube, act if kind is plain else act_async, timeout=0.15)
+    other = queue.create_tube("other")
+    other.put(0)
+    worker.on(other, lambda task: time.sleep(1.5))
+    summary = worker.run(burst=True)
+    assert summary == Summary(acked=1, released=2)
+    assert [tube.peek(id).attempts for id in range(2)] == [1, 1]
+    assert [tube.peek(id).state for id in range(2)] == ["r", "r"]
+    assert "ValueError" in caplog.text
 
 
 def test_a_burst_does_not_wait_for_what_is_delayed_or_paused(queue: tubes.Queue, tube: tubes.Tube) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes import sync
+from tubes.errors import TubesError
 from tubes.replies import answer, is_call
+from tubes.worker.flight import NEVER, Flight
 from tubes.worker.handling import Handling
 from tubes.worker.keeper import Keeper
 from tubes.worker.outcomes import Verdict, reason_of
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 
     from tubes.aio import AsyncQueue, AsyncTube
     from tubes.sync import Queue, Tube
-    from tubes.worker.flight import Flight
     from tubes.worker.hooks import Hook
     from tubes.worker.posts import Post
 
@@ -181,6 +183,9 @@ class Crew:
 
     def set_aside(self, flight: Flight, verdict: Verdict) -> None:
         """It has failed, and is released when the burst ends; until then the keeper keeps it."""
+        flight.ends_at = NEVER
+        if flight.given_up and flight.runner is not None:
+            flight.runner.cancel()
         self._aside.append((flight, verdict))
         self.end(flight)
 
@@ -206,17 +211,20 @@ class Crew:
 
     def _late(self, flight: Flight) -> None:
         """A handler does not end: its task goes back without it."""
-        flight.given_up = True
+        flight.given_up, flight.ends_at = True, NEVER
         _log.error("given up: the handler of %r has not ended after %s s", flight.task, flight.taker.post.timeout)
         self.pool.submit(lambda: self._give_up(flight))
 
     def _give_up(self, flight: Flight) -> None:
-        error = self._handling.overtime(flight)
-        task = flight.task
-        if is_call(task) and self._handling.is_last(task, "release"):
-            with sync.connect(self.threads) as queue:
-                answer(queue, task, why=reason_of(error))
+        task, error = flight.task, self._handling.overtime(flight)
         verdict = Verdict("release", reason_of(error), error=error)
+        if self._handling.is_set_aside(flight, verdict):
+            self.keeper.add(flight)
+            self.call(self.set_aside, flight, verdict)
+            return
+        if is_call(task) and self._handling.is_last(task, "release"):
+            with suppress(TubesError), sync.connect(self.threads) as queue:
+                answer(queue, task, why=reason_of(error))
         try:
             outcome = settle(self.thread_tube(task._tube), task, verdict, self.has_ended)
         finally:

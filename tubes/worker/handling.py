@@ -43,12 +43,12 @@ class Handling:
         try:
             result = await self._call(flight)
         except asyncio.CancelledError as cancelled:
-            if crew.has_ended() or not crew.keeper.is_kept(flight):
+            if crew.has_ended() or flight.given_up or not crew.keeper.is_kept(flight):
                 return  # It was cut off, lost or given up; whoever did that has seen to it.
             error = cancelled
         except Exception as failure:
             error = failure
-        if not crew.keeper.is_kept(flight):
+        if flight.given_up or not crew.keeper.is_kept(flight):
             if flight.given_up:
                 _log.warning("too late: the handler of %r has ended, and its task has gone back", task)
             return
@@ -56,7 +56,7 @@ class Handling:
         if is_call(task) and self.is_last(task, verdict.verb):
             why = None if error is None else verdict.reason or reason_of(error)
             await answer_async(crew.reply_queue, task, result, why)
-        if self._is_set_aside(flight, verdict):
+        if self.is_set_aside(flight, verdict):
             crew.set_aside(flight, verdict)
         elif crew.keeper.claim(flight):
             outcome = ""
@@ -142,7 +142,7 @@ class Handling:
         """Whether nobody will try again."""
         return verb != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)
 
-    def _is_set_aside(self, flight: Flight, verdict: Verdict) -> bool:
+    def is_set_aside(self, flight: Flight, verdict: Verdict) -> bool:
         """Whether it would come again and again in a burst that never ends."""
         endless = verdict.verb == "release" and not verdict.delay and flight.task.max_attempts is None
         return self._crew.burst and endless and flight.task._turn != SETTLED
