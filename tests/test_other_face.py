@@ -53,7 +53,7 @@ def test_codec_and_clock_are_those_of_the_queue(place: str) -> None:
     with tubes.connect(place) as queue:
         for options in ({"codec": "json"}, {"clock": ManualClock()}):
             with pytest.raises(InvalidOption):
-                tubes.connect(queue, **options)  # type: ignore[arg-type]
+                tubes.connect(queue, **options)
     closed: Any = queue
     with pytest.raises(QueueClosed):
         tubes.connect(closed)
