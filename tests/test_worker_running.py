@@ -106,6 +106,7 @@ def test_a_tube_is_put_on_and_taken_off_while_the_worker_runs(queue: tubes.Queue
         go.set()
         two.put("of the other")
         assert eventually(lambda: seen == ["in hand", "of the other"])
+        assert eventually(lambda: two.statistics().waiting == 1)
         one.put("nobody's")
         worker.off("two")
         assert eventually(lambda: one.statistics().waiting == two.statistics().waiting == 0)

@@ -20,6 +20,6 @@ if META.filling and META.filling + 0 > now then
 end
 --#if BRIEF
 -- Of a tube that goes by itself nothing stays when nobody has used it for so long.
-call('PEXPIRE', M, IDLE)
-for part in string.gmatch(PARTS, '%a+') do call('PEXPIRE', M .. ':' .. part, IDLE) end
+call('PEXPIRE', M, UNUSED)
+for part in string.gmatch(PARTS, '%a+') do call('PEXPIRE', M .. ':' .. part, UNUSED) end
 --#end

@@ -261,7 +261,7 @@ class _Assembly:
             "RESTS": "{" + ", ".join(map(str, delays)) + "}",
             "REST_JITTER": repr(jitter),
             "REST_SEED": str(seed),
-            "IDLE": str(self._settings.idle),
+            "UNUSED": str(self._settings.idle),
             "PARTS": f"'{' '.join(PARTS)}'",
             "RANK_LUA": f"({self._driver.rank_lua})",
         }

@@ -93,7 +93,8 @@ class Worker:
         `timeout`: seconds that it may take for a task; an async handler is cancelled then, a thread goes on but nobody
         heeds it, and either way the attempt has failed.
 
-        While the worker runs it counts at once, from any thread. Raises `InvalidOption` for a tube that has a handler.
+        From any thread; a worker that runs heeds it a moment later. Raises `InvalidOption` for a tube that has a
+        handler.
         """
         if handler is None:
 
@@ -116,7 +117,8 @@ class Worker:
         return handler
 
     def off(self, tubes: Tubes) -> None:
-        """Take no more from a tube, or from several; what is in hand is finished. Counts at once, from any thread.
+        """Take no more from a tube, or from several; what is in hand is finished. From any thread; a worker
+        that runs heeds it a moment later.
 
         Raises `TubeNotFound` for one that has no handler.
         """
