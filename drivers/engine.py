@@ -662,6 +662,13 @@ class Engine:
         """The ready task with the smallest id. Cost: O(n) of those that are older, and not ready."""
         return next((entry for entry in self.tasks.values() if entry.state is _READY), None)
 
+    def tasks_from(self, start: int, limit: int) -> list[Entry]:
+        """Up to so many tasks with this id and the next ones. Cost: O(limit) where few ids are missing, else O(n)."""
+        if self.next_id - start > 4 * len(self.tasks):
+            return list(islice((entry for id, entry in self.tasks.items() if id >= start), limit))
+        ids = range(start, self.next_id)
+        return list(islice((self.tasks[id] for id in ids if id in self.tasks), limit))
+
     def due_histogram(self, edges: Sequence[int]) -> list[int]:
         """How many tasks move next by themselves before the first of these moments, before the second, … O(n)."""
         counts = [0] * (len(edges) + 1)

@@ -128,6 +128,12 @@ class Lanes:
             most = self.max_in_flight if most is None else most
             yield name, ready, taken, None if resting == NEVER else resting / SECOND, interval / SECOND, most
 
+    def count(self) -> tuple[int, int]:
+        """How many lanes `see` would show, and how many of them rest. Cost: O(n)."""
+        known = [lane.pace for lane in self.by_name.values() if lane.taken or lane.ready() or lane.pace is not None]
+        paces = [*known, *self.alone.values()]
+        return len(paces), sum(pace is not None and pace.due != NEVER for pace in paces)
+
 
 class Lane:
     """One lane: how many of its tasks live, how many are taken, which one is on offer, what stands behind it."""

@@ -23,6 +23,8 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = ["README.md", "drivers/README.md", "docs/redis.md", "docs/workers.md"]
 #: Its blocks are run where there is a Spark: `tests/spark`.
 OF_SPARK = "docs/spark.md"
+#: Those that are run elsewhere, or have nothing to run.
+OTHERS = ["CONTRIBUTING.md", "CHANGELOG.md"]
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -59,7 +61,7 @@ def test_examples_in_documents_run(document: str, server: LocalServer) -> None:
         exec(compile(block.replace("redis://localhost", server.url), document, "exec"), names)
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, OF_SPARK, "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, OF_SPARK, *OTHERS])
 def test_links_in_documents_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]

@@ -41,6 +41,7 @@ from tubes.errors import (
     TubesError,
     WriteAborted,
 )
+from tubes.overview import Overview
 from tubes.statistics import Statistics
 from tubes.sync import Queue, Tube, connect
 from tubes.task import AsyncTask, Task
@@ -72,6 +73,7 @@ __all__ = [
     "MsgpackCodec",
     "NothingReady",
     "OptionNotSupported",
+    "Overview",
     "Queue",
     "QueueClosed",
     "QueueForked",

@@ -24,6 +24,7 @@ from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.listeners import tell
+from tubes.overview import Overview
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
@@ -104,6 +105,11 @@ class AsyncQueue:
         for name in await self.tubes():
             with suppress(TubeNotFound):  # It was dropped meanwhile.
                 found[name] = await self.statistics(name)
+        return found
+
+    async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
+        """See `Queue.overview`."""
+        found: dict[str, Overview] = await _answer(self._member.overview(ages))
         return found
 
     async def take_any(
@@ -388,6 +394,11 @@ class AsyncTube:
         """See `Tube.statistics`."""
         counted: Statistics = await _answer(self._port.statistics())
         return counted
+
+    async def tasks(self, start: int = 0, limit: int = 1000) -> list[AsyncTask]:
+        """See `Tube.tasks`."""
+        found: list[AsyncTask] = await _answer(self._port.tasks(start, limit))
+        return found
 
     async def oldest_ready_age(self) -> float | None:
         """See `Tube.oldest_ready_age`."""

@@ -16,6 +16,7 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
+from tubes.overview import Overview
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, Task, log_lost
@@ -120,6 +121,23 @@ class Queue:
         for name in self.tubes():
             with suppress(TubeNotFound):  # It was dropped meanwhile.
                 found[name] = self.tube(name).statistics()
+        return found
+
+    def overview(self, *, ages: bool = False) -> dict[str, Overview]:
+        """All tubes by name, at a glance: for monitors. On a server one call of one script looks at 200 tubes.
+
+        It opens no session in them, and leaves what is due as it is: see `Overview.due_lag`. In a cluster it is one
+        call for each tube. O(1) for each, in memory O(n) of the lanes and sessions.
+        `ages`: with `oldest_ready_age`, which costs a call more for each tube that has a ready task. None also where
+        this process does not know a tube's own driver.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     _ = queue.create_tube("mail").put("to ann")
+        ...     {name: seen.statistics.tasks["ready"] for name, seen in queue.overview().items()}
+        {'mail': 1}
+        """
+        found: dict[str, Overview] = self._member.overview(ages)
         return found
 
     def take_any(self, tubes: Iterable[Tube | str], timeout: float | None = None, *, fair: bool = False) -> Task | None:
@@ -695,6 +713,25 @@ class Tube:
         """How many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
         counted: Statistics = self._port.statistics()
         return counted
+
+    def tasks(self, start: int = 0, limit: int = 1000) -> list[Task]:
+        """The tasks there are, whatever their state, in the order of their ids: up to so many, from id `start` on.
+
+        To see all of them go on from the last one's id plus 1, until the answer is []. Looking changes nothing, so
+        tasks come and go meanwhile: each page is of one moment, all of them together are not.
+
+        O(limit) where few ids are missing between them, else O(n) in memory; on a server a page of up to 1000, 4 MB or
+        5000 ids is one round trip.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob", "to cid"])
+        ...     [task.data for task in tube.tasks(start=1)]
+        ['to bob', 'to cid']
+        """
+        found: list[Task] = self._port.tasks(start, limit)
+        return found
 
     def oldest_ready_age(self) -> float | None:
         """Seconds since the put of the oldest ready task, the one with the smallest id; None if there is none.

@@ -19,6 +19,7 @@ from tubes.conformance.faces import AioFace, SyncFace
 from tubes.conformance.failures import Failures
 from tubes.conformance.keys import UniqueKeys
 from tubes.conformance.lanes import Lanes
+from tubes.conformance.looking import Looking
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
@@ -51,7 +52,7 @@ class TestUtubeTtlOnCluster(OnCluster):
     driver = "utubettl"
 
 
-class TestFailuresOnCluster(OnCluster, Failures, UniqueKeys, Updates):
+class TestFailuresOnCluster(OnCluster, Failures, UniqueKeys, Updates, Looking):
     driver = "fifottl"
 
 

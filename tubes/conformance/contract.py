@@ -11,6 +11,7 @@ from tubes.conformance.events import Events
 from tubes.conformance.failures import Failures
 from tubes.conformance.keys import UniqueKeys
 from tubes.conformance.lanes import Lanes
+from tubes.conformance.looking import Looking
 from tubes.conformance.loops import Loops
 from tubes.conformance.options import Options
 from tubes.conformance.order import Order
@@ -49,6 +50,7 @@ class Contract(
     UniqueKeys,
     Context,
     Updates,
+    Looking,
     Sessions,
     Events,
     Loops,

@@ -16,7 +16,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.listeners import Listener, checked
-from tubes.statistics import Statistics, until
+from tubes.memory.overview import count
 from tubes.task import SETTLED, F, Facts, log_lost, snapshot
 from tubes.utube import Utube, changes_of, lane_of
 from tubes.waiters import PENDING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Hold
     from tubes.memory.home import Home
     from tubes.memory.session import Member
+    from tubes.statistics import Statistics
     from tubes.waiters import Waiter
 
 _TAKEN: Final = State.TAKEN
@@ -522,13 +523,14 @@ class Port(Generic[F]):
 
     def statistics(self) -> Statistics:
         """Count."""
-
-        def act(engine: Engine, now: int) -> Statistics:
-            waiting = len(self.home.takers) + len(self.home.putters)
-            return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
-
-        counted: Statistics = self._do(act)
+        counted: Statistics = self._do(lambda engine, now: count(self.home))
         return counted
+
+    def tasks(self, start: int, limit: int) -> list[F]:
+        """The tasks from an id on."""
+        first, most = whole("start", start), whole("limit", limit)
+        found: list[F] = self._do(lambda engine, now: [self.show(entry) for entry in engine.tasks_from(first, most)])
+        return found
 
     def drop(self, force: bool) -> None:
         """Remove the tube."""

@@ -12,7 +12,9 @@ from uuid import UUID, uuid4
 
 from tubes.alarms import Alarm
 from tubes.clock import soon
+from tubes.drivers.options import flag
 from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound, TubeNotFound
+from tubes.memory.overview import overview
 from tubes.memory.port import Port
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tubes.face import Face
     from tubes.memory.home import Home
     from tubes.memory.store import MemoryStore
+    from tubes.overview import Overview
     from tubes.replies import Replies
 
 
@@ -180,6 +183,26 @@ class Member:
         self.check()
         with self.store.lock:
             return sorted(name for name, home in self.store.homes.items() if home.is_listed)
+
+    def overview(self, ages: bool) -> dict[str, Overview]:
+        """All tubes at a glance, one after the other."""
+        flag("ages", ages)
+        found: dict[str, Overview] = {}
+        for name in self.names():
+            with self.store.lock:
+                home = self.store.homes.get(name)
+                if home is None:
+                    continue  # It was dropped meanwhile.
+                try:
+                    now = self.store.clock.micros()
+                    home.settle(now)
+                    found[name] = overview(home, now, ages=ages)
+                except BaseException as error:
+                    home.recover(error)
+                    raise
+            if home.events:
+                home.tell()
+        return found
 
     def identify(self, uuid: str | UUID | None) -> str:
         """The session's uuid, after moving to another one if one is named."""

@@ -149,16 +149,6 @@ class Home:
             waiters = [*self.takers, *self.putters]
             return sum(not waiter.is_gone() and waiter not in self._arriving for waiter in waiters)
 
-    def count_waiting(self, processes: list[bytes]) -> int:
-        """How many wait in all, by what other processes have left on the server."""
-        now = self.store.clock.micros()
-        others = 0
-        for process, about in zip(processes[::2], processes[1::2], strict=True):
-            callers, *_, until = about.split()
-            if process != self.store.process.encode() and self.store.local_micros(int(until)) > now:
-                others += int(callers)
-        return others + self.count_local()
-
     def has_unserved(self) -> bool:
         """Whether somebody waits for a task for whom the server has no take yet."""
         return len(self.takers) > (self.armed is not None)

@@ -28,8 +28,9 @@ from tubes.errors import (
 from tubes.listeners import Listener, checked
 from tubes.redis import record
 from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Session
+from tubes.redis.overview import statistics_of
 from tubes.redis.wire import ErrorReply, error_of
-from tubes.statistics import Statistics, until
+from tubes.statistics import Statistics
 from tubes.task import F, Facts, log_lost
 from tubes.utube import Utube, changes_of, lane_of
 
@@ -52,9 +53,6 @@ _LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
 _LOOKS: Final = 1000
 #: What an update may change besides the data.
 _CHANGES: Final = ("pri", "delay", "ttl")
-#: The end of a pause that has none.
-_FOR_EVER: Final = 1e18
-_CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
 #: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
@@ -494,20 +492,19 @@ class Port(Generic[F]):
 
     def _statistics(self) -> Flow[Statistics]:
         """Count."""
-        total, taken, buried, counted, waiting, paused = yield from self.ask("statistics")
-        puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
-        calls = dict(zip(_CALLS, others, strict=True))
-        tasks = {
-            "ready": total - taken - buried - delayed,
-            "taken": taken,
-            "buried": buried,
-            "delayed": delayed,
-            "done": acks + calls["delete"],
-            "total": total,
-        }
-        first = {"put": puts + unputs, "take": takes, "ack": acks}
-        ends = None if paused is None else NEVER if float(paused) == _FOR_EVER else int(paused)
-        return Statistics(tasks, first | calls, self.home.count_waiting(waiting), until(ends))
+        reply = yield from self.ask("statistics")
+        return statistics_of(reply, self.home.store.count_waiting(self.home.name, reply[4]))
+
+    def _tasks(self, start: int, limit: int) -> Flow[list[F]]:
+        """The tasks from an id on."""
+        first, left = whole("start", start), whole("limit", limit)
+        found: list[F] = []
+        while len(found) < left:
+            first, *replies = yield from self.ask("tasks", first, min(left - len(found), _LOOKS))
+            found += (self.show(record.parse(reply)) for reply in replies)
+            if not first:
+                break
+        return found
 
     def _drop(self, force: bool) -> Flow[None]:
         """Remove the tube."""
@@ -629,5 +626,6 @@ class AnyPort(Port[F]):
     pause = _running("pause")
     resume = _running("resume")
     statistics = _running("statistics")
+    tasks = _running("tasks")
     drop = _running("drop")
     listen = _running("listen")

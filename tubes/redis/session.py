@@ -25,6 +25,7 @@ from tubes.redis.calls import Call, Flow, Session, Slots
 from tubes.redis.line import ThreadLine
 from tubes.redis.looplines import LoopLine, ThreadedLine
 from tubes.redis.many import BatchPort
+from tubes.redis.overview import overview
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.scripts import Settings, script, trial
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tubes.codecs import Codec
     from tubes.errors import TubesError
     from tubes.face import Face
+    from tubes.overview import Overview
     from tubes.redis.home import Home
     from tubes.redis.store import RedisStore
     from tubes.replies import Replies
@@ -193,6 +195,18 @@ class Member:
             there = yield Call(script("there"), self.store.key(name), ())
             if there is not None:
                 found.append(name)
+        return found
+
+    def overview(self, ages: bool) -> Any:
+        """All tubes at a glance."""
+        self.check()
+        flag("ages", ages)
+        return self.run(self._overview(ages))
+
+    def _overview(self, ages: bool) -> Flow[dict[str, Overview]]:
+        names = yield from self._names("all", "")
+        known = sorted(raw.decode() for raw in names)
+        found: dict[str, Overview] = yield from overview(self.store, known, ages=ages)
         return found
 
     def _names(self, what: str, name: str) -> Flow[Any]:

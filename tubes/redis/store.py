@@ -262,6 +262,17 @@ class RedisStore:
                 self._homes[name] = home
             return home
 
+    def count_waiting(self, name: str, processes: list[bytes]) -> int:
+        """How many wait on a tube in all, by what other processes have left on the server."""
+        now = self.clock.micros()
+        others = 0
+        for process, about in zip(processes[::2], processes[1::2], strict=True):
+            callers, *_, until = about.split()
+            if process != self.process.encode() and self.local_micros(int(until)) > now:
+                others += int(callers)
+        home = self._homes.get(name)
+        return others if home is None else others + home.count_local()
+
     def driver_of(self, told: bytes) -> Driver:
         """The driver that a server told about: the one that is registered here, if it is the same."""
         about: dict[str, Any] = json.loads(told)

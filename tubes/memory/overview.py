@@ -1,0 +1,38 @@
+"""A tube of a store at a glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tubes.drivers.options import SECOND
+from tubes.overview import Overview
+from tubes.statistics import Statistics, until
+
+if TYPE_CHECKING:
+    from tubes.memory.home import Home
+
+
+def count(home: Home) -> Statistics:
+    """Count. Under the lock."""
+    engine = home.engine
+    waiting = len(home.takers) + len(home.putters)
+    return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
+
+
+def overview(home: Home, now: int, *, ages: bool) -> Overview:
+    """The tube now, after what was due has happened. Under the lock."""
+    engine = home.engine
+    lanes = resting = 0
+    if home.driver.lane is not None:
+        lanes, resting = engine.lanes.count()
+    oldest = engine.oldest_ready() if ages else None
+    return Overview(
+        home.driver.name,
+        count(home),
+        now / SECOND,
+        sum(home in session.holds for session in home.store.sessions.values()),
+        lanes,
+        resting,
+        0.0,
+        None if oldest is None else (now - oldest.created) / SECOND,
+    )

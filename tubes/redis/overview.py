@@ -1,0 +1,100 @@
+"""All tubes of a server at a glance: in one call of a script that opens no session."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.options import SECOND
+from tubes.drivers.timers import NEVER
+from tubes.errors import DriverNotFound
+from tubes.overview import Overview
+from tubes.redis.calls import Call, Flow, Session
+from tubes.redis.scripts import Settings, script
+from tubes.redis.wire import ErrorReply, error_of
+from tubes.statistics import Statistics, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tubes.redis.store import RedisStore
+
+#: The end of a pause that has none.
+FOR_EVER: Final = 1e18
+#: How many tubes one call looks at.
+_TUBES: Final = 200
+#: The calls that the meta hash counts by name.
+_CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
+# A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
+_NOBODY: Final[Session] = (0, "born", 0)
+#: How often a script that had much else to do first is called again.
+_TRIES: Final = 100
+
+
+def statistics_of(reply: Any, waiting: int, now: int | None = None) -> Statistics:
+    """What a script has counted; `now`: a pause that is over then is none."""
+    total, taken, buried, counted, _, paused = reply
+    puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
+    calls = dict(zip(_CALLS, others, strict=True))
+    tasks = {
+        "ready": total - taken - buried - delayed,
+        "taken": taken,
+        "buried": buried,
+        "delayed": delayed,
+        "done": acks + calls["delete"],
+        "total": total,
+    }
+    first = {"put": puts + unputs, "take": takes, "ack": acks}
+    ends = None if paused is None else NEVER if float(paused) == FOR_EVER else int(float(paused))
+    if ends is not None and now is not None and ends <= now:
+        ends = None
+    return Statistics(tasks, first | calls, waiting, until(ends))
+
+
+def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[dict[str, Overview]]:
+    """The tubes of these names, as far as they are there. `ages`: a call more for each that has a ready task."""
+    found: dict[str, Overview] = {}
+    for some in _batches(names, 1 if store.server.moving else _TUBES):
+        keys = [store.key(name) for name in some]
+        reply: Any = yield Call(script("overview"), keys[0], (store.now(), *keys))
+        if isinstance(reply, ErrorReply):
+            raise error_of(reply, store.url)
+        now, *seen = reply
+        for name, about in zip(some, seen, strict=True):
+            if about is None:
+                continue
+            driver, options, counted, sessions, lanes, resting, due = about
+            statistics = statistics_of(counted, store.count_waiting(name, counted[4]), now)
+            lag = 0.0 if due is None else max(0.0, (now - float(due)) / SECOND)
+            age: float | None = None
+            if ages and (statistics.tasks["ready"] or lag):
+                age = yield from _oldest(store, name, driver, options)
+            kind: str = json.loads(driver)["name"]
+            found[name] = Overview(kind, statistics, now / SECOND, sessions, lanes, resting, lag, age)
+    return found
+
+
+def _batches(names: list[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(names), size):
+        yield names[start : start + size]
+
+
+def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow[float | None]:
+    """How long ago the oldest ready task of a tube was put; None also where this process lacks the tube's driver."""
+    try:
+        known = script("oldest", store.driver_of(driver), Settings.of(json.loads(options)))
+    except DriverNotFound:
+        return None
+    start: int | str = ""
+    for _ in range(_TRIES):
+        reply: Any = yield Call(known, store.key(name), (start,), _NOBODY, store.now())
+        if isinstance(reply, ErrorReply):
+            if reply.code == "AGAIN":
+                continue
+            if reply.code in ("TUBEGONE", "SESSIONGONE"):
+                return None
+            raise error_of(reply, store.url)
+        if reply.__class__ is not int:
+            return None if reply is None else int(reply) / SECOND
+        start = reply
+    return None
