@@ -1,7 +1,7 @@
 # Every target makes its own virtual environment in .venv and installs what it needs by name.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := test check examples bench msgpack conformance server hiredis spark java
+EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel
 
 .PHONY: demo test soak check bench bench-spark clean
 

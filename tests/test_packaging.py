@@ -71,7 +71,7 @@ def test_an_installed_wheel_works_and_installs_nothing_named_drivers(built: Path
     ]
     subprocess.run(pip, check=True, capture_output=True)
     installed = {path.name for path in target.iterdir() if not path.name.endswith(".dist-info")}
-    assert installed - {"__pycache__"} == {"pyspark_tubes", "tubes"}
+    assert installed - {"__pycache__"} == {"bin", "pyspark_tubes", "tubes"}
     program = f"""
 import sys
 sys.path.insert(0, {str(target)!r})

@@ -1,0 +1,293 @@
+"""The command `tubes`, in process: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tubes
+from tubes.cli.app import app
+from tubes.cli.exits import Exit
+from tubes.cli.show import printable, span
+
+
+class Shell:
+    """Runs commands on one queue."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._runner = CliRunner()
+
+    def __call__(self, *words: object, code: int = 0, stdin: str | bytes | None = None) -> Result:
+        result = self._runner.invoke(app, [str(word) for word in words], input=stdin, env={"TUBES_URL": self.url})
+        assert result.exit_code == code, (words, result.output, result.exception)
+        assert "Traceback" not in result.output
+        if code:
+            assert len(result.stderr.splitlines()) == 1
+            assert result.stderr.startswith("tubes: ")
+        return result
+
+    def lines(self, *words: object) -> list[str]:
+        return self(*words).stdout.splitlines()
+
+    def json(self, *words: object) -> list[Any]:
+        return [json.loads(line) for line in self.lines(*words, "--json")]
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def shell(request: pytest.FixtureRequest) -> Shell:
+    if request.param == "memory":
+        name = uuid4().hex
+        tubes.connect(f"memory://{name}", codec="json")  # The name keeps the store, and its codec.
+        return Shell(f"memory://{name}")
+    return Shell(request.getfixturevalue("url"))
+
+
+@pytest.fixture
+def queue(shell: Shell) -> Iterator[tubes.Queue]:
+    with tubes.connect(shell.url, codec="json") as queue:
+        yield queue
+
+
+def test_what_is_put_is_taken_and_gone(shell: Shell) -> None:
+    shell("create", "mail", "fifottl", "-o", "ttr=60")
+    assert shell.lines("put", "mail", '{"to": "ann"}', "5", "five words are a string", "--pri", 1) == ["0", "1", "2"]
+    assert shell.lines("take", "mail", "-n", 2) == ['{"to": "ann"}', "5"]
+    (task,) = shell.json("take", "mail")
+    assert (task["id"], task["data"], task["pri"], task["ttr"]) == (2, "five words are a string", 1, 60)
+    assert "no task of tube 'mail' is ready" in shell("take", "mail", code=Exit.NOTHING).stderr
+
+
+def test_data_is_read_from_stdin_line_by_line(shell: Shell) -> None:
+    shell("put", "pages", "-", "--create", "utube", "--utube", "a", stdin='1\n"two"\nthree\n')
+    assert [task["data"] for task in shell.json("peek", "pages")] == [1, "two", "three"]
+    assert {task["utube"] for task in shell.json("peek", "pages")} == {"a"}
+
+
+def test_text_stays_text(shell: Shell) -> None:
+    shell("put", "mail", "5", "--text", "--create", "fifo")
+    assert shell.json("take", "mail")[0]["data"] == "5"
+
+
+def test_a_task_that_is_released_or_held_is_not_gone(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put("hello")
+    assert shell.lines("take", "mail", "--release") == ["hello"]
+    assert tube.peek(0).state == "r"
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    assert tube.peek(0).state == "t"
+    shell("release", "mail", 0, "--session", held["session"])
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    shell("ack", "mail", 0, "--session", held["session"])
+    assert tube.statistics().calls["ack"] == 1
+    assert "not taken" in shell("ack", "mail", 0, "--session", held["session"], code=Exit.REFUSED).stderr
+    shell("ack", "mail", 0, "--session", "0" * 32, code=Exit.NOT_FOUND)
+    shell("ack", "mail", 0, code=Exit.USAGE)
+
+
+def test_what_anybody_has_taken_is_released_if_one_insists(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put("hello")
+    tube.take(timeout=0)
+    shell("release", "mail", "--all")
+    assert tube.peek(0).state == "r"
+
+
+def test_dead_letters_are_listed_with_reasons_and_kicked(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(["a", "b", "c"])
+    shell("bury", "mail", 0, 2, "--reason", "no such address")
+    tube.bury(1)
+    output = shell("buried", "mail").stdout
+    assert "2 of them: no such address" in output
+    assert "1 of them: no reason" in output
+    assert [task["reason"] for task in shell.json("buried", "mail")] == ["no such address", None, "no such address"]
+    assert shell.lines("kick", "mail", 2) == ["1"]
+    assert shell.lines("kick", "mail", "--all") == ["2"]
+    assert shell("kick", "mail", code=Exit.NOTHING).stdout == "0\n"
+
+
+def test_tasks_are_looked_at_by_id_by_state_and_from_the_beginning(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl")
+    tube.put_many(range(20))
+    tube.put("later", delay=100)
+    tube.take(timeout=0)
+    assert [task["id"] for task in shell.json("peek", "mail")] == list(range(10))
+    assert [task["state"] for task in shell.json("peek", "mail", 0, 20)] == ["taken", "delayed"]
+    assert [task["data"] for task in shell.json("peek", "mail", "--state", "delayed")] == ["later"]
+    assert "in 1m" in shell("peek", "mail", 20).stdout
+    shell("peek", "mail", 99, code=Exit.NOT_FOUND)
+    shell("peek", "mail", "--state", "buried", code=Exit.NOTHING)
+    shell("peek", "mail", "--state", "lost", code=Exit.USAGE)
+
+
+def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put_many(range(3))
+    assert shell.lines("delete", "mail", 0, 1) == ["2"]
+    result = shell("delete", "mail", 2, 77, code=Exit.NOT_FOUND)
+    assert (result.stdout, "77" in result.stderr) == ("1\n", True)
+
+
+def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=100)
+    tube.put_many(range(3))
+    tube.take(timeout=0)
+    queue.create_tube("crawl", "utube").put("/", utube="example.com")
+    assert shell.lines("tubes") == ["crawl", "mail"]
+    assert shell.json("tubes") == [{"tube": "crawl", "driver": "utube"}, {"tube": "mail", "driver": "fifottl"}]
+    (mail,) = shell.json("stats", "mail")
+    assert (mail["tasks"], mail["calls"]) == (tube.statistics().tasks, tube.statistics().calls)
+    assert [one["tube"] for one in shell.json("stats")] == ["crawl", "mail"]
+    for words in (("stats",), ("stats", "mail"), ("top", "--once")):
+        assert "ready" in shell(*words).stdout
+    assert "example.com" in shell("utubes", "crawl").stdout
+    assert shell.json("utubes", "crawl")[0]["ready"] == 1
+    shell("utubes", "mail", code=Exit.USAGE)
+    shell("stats", "nosuch", code=Exit.NOT_FOUND)
+
+
+def test_a_tube_that_pauses_gives_nothing_until_it_is_resumed(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put("hello")
+    shell("pause", "mail")
+    shell("take", "mail", code=Exit.NOTHING)
+    assert "paused" in shell("stats").stdout
+    assert shell.json("stats")[0]["paused"] == "for ever"
+    shell("resume", "mail")
+    shell("pause", "mail", 60)
+    assert "paused 1m00s" in shell("top", "--once").stdout.replace("60s", "1m00s").replace("59s", "1m00s")
+    shell("resume", "mail")
+    assert shell.lines("take", "mail") == ["hello"]
+
+
+def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(3))
+    shell("truncate", "mail", code=Exit.USAGE)
+    shell("drop", "mail", code=Exit.USAGE)
+    assert tube.statistics().tasks["total"] == 3
+    shell("truncate", "mail", "--yes")
+    assert tube.statistics().tasks["total"] == 0
+    tube.put(1)
+    tube.take(timeout=0)
+    assert "cannot be dropped" in shell("drop", "mail", "--yes", code=Exit.REFUSED).stderr
+    shell("drop", "mail", "--yes", "--force")
+    assert queue.tubes() == []
+
+
+def test_a_full_tube_takes_nothing_more(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("small", capacity=1)
+    shell("put", "small", 1)
+    assert "full" in shell("put", "small", 2, code=Exit.NOTHING).stderr
+
+
+def test_a_key_lets_one_task_in(shell: Shell) -> None:
+    shell("create", "mail")
+    assert shell.json("put", "mail", 1, "--key", "a")[0]["created_now"]
+    assert not shell.json("put", "mail", 2, "--key", "a")[0]["created_now"]
+    shell("put", "mail", 3, "--key", "a", "--on-duplicate", "raise", code=Exit.REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
+        (["stats", "--url", "memory://"], Exit.USAGE, "name a server"),
+        (["take", "nosuch"], Exit.NOT_FOUND, "nosuch"),
+        (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
+        (["create", "a tube"], Exit.USAGE, "must be 1 to 32"),
+        (["create", "mail", "-o", "ttr"], Exit.USAGE, "name=value"),
+        (["create", "mail", "-o", "ttr=5"], Exit.USAGE, "no option"),
+        (["take", "mail", "--timeout", "soon"], Exit.USAGE, "--timeout"),
+        (["take", "mail", "--release", "--hold", "5"], Exit.USAGE, "exclude"),
+        (["nosuch"], Exit.USAGE, "No such command"),
+        (["put"], Exit.USAGE, "TUBE"),
+        (["bury", "mail"], Exit.USAGE, "ID"),
+        (["peek", "mail", "--codec", "nosuch"], Exit.USAGE, "codec"),
+        (["import", "mail", "/nosuch/file"], Exit.NOT_FOUND, "mail"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(shell: Shell, words: list[str], code: int, said: str) -> None:
+    assert said in shell(*words, code=code).stderr
+
+
+def test_a_url_must_be_given() -> None:
+    result = CliRunner().invoke(app, ["stats"], env={"TUBES_URL": ""})
+    assert (result.exit_code, "TUBES_URL" in result.stderr) == (Exit.USAGE, True)
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == Exit.USAGE
+    for code in Exit:
+        assert f"{code.value} {code.name.lower().replace('_', ' ')}" in " ".join(result.stderr.split())
+
+
+def test_the_manual_has_every_command_and_every_exit_code() -> None:
+    manual = (Path(__file__).parent.parent / "docs/cli.md").read_text()
+    names = {
+        command.name or command.callback.__name__.strip("_") for command in app.registered_commands if command.callback
+    }
+    assert {name for name in names if f"`tubes {name}" not in manual} == set()
+    assert {code for code in Exit if f"| {code.value} |" not in manual} == set()
+
+
+def test_an_error_that_nobody_has_thought_of_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of\nluck")
+
+    monkeypatch.setattr("tubes.connect", broken)
+    assert "out of luck" in shell("stats", code=Exit.INTERNAL).stderr
+    monkeypatch.setattr("tubes.connect", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    shell("stats", code=Exit.INTERRUPTED)
+
+
+def test_the_bench_measures_in_a_tube_of_its_own(shell: Shell, queue: tubes.Queue) -> None:
+    results = [json.loads(line) for line in shell.lines("bench", shell.url, "-n", 20, "--json", "--driver", "utube")]
+    assert [result["verb"].split()[0] for result in results] == [
+        "put",
+        "take",
+        "ack",
+        "put_many",
+        "take_many",
+        "ack_many",
+    ]
+    assert all(result["per_second"] > 0 and result["p99_ms"] >= result["median_ms"] for result in results)
+    assert "tasks/s" in shell("bench", shell.url, "-n", 5).stdout
+    assert queue.tubes() == []
+
+
+def test_what_somebody_put_has_no_say_in_a_terminal(shell: Shell) -> None:
+    shell("put", "mail", "\x1b[31mred [bold]bold", "--create", "fifo")
+    shown = shell("peek", "mail").stdout
+    assert "\\x1b[31mred [bold]bold" in shown
+    assert "\x1b" not in shown
+    assert printable("a\tb\u202e") == "a\\tb\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, ""), (0.24, "0.2s"), (45, "45s"), (192, "3m12s"), (18240, "5h04m"), (1047600, "12d03h"), (-1, "0.0s")],
+)
+def test_spans_are_for_people(seconds: float | None, shown: str) -> None:
+    assert span(seconds) == shown
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['typer'] = None; from tubes.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "tubes: the command needs typer: pip install 'tubes-queue[cli]'\n"
+
+
+def test_tubes_does_not_import_what_the_command_needs() -> None:
+    program = "import sys, tubes; print([name for name in ('typer', 'rich', 'redis') if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

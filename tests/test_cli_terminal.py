@@ -1,0 +1,200 @@
+"""The command `tubes` in a real terminal, against a real server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+import tubes
+from tubes.cli.exits import Exit
+
+COMMAND = [sys.executable, "-m", "tubes.cli"]
+#: How many real seconds a terminal may take to show something.
+PATIENCE = 30
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[tubes.Queue]:
+    with tubes.connect(url) as queue:
+        yield queue
+
+
+def environment(url: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    return kept | {"TUBES_URL": url, "TERM": "xterm-256color"}
+
+
+def terminal(url: str, *words: str, rows: int = 24) -> Any:
+    return spawn(url, *COMMAND, *words, rows=rows)
+
+
+def spawn(url: str, *words: str, rows: int = 24) -> Any:
+    size = (rows, 120)
+    program, *rest = words
+    return pexpect.spawn(program, rest, env=environment(url), timeout=PATIENCE, dimensions=size, encoding="utf-8")
+
+
+def ended(process: Any) -> int:
+    process.expect(pexpect.EOF)
+    process.close()
+    code: int = process.exitstatus
+    return code
+
+
+def test_top_shows_what_happens_until_q_is_pressed(url: str, queue: tubes.Queue) -> None:
+    mail = queue.create_tube("mail")
+    crawl = queue.create_tube("crawl", "utube")
+    mail.put_many(range(41))
+    crawl.put("/", utube="example.com")
+    top = terminal(url, "top", "--interval", "0.1")
+    top.expect("tubes top")
+    top.expect(r"mail\b.*?\b41\b")
+    top.expect("busiest utubes of crawl")
+    top.expect("example.com")
+    mail.take(timeout=0)
+    mail.bury(40, "no such address")
+    top.expect(r"mail\b.*?\b39\b.*?\b1\b.*?\b1\b")
+    mail.pause()
+    top.expect("paused")
+    top.send("q")
+    assert ended(top) == Exit.DONE
+
+
+def test_top_ends_by_ctrl_c_and_leaves_the_terminal_as_it_was(url: str, queue: tubes.Queue) -> None:
+    queue.create_tube("mail")
+    shell = spawn(url, "/bin/sh", "-i")
+    shell.sendline(f"{' '.join(COMMAND)} top; echo code=$?")
+    shell.expect("tubes top")
+    shell.expect("mail")
+    shell.sendintr()
+    shell.expect(r"code=(\d+)")
+    assert shell.match.group(1) == "0"
+    shell.sendline("stty -a | tr ' ' '\\n' | grep icanon | sed s/^/mode:/")
+    shell.expect(r"mode:(-?icanon)")
+    assert shell.match.group(1) == "icanon"
+    shell.sendline("exit")
+    assert ended(shell) == 0
+
+
+def test_top_shows_no_more_tubes_than_there_are_rows(url: str, queue: tubes.Queue) -> None:
+    for number in range(30):
+        queue.create_tube(f"tube-{number}")
+    top = terminal(url, "top", rows=20)
+    top.expect("and 16 tubes with less")
+    top.send("q")
+    assert ended(top) == Exit.DONE
+
+
+def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:
+    mail = queue.create_tube("mail")
+    take = terminal(url, "take", "mail", "--timeout", "60")
+    while not mail.statistics().waiting:
+        assert take.isalive()
+    take.sendintr()
+    take.expect("tubes: interrupted")
+    assert ended(take) == Exit.INTERRUPTED
+    assert "Traceback" not in take.before
+
+
+def test_who_is_asked_may_say_no(url: str, queue: tubes.Queue) -> None:
+    mail = queue.create_tube("mail")
+    mail.put(1)
+    drop = terminal(url, "drop", "mail")
+    drop.expect("drop tube 'mail' with 1 tasks. Go on?")
+    drop.sendline("n")
+    drop.expect("nothing was done")
+    assert ended(drop) == Exit.NOTHING
+    assert queue.tubes() == ["mail"]
+    drop = terminal(url, "drop", "mail")
+    drop.expect("Go on?")
+    drop.sendline("y")
+    assert ended(drop) == Exit.DONE
+    assert queue.tubes() == []
+
+
+def test_an_export_shows_how_far_it_is(url: str, queue: tubes.Queue, tmp_path: Path) -> None:
+    queue.create_tube("many").put_many(range(2000))
+    file = str(tmp_path / "tasks")
+    export = terminal(url, "export", "many", file)
+    export.expect("export many")
+    export.expect("100%")
+    export.expect("exported 2000 tasks of many")
+    assert ended(export) == Exit.DONE
+    back = terminal(url, "import", "copy", file, "--create", "fifo")
+    back.expect("100%")
+    back.expect("imported 2000 tasks into copy")
+    assert ended(back) == Exit.DONE
+
+
+def test_who_looks_on_hears_that_a_server_does_not_answer() -> None:
+    stats = terminal("redis://127.0.0.1:1", "stats")
+    stats.expect("no answer from 127.0.0.1:1 yet|no answer from redis://127.0.0.1:1 yet")
+    stats.sendintr()
+    assert ended(stats) == Exit.INTERRUPTED
+
+
+def test_a_missing_server_is_one_line() -> None:
+    words = [*COMMAND, "stats", "--url", "redis://127.0.0.1:1"]
+    run = subprocess.run(words, capture_output=True, text=True, check=False, env=environment(""))
+    assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (Exit.UNREACHABLE, "", 1)
+    assert run.stderr.startswith("tubes: the connection to redis://127.0.0.1:1 was lost")
+
+
+def test_a_reader_who_goes_ends_the_command_quietly(url: str, queue: tubes.Queue) -> None:
+    queue.create_tube("many").put_many(["x" * 1000] * 6000)  # More than any pipe holds.
+    for words in (["export", "many"], ["peek", "many", "-n", "6000", "--json"], ["peek", "many", "-n", "6000"]):
+        command = subprocess.Popen(
+            [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(url), text=True
+        )
+        assert command.stdout is not None
+        assert command.stderr is not None
+        assert command.stdout.read(1)
+        command.stdout.close()
+        said = command.stderr.read()
+        command.stderr.close()
+        assert (command.wait(), said) == (Exit.BROKEN_PIPE, "")
+
+
+def test_what_could_not_be_printed_goes_back(url: str, queue: tubes.Queue) -> None:
+    many = queue.create_tube("many")
+    many.put_many(["x" * 1000] * 1000)
+    command = subprocess.Popen([*COMMAND, "take", "many", "-n", "1000"], stdout=subprocess.PIPE, env=environment(url))
+    assert command.stdout is not None
+    command.stdout.read(5000)
+    command.stdout.close()
+    assert command.wait() == Exit.BROKEN_PIPE
+    tasks = many.statistics().tasks
+    assert tasks["taken"] == 0
+    assert 5 <= tasks["done"] < 1000
+    assert tasks["ready"] + tasks["done"] == 1000
+
+
+def test_the_shell_completes_the_names_of_tubes(url: str, queue: tubes.Queue) -> None:
+    for name in ("mail", "main", "other"):
+        queue.create_tube(name)
+    asked = environment(url) | {"_TUBES_COMPLETE": "complete_bash", "COMP_WORDS": "tubes stats ma", "COMP_CWORD": "2"}
+    run = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["mail", "main"]
+
+
+def test_a_command_that_is_told_to_end_gives_back_what_it_has(url: str, queue: tubes.Queue) -> None:
+    mail = queue.create_tube("mail")
+    words = [*COMMAND, "take", "mail", "--timeout", "60"]
+    process = subprocess.Popen(words, env=environment(url), stderr=subprocess.PIPE)
+    while not mail.statistics().waiting:
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.read() == b"tubes: interrupted\n"
+    process.stderr.close()
+    assert process.wait() == Exit.INTERRUPTED
+    mail.put(1)
+    assert mail.statistics().tasks["ready"] == 1

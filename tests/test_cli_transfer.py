@@ -1,0 +1,127 @@
+"""`tubes export` and `tubes import`: what is written is what is there, and comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tubes
+from tubes.cli.app import app
+from tubes.cli.exits import Exit
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def place(request: pytest.FixtureRequest) -> str:
+    if request.param == "valkey":
+        found: str = request.getfixturevalue("url")
+        return found
+    return f"memory://{uuid4().hex}"
+
+
+@pytest.fixture
+def queue(place: str) -> Iterator[tubes.Queue]:
+    with tubes.connect(place, codec="json") as queue:
+        yield queue
+
+
+def run(place: str, *words: object, code: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words], input=stdin, env={"TUBES_URL": place})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def records(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_all_tasks_come_back_as_they_were(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
+    tube = queue.create_tube("crawl", "utubettl")
+    tube.put({"a": [1, None]}, utube="example.com", pri=3, key="k", ttl=1000, ttr=60, max_attempts=4)
+    tube.put("later", utube="b", delay=500, ttl=1000)
+    tube.put("dead", utube="c").bury("no such address")
+    tube.put("taken", utube="d", pri=0)
+    tube.take(timeout=0)
+    run(place, "export", "crawl", tmp_path / "tasks")
+    assert tube.statistics().tasks["total"] == 4
+    run(place, "import", "copy", tmp_path / "tasks", "--create", "utubettl")
+    copy = queue.tube("copy")
+    first, later, dead, taken = copy.tasks()
+    assert (first.data, first.utube, first.pri, first.key) == ({"a": [1, None]}, "example.com", 3, "k")
+    assert (first.ttr, first.max_attempts, str(first.state)) == (60, 4, "r")
+    assert first.expires is not None
+    assert first.expires - first.created == pytest.approx(1000, abs=20)
+    assert (later.data, str(later.state)) == ("later", "~")
+    assert later.due is not None
+    assert later.due - later.created == pytest.approx(500, abs=20)
+    assert later.expires is not None
+    assert later.expires - later.created == pytest.approx(1500, abs=20)
+    assert (dead.data, str(dead.state), dead.reason) == ("dead", "!", "no such address")
+    assert (taken.data, str(taken.state), taken.utube) == ("taken", "r", "d")
+
+
+def test_more_than_a_page_is_exported_and_imported_in_order(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
+    queue.create_tube("many").put_many(range(1203))
+    run(place, "export", "many", tmp_path / "tasks")
+    run(place, "import", "copy", tmp_path / "tasks", "--create", "fifo")
+    assert [task.data for task in queue.tube("copy").take_many(2000)] == list(range(1203))
+
+
+def test_a_drained_tube_has_nothing_ready(place: str, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl")
+    tube.put_many(range(600))
+    tube.put("later", delay=100)
+    drained = records(run(place, "export", "mail", "--drain").stdout)
+    assert [record["data"] for record in drained] == list(range(600))
+    assert tube.statistics().tasks | {"done": 0} == {
+        "ready": 0, "taken": 0, "buried": 0, "delayed": 1, "done": 0, "total": 1,
+    }  # fmt: skip
+
+
+def test_bytes_are_exported_through_base64(place: str) -> None:
+    with tubes.connect(place, codec="raw") as queue:
+        queue.create_tube("bytes").put(b"\x00\xff")
+        exported = run(place, "export", "bytes", "--codec", "raw").stdout
+        assert records(exported)[0]["data_base64"] == "AP8="
+        run(place, "import", "copy", "--create", "fifo", "--codec", "raw", stdin=exported)
+        (task,) = queue.tube("copy").tasks()
+        assert task.data == b"\x00\xff"
+
+
+def test_options_that_the_driver_lacks_are_left_out_and_named(place: str, queue: tubes.Queue) -> None:
+    lines = '{"data": 1, "ttl": 5, "utube": "a", "pri": 2}\n\n{"data": 2, "key": "k"}\n{"data": 3, "key": "k"}\n'
+    said = run(place, "import", "plain", "--create", "fifo", stdin=lines).stderr
+    assert "imported 2 tasks into plain, 1 keys were in use, without pri, ttl, utube: fifo has none" in said
+    assert [task.data for task in queue.tube("plain").tasks()] == [1, 2]
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[1]", "{}", '{"data_base64": "?"}'])
+def test_a_line_that_is_none_is_named(place: str, queue: tubes.Queue, line: str) -> None:
+    queue.create_tube("mail")
+    said = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{{"data": 1}}\n{line}\n').stderr
+    assert said.startswith("tubes: line 2: ")
+    assert queue.tube("mail").tasks() == []
+
+
+def test_a_file_is_not_overwritten_unasked(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
+    queue.create_tube("mail").put(1)
+    (tmp_path / "tasks").write_text("precious")
+    run(place, "export", "mail", tmp_path / "tasks", code=Exit.USAGE)
+    assert (tmp_path / "tasks").read_text() == "precious"
+    run(place, "export", "mail", tmp_path / "tasks", "--force")
+    assert records((tmp_path / "tasks").read_text())[0]["data"] == 1
+
+
+def test_a_full_tube_says_how_far_the_import_came(
+    place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tubes.cli.transfer.PATIENCE", 0)
+    queue.create_tube("small", capacity=500)
+    lines = "".join(f'{{"data": {number}}}\n' for number in range(700))
+    said = run(place, "import", "small", code=Exit.NOTHING, stdin=lines).stderr
+    assert "500 tasks were imported, up to line 500" in said

@@ -1,0 +1,6 @@
+"""`python -m tubes.cli` is the command `tubes`."""
+
+from tubes.cli import main
+
+if __name__ == "__main__":
+    main()

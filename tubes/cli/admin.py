@@ -1,0 +1,82 @@
+"""Commands on whole tubes: create, pause, resume, truncate, drop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from tubes.cli.common import Name, Url, Yes, complete_drivers, connected, pairs, sure
+from tubes.cli.exits import say
+
+
+def create(
+    name: Name,
+    driver: Annotated[
+        str, typer.Argument(help="fifo, fifottl, limfifottl, utube or utubettl.", autocompletion=complete_drivers)
+    ] = "fifo",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="As `create_tube` has: ttr=60.")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It may be there, if it is the same.")] = False,
+    url: Url = None,
+) -> None:
+    """Create a tube."""
+    options = {name: _value(word) for name, word in pairs(option or [], "--option").items()}
+    with connected(url) as queue:
+        queue.create_tube(name, driver, if_not_exists=if_not_exists, **options)
+
+
+def _value(word: str) -> Any:
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def pause(
+    name: Name,
+    seconds: Annotated[float | None, typer.Argument(help="Until `tubes resume`, if left out.")] = None,
+    url: Url = None,
+) -> None:
+    """Let nobody take from a tube for a while; puts go on."""
+    with connected(url) as queue:
+        queue.tube(name).pause(seconds)
+
+
+def resume(name: Name, url: Url = None) -> None:
+    """End a pause."""
+    with connected(url) as queue:
+        queue.tube(name).resume()
+
+
+def truncate(name: Name, yes: Yes = False, url: Url = None) -> None:
+    """Remove all tasks of a tube."""
+    with connected(url) as queue:
+        tube = queue.tube(name)
+        count = tube.statistics().tasks["total"]
+        sure(f"remove {count} tasks of tube {name!r}", yes=yes)
+        tube.truncate()
+        say(f"removed {count} tasks")
+
+
+def drop(
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while tasks are taken and callers wait: they get TubeNotFound.")
+    ] = False,
+    yes: Yes = False,
+    url: Url = None,
+) -> None:
+    """Remove a tube and what is in it."""
+    with connected(url) as queue:
+        tube = queue.tube(name)
+        count = tube.statistics().tasks["total"]
+        sure(f"drop tube {name!r} with {count} tasks", yes=yes)
+        tube.drop(force=force)
+        say(f"dropped {name} with {count} tasks")
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (create, pause, resume, truncate, drop)

@@ -1,0 +1,47 @@
+"""All commands of `tubes`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tubes.cli import admin, bench, look, tasks, top, transfer
+from tubes.cli.exits import Exit, Group
+
+_CODES = "  ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in Exit)
+
+app = typer.Typer(
+    name="tubes",
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog=f"Exit codes: {_CODES}.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"tubes {version('tubes-queue')}")
+        raise typer.Exit
+
+
+@app.callback()
+def tubes(
+    version: Annotated[
+        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = None,
+) -> None:
+    """Tubes of tasks, from a shell.
+
+    The tubes are where TUBES_URL or --url says: redis://host, rediss://, unix://, redis+sentinel://, redis+cluster://.
+    """
+
+
+for module in (look, tasks, admin, top, transfer, bench):
+    for command in module.COMMANDS:
+        app.command(command.__name__.strip("_"))(command)

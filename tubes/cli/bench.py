@@ -1,0 +1,102 @@
+"""`tubes bench`: how fast a server is, from here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+
+import tubes
+from tubes.cli.common import complete_drivers, place_of
+from tubes.cli.exits import say
+from tubes.cli.show import as_json, console, table, text
+
+#: How many tasks one call of a batch has.
+_BATCH = 500
+
+
+def bench(
+    url: Annotated[str | None, typer.Argument(metavar="[URL]", help="A server, or memory://. Else TUBES_URL.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many tasks.")] = 2000,
+    size: Annotated[int, typer.Option("--size", min=0, help="Characters of data in each.")] = 100,
+    driver: Annotated[str, typer.Option("--driver", autocompletion=complete_drivers)] = "fifo",
+    as_json_: Annotated[bool, typer.Option("--json", help="For programs: a line of JSON for each verb.")] = False,
+) -> None:
+    """Measure put, take and ack, one at a time and in batches, in a tube of its own that is dropped afterwards."""
+    place = place_of(url)
+    with tubes.connect(place, codec="json") as queue:
+        tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
+        try:
+            results = [_result(verb, spans, per) for verb, spans, per in _measure(tube, count, "x" * size)]
+        finally:
+            tube.drop(force=True)
+    if as_json_:
+        for result in results:
+            as_json(result)
+        return
+    made = table("verb", "tasks/s", "median", "99 %", right=("tasks/s", "median", "99 %"))
+    for result in results:
+        spans = (f"{result['median_ms']:.3f} ms", f"{result['p99_ms']:.3f} ms")
+        made.add_row(text(result["verb"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
+    say(f"{count} tasks of {size} characters, {driver}, one thread, {place.rpartition('@')[2]}")
+    console().print(made)
+
+
+class _Stopwatch:
+    """The seconds that calls took."""
+
+    def __init__(self) -> None:
+        self.spans: list[float] = []
+
+    @contextmanager
+    def lap(self) -> Generator[None]:
+        began = time.perf_counter()
+        yield
+        self.spans.append(time.perf_counter() - began)
+
+
+def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, list[float], int]]:
+    """What was measured: the verb, the seconds of each call, how many tasks a call had."""
+    options: dict[str, Any] = {}
+    puts, takes, acks = _Stopwatch(), _Stopwatch(), _Stopwatch()
+    for number in range(count):
+        options = {tube.driver.lane: str(number)} if tube.driver.lane else {}
+        with puts.lap():
+            tube.put(data, **options)
+    for _ in range(count):
+        with takes.lap():
+            task = tube.take(timeout=0)
+        assert task is not None
+        with acks.lap():
+            task.ack()
+    yield from (("put", puts.spans, 1), ("take", takes.spans, 1), ("ack", acks.spans, 1))
+    size = min(_BATCH, count)
+    many: tuple[_Stopwatch, ...] = (_Stopwatch(), _Stopwatch(), _Stopwatch())
+    for start in range(0, count - size + 1, size):
+        lanes = ({tube.driver.lane: str(start + number)} if tube.driver.lane else {} for number in range(size))
+        items = [tubes.Item(data, **lane) for lane in lanes]
+        with many[0].lap():
+            tube.put_many(items)
+        with many[1].lap():
+            tasks = tube.take_many(size)
+        with many[2].lap():
+            tube.ack_many(tasks)
+    for verb, watch in zip(("put_many", "take_many", "ack_many"), many, strict=True):
+        yield f"{verb} {size}", watch.spans, size
+
+
+def _result(verb: str, spans: list[float], per: int) -> dict[str, Any]:
+    ordered = sorted(spans)
+    return {
+        "verb": verb,
+        "per_second": len(spans) * per / max(sum(spans), 1e-9),
+        "median_ms": ordered[len(ordered) // 2] * 1000,
+        "p99_ms": ordered[int((len(ordered) - 1) * 0.99)] * 1000,
+    }
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (bench,)

@@ -1,0 +1,117 @@
+"""What all commands share: their options, and the queue that they work on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+import tubes
+from tubes.cli.exits import Exit, Stop, say
+
+#: Seconds after which somebody who looks on is told that the server does not answer.
+_SILENCE = 1.0
+
+
+def complete_tubes(incomplete: str) -> list[str]:
+    """The names of tubes that begin so, for the shell's completion: none where no server answers."""
+    url = os.environ.get("TUBES_URL", "")
+    try:
+        with tubes.connect(url) as queue:
+            return [name for name in queue.tubes() if name.startswith(incomplete)]
+    except Exception:  # In the middle of somebody's typing nothing may be said.
+        return []
+
+
+def complete_drivers(incomplete: str) -> list[str]:
+    """The names of drivers that begin so."""
+    return [name for name in ("fifo", "fifottl", "limfifottl", "utube", "utubettl") if name.startswith(incomplete)]
+
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", "-u", metavar="URL", help="Where the tubes are. Else TUBES_URL says it.", show_default=False),
+]
+Codec = Annotated[str, typer.Option("--codec", metavar="NAME", help="What data is written in: json, raw or msgpack.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs: JSON, one object per line.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="TUBE", help="The tube.", show_default=False, autocompletion=complete_tubes),
+]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Tasks.", show_default=False)]
+SomeIds = Annotated[list[int], typer.Argument(metavar="ID...", help="Tasks.", show_default=False)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def place_of(url: str | None) -> str:
+    """The URL that was given, or that of the environment."""
+    place = url or os.environ.get("TUBES_URL")
+    if not place:
+        raise Stop("where are the tubes? give --url redis://host or set TUBES_URL", Exit.USAGE)
+    return place
+
+
+@contextmanager
+def connected(url: str | None, codec: str = "json", session_ttl: float = 30.0) -> Generator[tubes.Queue]:
+    """The queue that the command works on; closed at the end."""
+    place = place_of(url)
+    if place == "memory://":
+        raise Stop("memory:// is new in every process, and so has no tubes to work on: name a server", Exit.USAGE)
+    with _patience(place), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        queue = tubes.connect(place, codec=codec, session_ttl=session_ttl)
+    for warning in warned:
+        say(f"warning: {warning.message}")
+    with queue:
+        yield queue
+
+
+@contextmanager
+def _patience(place: str) -> Generator[None]:
+    """A word to whoever looks on, if it takes long: a server that is gone is looked for for ten seconds."""
+    host = place.rpartition("@")[2]
+    notice = threading.Timer(_SILENCE, say, [f"no answer from {host} yet, still trying; Ctrl-C ends it"])
+    notice.daemon = True
+    if sys.stderr.isatty():
+        notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+def sure(what: str, *, yes: bool) -> None:
+    """Ask before something is destroyed; where nobody can be asked `--yes` must have said so."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Stop(f"this would {what}: say --yes if you mean it", Exit.USAGE)
+    if not typer.confirm(f"This will {what}. Go on?", err=True):
+        raise Stop("nothing was done", Exit.NOTHING)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def lanes(tube: tubes.Tube, utube: str | None) -> dict[str, str]:
+    """The option that names a task's lane: drivers of one's own may call it otherwise."""
+    return {} if utube is None else {tube.driver.lane or "utube": utube}
+
+
+def pairs(words: Iterable[str], option: str) -> dict[str, str]:
+    """`name=value` words as a dict."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise Stop(f"{option} {word!r}: must be name=value", Exit.USAGE)
+        found[name] = value
+    return found

@@ -1,0 +1,116 @@
+"""How the command ends: with a code that says what happened, and one line where something went wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typing_extensions import override
+
+import tubes
+
+
+class Exit(IntEnum):
+    """What the exit code of the command says."""
+
+    DONE = 0
+    #: There was nothing to do it with: no task was ready, nothing was buried, the tube is full.
+    NOTHING = 1
+    #: The command line makes no sense, or the data is not what the codec takes.
+    USAGE = 2
+    #: There is no such tube, task, session or driver.
+    NOT_FOUND = 3
+    #: No server answers, or it lets nobody in.
+    UNREACHABLE = 4
+    #: The queue does not do that now: the tube is busy or there already, the task is somebody else's, the server full.
+    REFUSED = 5
+    #: A mistake of the program; with TUBES_DEBUG=1 it shows where.
+    INTERNAL = 70
+    #: Ctrl-C.
+    INTERRUPTED = 130
+    #: Whoever read the output has gone.
+    BROKEN_PIPE = 141
+
+
+_KINDS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
+    ((tubes.ConnectionLost, tubes.ServerRefused), Exit.UNREACHABLE),
+    ((tubes.TubeNotFound, tubes.TaskNotFound, tubes.SessionNotFound, tubes.DriverNotFound), Exit.NOT_FOUND),
+    ((tubes.InvalidOption, tubes.OptionNotSupported, tubes.CodecError), Exit.USAGE),
+    ((tubes.NothingReady,), Exit.NOTHING),
+    ((tubes.TubesError,), Exit.REFUSED),
+)
+
+
+class Stop(Exception):
+    """Ends the command with a line and a code."""
+
+    def __init__(self, why: str, code: Exit) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+def say(words: str) -> None:
+    """One line for whoever looks on; what is for programs goes to stdout."""
+    with suppress(OSError):
+        sys.stderr.write(f"tubes: {' '.join(words.split())}\n")
+        sys.stderr.flush()
+
+
+class Group(TyperGroup):
+    """The commands: whatever ends one of them ends it with a code, and a line instead of a traceback."""
+
+    @override
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run a command and exit."""
+        extra |= {"prog_name": "tubes", "standalone_mode": False}
+        try:
+            answer: Any = super().main(*args, **extra)
+            sys.stdout.flush()
+            code = answer if isinstance(answer, int) else Exit.DONE
+            if code == Exit.INTERRUPTED:  # Typer has caught it.
+                say("interrupted")
+        except BaseException as error:
+            code = _end(error)
+        sys.exit(int(code))
+
+
+def _end(error: BaseException) -> int:
+    """Say what went wrong; answers the code."""
+    if os.environ.get("TUBES_DEBUG") == "1":
+        raise error
+    # Typer ends by itself where a pipe breaks, with a code of its own.
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+        # Else the interpreter complains when it flushes at its end.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else Exit.DONE
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        say("interrupted")
+        return Exit.INTERRUPTED
+    if isinstance(error, Stop):
+        say(str(error))
+        return error.code
+    for kinds, code in _KINDS:
+        if isinstance(error, kinds):
+            say(str(error))
+            return code
+    # An error of the command line: typer brings click along under names of its own.
+    shown: Any = getattr(error, "format_message", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{shown()}\n")
+        return Exit.USAGE
+    if shown is not None:
+        say(f"{shown()} (tubes --help)")
+        return Exit.USAGE
+    if isinstance(error, OSError):
+        say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        return Exit.USAGE
+    say(f"this is a mistake of mine: {type(error).__name__}: {error} (TUBES_DEBUG=1 shows where)")
+    return Exit.INTERNAL

@@ -1,0 +1,202 @@
+"""Commands that look and change nothing: tubes, stats, peek, buried, utubes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+import tubes as library
+from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_tubes, connected
+from tubes.cli.exits import Exit, Stop
+from tubes.cli.show import COLORS, STATES, as_json, console, line, moment, span, table, task_json, tasks_table, text
+
+#: Within so many seconds tasks move by themselves, in the statistics of a tube.
+_SOON = (60.0, 3600.0)
+
+
+def tubes(url: Url = None, as_json_: AsJson = False) -> None:
+    """The names of all tubes; with --json their drivers too."""
+    with connected(url) as queue:
+        if as_json_:
+            for name, seen in queue.overview().items():
+                as_json({"tube": name, "driver": seen.driver})
+        else:
+            for name in queue.tubes():
+                line(name)
+
+
+def stats(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[TUBE]", help="One tube.", show_default=False, autocompletion=complete_tubes),
+    ] = None,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
+    """What is in a tube and what was done there; without a name a line for each tube."""
+    with connected(url) as queue:
+        seen = queue.overview(ages=True)
+        if name is not None:
+            if name not in seen:
+                raise library.TubeNotFound(name=name)
+            seen = {name: seen[name]}
+        if as_json_:
+            for one, about in seen.items():
+                as_json(overview_json(one, about))
+        elif name is None:
+            console().print(_many(seen))
+        else:
+            due = queue.tube(name).due_histogram(_SOON)
+            console().print(_one(seen[name], due))
+
+
+def overview_json(name: str, seen: library.Overview) -> dict[str, Any]:
+    """A tube at a glance, for JSON: a pause without an end is `"for ever"`."""
+    facts = dataclasses.asdict(seen)
+    counted = facts.pop("statistics")
+    if counted["paused"] == math.inf:
+        counted["paused"] = "for ever"
+    return {"tube": name, **facts, **counted}
+
+
+def pause_of(seen: library.Overview) -> str:
+    """For how long a tube pauses."""
+    paused = seen.statistics.paused
+    if paused is None:
+        return ""
+    return "paused" if paused == math.inf else f"paused {span(paused - seen.at)}"
+
+
+def _many(seen: dict[str, library.Overview]) -> Any:
+    numbers = ("ready", "taken", "delayed", "buried", "done", "oldest", "waiting", "sessions", "late")
+    made = table("tube", "driver", *numbers, "", right=numbers)
+    for name, one in seen.items():
+        tasks = one.statistics.tasks
+        counts = [text(tasks[state], COLORS.get(state, "") if tasks[state] else "dim") for state in numbers[:5]]
+        late = text(span(one.due_lag) if one.due_lag >= 1 else "", "red")
+        others = (span(one.oldest_ready_age), one.statistics.waiting, one.sessions)
+        made.add_row(text(name), text(one.driver), *counts, *map(text, others), late, text(pause_of(one), "yellow"))
+    return made
+
+
+def _one(seen: library.Overview, due: list[int]) -> Any:
+    made = table("", "", right=())
+    made.show_header = False
+    counted = seen.statistics
+    for state in ("ready", "taken", "delayed", "buried", "total", "done"):
+        made.add_row(text(state), text(counted.tasks[state], COLORS.get(state, "")))
+    made.add_row(text("oldest ready"), text(span(seen.oldest_ready_age)))
+    soon = f"{due[0]} within a minute, {due[1]} within an hour, {due[2]} later"
+    made.add_row(text("moves by itself"), text(soon))
+    if seen.due_lag >= 1:
+        made.add_row(text("late"), text(f"{span(seen.due_lag)}: nobody works here", "red"))
+    made.add_row(text("callers waiting"), text(counted.waiting))
+    made.add_row(text("sessions"), text(seen.sessions))
+    if seen.utubes:
+        made.add_row(text("utubes"), text(f"{seen.utubes}, of which {seen.resting} rest"))
+    made.add_row(text("pause"), text(pause_of(seen) or "no", "yellow" if counted.paused else ""))
+    made.add_row(text("calls"), text("  ".join(f"{call} {count}" for call, count in counted.calls.items() if count)))
+    made.add_row(text("driver"), text(seen.driver))
+    return made
+
+
+def peek(
+    name: Name,
+    ids: Ids = None,
+    state: Annotated[
+        str | None, typer.Option("--state", "-s", help="Only those that are ready, taken, buried or delayed.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many, without ids.")] = 10,
+    url: Url = None,
+    codec: Codec = "json",
+    as_json_: AsJson = False,
+) -> None:
+    """Look at tasks by their ids, or at the first ones; nothing is taken."""
+    if state is not None and state not in STATES.values():
+        raise Stop(f"--state {state!r}: must be ready, taken, buried or delayed", Exit.USAGE)
+    with connected(url, codec) as queue:
+        tube = queue.tube(name)
+        found = [tube.peek(id) for id in ids] if ids else _first(tube, state, limit)
+        _show(found, as_json_=as_json_)
+        if not found:
+            raise Stop(f"tube {name!r} has no such task", Exit.NOTHING)
+
+
+def _first(tube: library.Tube, state: str | None, limit: int) -> list[library.Task]:
+    """The first tasks by id that are in this state."""
+    found: list[library.Task] = []
+    start = 0
+    while len(found) < limit:
+        page = tube.tasks(start, limit if state is None else 1000)
+        if not page:
+            break
+        found += (task for task in page if state is None or STATES[task.state] == state)
+        start = page[-1].id + 1
+    return found[:limit]
+
+
+def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -> None:
+    if as_json_:
+        for task in found:
+            as_json(task_json(task))
+    elif found:
+        console().print(tasks_table(found, reasons=reasons))
+
+
+def buried(
+    name: Name,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many.")] = 100,
+    url: Url = None,
+    codec: Codec = "json",
+    as_json_: AsJson = False,
+) -> None:
+    """The buried tasks, oldest first, and why; ends with how many there are for each reason."""
+    with connected(url, codec) as queue:
+        found = queue.tube(name).buried(limit)
+        _show(found, as_json_=as_json_, reasons=True)
+        if not as_json_ and found:
+            for reason, count in Counter(task.reason for task in found).most_common():
+                console().print(text(f"{count} of them: {reason or 'no reason'}"))
+
+
+def utubes(
+    name: Name,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many.")] = 20,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
+    """The lanes of a tube, the busiest first. Looks at all of them: O(n)."""
+    with connected(url) as queue:
+        seen = queue.overview().get(name)
+        if seen is None:
+            raise library.TubeNotFound(name=name)
+        for made in [busiest(queue.tube(name).utubes(max(seen.utubes, 1) + 1000), limit)]:
+            if as_json_:
+                for lane in made:
+                    as_json(lane._asdict())
+            elif made:
+                console().print(lanes_table(made, seen.at))
+            else:
+                raise Stop(f"tube {name!r} has no lanes now", Exit.NOTHING)
+
+
+def busiest(found: list[library.Utube], limit: int) -> list[library.Utube]:
+    """The lanes with the most tasks."""
+    return sorted(found, key=lambda lane: (-lane.ready - lane.taken, lane.name))[:limit]
+
+
+def lanes_table(found: list[library.Utube], now: float) -> Any:
+    """Lanes, one a row."""
+    made = table("utube", "ready", "taken", "next start", "interval", right=("ready", "taken"))
+    for lane in found:
+        facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", moment(lane.next_start, now))
+        made.add_row(text(lane.name), *map(text, facts), text(span(lane.interval) if lane.interval else ""))
+    return made
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (tubes, stats, peek, buried, utubes)

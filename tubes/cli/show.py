@@ -1,0 +1,151 @@
+"""How the command shows things: tables for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typing_extensions import override
+
+import tubes
+
+STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed", "-": "done"}
+#: The colours of the states in tables.
+COLORS = {"ready": "green", "taken": "cyan", "delayed": "yellow", "buried": "red"}
+
+
+class _Output(Console):
+    """Stdout; a reader who has gone ends the command as it ends others."""
+
+    @override
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Stdout as it is now; what is not read by a person is not cut to a width."""
+    terminal = sys.stdout.isatty()
+    return _Output(file=sys.stdout, width=None if terminal else 2000, highlight=False, soft_wrap=not terminal)
+
+
+def line(words: str) -> None:
+    """A line of output."""
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
+def as_json(thing: Any) -> None:
+    """A line of JSON."""
+    line(json.dumps(thing, ensure_ascii=False, allow_nan=False))
+
+
+def printable(words: str) -> str:
+    """Without what would move a terminal's cursor."""
+    if words.isprintable():
+        return words
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in words)
+
+
+def data_of(task: tubes.Task) -> dict[str, Any]:
+    """A task's data for JSON: `data`, or `data_base64` where it is bytes, or `error` where it cannot be read."""
+    try:
+        data = task.data
+        if isinstance(data, (bytes, bytearray)):
+            return {"data_base64": base64.b64encode(data).decode()}
+        json.dumps(data, allow_nan=False)
+    except (tubes.CodecError, TypeError, ValueError) as error:
+        return {"error": str(error)}
+    return {"data": data}
+
+
+def task_json(task: tubes.Task) -> dict[str, Any]:
+    """All that is known of a task."""
+    return {
+        "tube": task.tube,
+        "id": task.id,
+        "state": STATES[task.state],
+        **data_of(task),
+        "utube": task.utube,
+        "pri": task.pri,
+        "key": task.key,
+        "attempts": task.attempts,
+        "max_attempts": task.max_attempts,
+        "reason": task.reason,
+        "created": task.created,
+        "due": task.due,
+        "expires": task.expires,
+        "ttl": task.ttl,
+        "ttr": task.ttr,
+        **context_of(task),
+    }
+
+
+def context_of(task: tubes.Task) -> dict[str, Any]:
+    """The context that travels with a task, if it has one."""
+    context: Mapping[str, str] | None = getattr(task, "context", None)
+    return {"context": dict(context)} if context else {}
+
+
+def words_of(task: tubes.Task) -> str:
+    """A task's data in a line: strings as they are, everything else as JSON."""
+    known = data_of(task)
+    if "data" in known:
+        data = known["data"]
+        return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return str(known.get("data_base64", known.get("error")))
+
+
+def span(seconds: float | None) -> str:
+    """Seconds for people: 0.2s, 45s, 3m12s, 5h04m, 12d03h."""
+    if seconds is None:
+        return ""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    for size, unit, next_size, next_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}{int(seconds % size // next_size):02}{next_unit}"
+    raise AssertionError(seconds)
+
+
+def moment(at: float | None, now: float) -> str:
+    """A moment for people, as a span from now."""
+    return "" if at is None else f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """An empty table; columns of numbers are set to the right."""
+    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="ellipsis", no_wrap=True)
+    return made
+
+
+def text(value: Any, style: str = "") -> Text:
+    """What somebody else has written, or a number, as it is: it has no say in colours."""
+    return Text("" if value is None else printable(str(value)), style=style)
+
+
+def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Table:
+    """Tasks, one a row."""
+    now = time.time()
+    last = "why" if reasons else "moves"
+    made = table("id", "state", "pri", "utube", "tries", "age", last, "data", right=("id", "pri", "tries", "age"))
+    for task in tasks:
+        state = STATES[task.state]
+        tries = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
+        facts = (task.pri, task.utube, tries, span(now - task.created))
+        about = task.reason if reasons else moment(task.due, now)
+        made.add_row(
+            text(task.id), text(state, COLORS.get(state, "")), *map(text, facts), text(about), text(words_of(task))
+        )
+    return made

@@ -1,0 +1,207 @@
+"""Commands on tasks: put, take, ack, release, kick, bury, delete."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+import tubes
+from tubes.cli.common import AsJson, Codec, Ids, Name, SomeIds, Url, complete_drivers, connected, given, lanes
+from tubes.cli.exits import Exit, Stop, say
+from tubes.cli.show import as_json, line, printable, task_json, words_of
+
+#: How many lines of stdin are put in one call.
+_LINES = 1000
+
+Session = Annotated[
+    str | None, typer.Option("--session", metavar="UUID", help="The session that has it: `take --hold` tells it.")
+]
+
+
+def put(
+    name: Name,
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DATA]...", help="JSON, or a string if it is none. - or nothing: lines of stdin."),
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Data is a string, also where it looks like JSON.")] = False,
+    utube: Annotated[str | None, typer.Option(help="The lane.")] = None,
+    pri: Annotated[int | None, typer.Option(help="The priority; 0 comes first.")] = None,
+    delay: Annotated[float | None, typer.Option(help="Seconds until it is ready.")] = None,
+    ttl: Annotated[float | None, typer.Option(help="Seconds to live.")] = None,
+    ttr: Annotated[float | None, typer.Option(help="Seconds to run.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="How often it may be taken.")] = None,
+    key: Annotated[str | None, typer.Option(help="A key: while its task lives there is no other.")] = None,
+    on_duplicate: Annotated[str | None, typer.Option(help="keep, replace or raise, where the key is in use.")] = None,
+    create: Annotated[
+        str | None,
+        typer.Option(metavar="DRIVER", help="Create the tube, if it is not there.", autocompletion=complete_drivers),
+    ] = None,
+    url: Url = None,
+    codec: Codec = "json",
+    as_json_: AsJson = False,
+) -> None:
+    """Put tasks; prints their ids."""
+    with connected(url, codec) as queue:
+        if create is not None and name not in queue.tubes():
+            queue.create_tube(name, create, if_not_exists=True)
+        tube = queue.tube(name)
+        options = given(
+            pri=pri, delay=delay, ttl=ttl, ttr=ttr, max_attempts=max_attempts, key=key, on_duplicate=on_duplicate
+        )
+        options |= lanes(tube, utube)
+        lines = (word.rstrip("\r\n") for word in sys.stdin) if data in (None, [], ["-"]) else iter(data or [])
+        words = (_datum(word, codec, text=text) for word in lines)
+        while batch := list(islice(words, _LINES)):
+            put_tasks = tube.put_many(batch, timeout=0, **options)
+            if not put_tasks:
+                raise Stop(f"tube {name!r} is full: nothing was put", Exit.NOTHING)
+            for task in put_tasks:
+                if as_json_:
+                    as_json(task_json(task) | {"created_now": task.created_now})
+                else:
+                    line(str(task.id))
+
+
+def _datum(word: str, codec: str, *, text: bool) -> Any:
+    """What a word of the command line says."""
+    if codec == "raw":
+        return word.encode("utf-8", "surrogateescape")
+    if text:
+        return word
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def take(
+    name: Name,
+    timeout: Annotated[float, typer.Option("--timeout", "-t", help="Seconds to wait for a task.")] = 0,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Up to so many.")] = 1,
+    release: Annotated[bool, typer.Option("--release", help="Give it back instead of acking it.")] = False,
+    hold: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Keep it for so long, for `tubes ack` and `tubes release`."),
+    ] = None,
+    url: Url = None,
+    codec: Codec = "json",
+    as_json_: AsJson = False,
+) -> None:
+    """Take tasks and print their data; each is acked when it is printed.
+
+    Where printing fails, or is interrupted, the task goes back. With --hold it stays taken, in a session whose name is
+    printed to stderr, and with --json in every line.
+    """
+    if release and hold is not None:
+        raise Stop("--release and --hold exclude each other", Exit.USAGE)
+    with connected(url, codec, 30.0 if hold is None else hold) as queue:
+        tube = queue.tube(name)
+        session = None if hold is None else queue.identify()
+        tasks = tube.take_many(count, timeout)
+        if not tasks:
+            raise Stop(f"no task of tube {name!r} is ready", Exit.NOTHING)
+        for task in tasks:
+            if as_json_:
+                as_json(task_json(task) | given(session=session))
+            else:
+                words = words_of(task)
+                line(printable(words) if sys.stdout.isatty() else words)
+            if session is None:
+                task.release() if release else task.ack()
+        if session is not None:
+            say(f"session {session} has {len(tasks)} for {hold:g} s: {' '.join(str(task.id) for task in tasks)}")
+            queue.detach()
+
+
+def ack(name: Name, ids: SomeIds, session: Session = None, url: Url = None) -> None:
+    """Tasks that `take --hold` has taken are done."""
+    _settle(name, ids, session, url, lambda tube, task: tube.ack(task))
+
+
+def release(
+    name: Name,
+    ids: Ids = None,
+    session: Session = None,
+    delay: Annotated[float | None, typer.Option(help="Seconds until it is ready again.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that is taken, whoever has it.")] = False,
+    url: Url = None,
+) -> None:
+    """Give back tasks of `take --hold`; with --all whatever anybody has taken: workers lose what they work on."""
+    if everything:
+        with connected(url) as queue:
+            queue.tube(name).release_all()
+        return
+    _settle(name, ids, session, url, lambda tube, task: tube.release(task, delay))
+
+
+def _settle(
+    name: str, ids: list[int] | None, session: str | None, url: str | None, act: Callable[[tubes.Tube, int], object]
+) -> None:
+    if not ids or session is None:
+        raise Stop("which tasks, and of which session? ID... --session UUID", Exit.USAGE)
+    with connected(url) as queue:
+        queue.identify(session)
+        tube = queue.tube(name)
+        try:
+            for task in ids:
+                act(tube, task)
+        finally:
+            queue.detach()  # The session may have more: it ends by itself.
+
+
+def kick(
+    name: Name,
+    ids: Ids = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Up to so many, in the order of places.")] = 1,
+    everything: Annotated[bool, typer.Option("--all", help="All that are buried.")] = False,
+    attempts: Annotated[int | None, typer.Option(help="So many attempts more.")] = None,
+    ttl: Annotated[float | None, typer.Option(help="Seconds to live from now on.")] = None,
+    url: Url = None,
+) -> None:
+    """Make buried tasks ready; prints how many."""
+    with connected(url) as queue:
+        tube = queue.tube(name)
+        if ids:
+            kicked = 0
+            for task in ids:
+                was = tube.peek(task).state
+                tube.kick_task(task, attempts=attempts, ttl=ttl)
+                kicked += was is tubes.State.BURIED
+        else:
+            wanted = tube.statistics().tasks["buried"] if everything else count
+            kicked = tube.kick(wanted, attempts=attempts, ttl=ttl)
+        line(str(kicked))
+        if not kicked:
+            raise Stop(f"nothing to kick in tube {name!r}", Exit.NOTHING)
+
+
+def bury(
+    name: Name,
+    ids: SomeIds,
+    reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why, for whoever looks at it.")] = None,
+    url: Url = None,
+) -> None:
+    """Put tasks aside, whatever their state and whoever has them."""
+    with connected(url) as queue:
+        tube = queue.tube(name)
+        for task in ids:
+            tube.bury(task, reason)
+
+
+def delete(name: Name, ids: SomeIds, url: Url = None) -> None:
+    """Remove tasks, whatever their state and whoever has them; prints how many there were."""
+    with connected(url) as queue:
+        done = queue.tube(name).delete_many(ids)
+        line(str(sum(done.values())))
+        missing = [str(id) for id, was in done.items() if not was]
+        if missing:
+            raise Stop(f"there is no task {', '.join(missing)} in tube {name!r}", Exit.NOT_FOUND)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, delete)
