@@ -20,7 +20,7 @@ from tubes import MOVES
 from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ["README.md", "drivers/README.md", "docs/redis.md", "docs/workers.md"]
+DOCUMENTS = ["README.md", "drivers/README.md", "docs/redis.md", "docs/workers.md", "docs/metrics.md"]
 #: Its blocks are run where there is a Spark: `tests/spark`.
 OF_SPARK = "docs/spark.md"
 #: Those that are run elsewhere, or have nothing to run.

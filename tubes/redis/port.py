@@ -519,10 +519,10 @@ class Port(Generic[F]):
     def _listen(self, callback: Any, wrap: Callable[[Any], Listener] | None = None) -> Flow[Listener | None]:
         """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
         listener = checked(callback, wrap)
+        if self.gone is not None:
+            raise self.gone()
         if listener is not None:
             yield from self.home.ears.open(self)
-        elif self.gone is not None:
-            raise self.gone()
         before, self.listener = self.listener, listener
         self.home.ears.note(self)
         return before

@@ -1,0 +1,1 @@
+"""What monitors see: `tubes.metrics.prometheus` (extra `prometheus`) and `tubes.metrics.otel` (extra `otel`)."""

@@ -1,0 +1,277 @@
+"""Metrics for Prometheus: a collector that looks at all tubes when it is asked. Extra `prometheus`.
+
+>>> import tubes
+>>> from prometheus_client import CollectorRegistry, generate_latest
+>>> from tubes.metrics.prometheus import Collector
+>>> with tubes.connect() as queue:
+...     _ = queue.create_tube("mail").put("to ann")
+...     registry = CollectorRegistry()
+...     registry.register(Collector(queue))
+...     registry.get_sample_value("tubes_tasks", {"tube": "mail", "state": "ready"}) == 1
+True
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector as Base
+from typing_extensions import override
+
+from tubes import sync
+from tubes.errors import InvalidOption, TubeNotFound, TubesError
+from tubes.metrics.spans import Spans
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from tubes.overview import Overview
+    from tubes.sync import Queue, Tube
+
+_log = logging.getLogger("tubes")
+
+#: What is counted by the queue itself, whoever did it: gauges and counters with what they say, and their labels.
+_GAUGES: Final = {
+    "tubes_up": ("Whether the queue answered.", ()),
+    "tubes_look_seconds": ("How long it took to look at all tubes.", ()),
+    "tubes_tasks": ("Tasks by state: ready, taken, delayed, buried.", ("tube", "state")),
+    "tubes_waiting": ("Callers that wait on the tube.", ("tube",)),
+    "tubes_paused": ("1 while the tube pauses.", ("tube",)),
+    "tubes_sessions": ("Live sessions that have opened the tube.", ("tube",)),
+    "tubes_utubes": ("Lanes with tasks, or that rest.", ("tube",)),
+    "tubes_blocked_utubes": ("Lanes that cool down or are blocked.", ("tube",)),
+    "tubes_oldest_ready_age_seconds": ("Seconds since the put of the oldest ready task; 0: none is ready.", ("tube",)),
+    "tubes_due_lag_seconds": ("For how long something has been due that has not happened.", ("tube",)),
+}
+_COUNTERS: Final = {
+    "tubes_calls_total": ("Calls by kind, as in Statistics.calls.", ("tube", "call")),
+    "tubes_done_total": ("Tasks that are gone: acked, deleted, expired.", ("tube",)),
+    "tubes_expired_total": ("Tasks that were removed because their ttl was over.", ("tube",)),
+    "tubes_ttr_timeouts_total": ("Tasks that came back because their time to run was over.", ("tube",)),
+}
+#: What is heard of tubes that are watched.
+_HEARD: Final = {
+    "tubes_wait_seconds": ("From when a task is ready until it is taken.", ("tube",)),
+    "tubes_hold_seconds": ("From when a task is taken until it is acked, released or buried.", ("tube",)),
+    "tubes_buried_total": ("Tasks that were buried, by the reason's beginning.", ("tube", "reason")),
+}
+#: All metrics, as Prometheus shows them.
+NAMES: Final = (*_GAUGES, *_COUNTERS, *_HEARD)
+
+#: The borders of the histograms: from a millisecond to a day.
+BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
+#: So many different reasons are told apart; more are "other".
+_REASONS: Final = 50
+
+
+def kind_of(reason: str | None) -> str:
+    """What a reason is counted under: `max_attempts: ttr` as it is, else what stands before the first colon.
+
+    >>> kind_of("ValueError: no such address: x@y"), kind_of("max_attempts: ttr"), kind_of(None)
+    ('ValueError', 'max_attempts: ttr', 'none')
+    """
+    if reason is None:
+        return "none"
+    if reason.startswith("max_attempts: "):
+        return " ".join(reason.split()[:2])
+    return reason.partition(":")[0].strip()[:60] or "none"
+
+
+class Collector(Base):
+    """Collects the metrics of all tubes of a queue: register it with a registry of prometheus_client.
+
+    `queue`: a `Queue`, whose session it does not touch, or a URL. A program of asyncio gives the URL of its server, or
+    `memory://name`.
+    `watch`: the tubes whose tasks are followed from event to event, for the histograms of how long they wait and are
+    held, and for what they are buried: True for all. On a server each change of such a tube is published, which costs
+    it about as much as the call itself; what happens while the connection is lost is not heard.
+    `ages`: with the age of the oldest ready task, a call more for each tube that has one.
+    `timeout`: seconds that a look may take; then `tubes_up` is 0 and the tubes are missing.
+    `reason`: what a reason is counted under, a function of it.
+    `now`: the clock of the histograms, in seconds.
+
+    A look is two calls of a server for 200 tubes, and opens no session in them.
+
+    Raises what `connect` raises for a URL, `InvalidOption` for a queue that is none.
+    """
+
+    def __init__(
+        self,
+        queue: Queue | str,
+        *,
+        watch: Collection[str] | bool = (),
+        ages: bool = True,
+        timeout: float = 5.0,
+        reason: Callable[[str | None], str] = kind_of,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if isinstance(queue, str):
+            queue = sync.connect(queue)
+        elif isinstance(queue, sync.Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
+            # A queue has one listener for each tube: this is the collector's, the user's is another one.
+            queue = queue.session()
+        else:
+            raise InvalidOption(option="queue", value=queue, rule="must be a Queue or a URL")
+        if isinstance(watch, str):
+            raise InvalidOption(option="watch", value=watch, rule="must be a list of names, or True")
+        self._queue: Final = queue
+        self._watch: Final = watch
+        self._ages: Final = ages
+        self._timeout: Final = timeout
+        self._reason: Final = reason
+        self._now: Final = now
+        self._watched: Final[dict[str, tuple[Tube, Spans]]] = {}
+        self._reasons: Final[set[str]] = set()
+        self._pool: Final = ThreadPoolExecutor(1, "tubes-metrics")
+        self._lock: Final = threading.Lock()
+        self._looking: Future[dict[str, Overview]] | None = None
+        self._wait, self._hold = (_histogram(name) for name in ("tubes_wait_seconds", "tubes_hold_seconds"))
+        about, labels = _HEARD["tubes_buried_total"]
+        self._buried: Final = Counter("tubes_buried", about, labels, registry=None)
+
+    def close(self) -> None:
+        """Listen no more, and end its session."""
+        self._queue.close()
+        self._pool.shutdown(wait=False)
+
+    # -- collecting ----------------------------------------------------------------------------------------------------
+
+    def describe(self) -> Iterable[Metric]:
+        """All metrics without values: for registries that want to know them before they ask."""
+        yield from _families().values()
+        yield from self._heard()
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        """All metrics now."""
+        families = _families()
+        began = time.perf_counter()
+        seen = self._look()
+        families["tubes_up"].add_metric([], float(seen is not None))
+        families["tubes_look_seconds"].add_metric([], time.perf_counter() - began)
+        for name, one in (seen or {}).items():
+            _add(families, name, one)
+        yield from families.values()
+        yield from self._heard()
+
+    def _look(self) -> dict[str, Overview] | None:
+        """All tubes; None if they are not seen in time. A look that hangs is waited for by the next one too."""
+        with self._lock:
+            try:
+                if self._looking is None:
+                    self._looking = self._pool.submit(self._look_and_listen)
+                seen = self._looking.result(self._timeout)
+            except NotInTime:
+                return None
+            except (TubesError, RuntimeError) as error:
+                _log.warning("the tubes could not be looked at: %s", error)
+                self._looking = None
+                return None
+            self._looking = None
+            return seen
+
+    def _look_and_listen(self) -> dict[str, Overview]:
+        seen = self._queue.overview(ages=self._ages)
+        for name in seen:
+            if self._watch is True or (self._watch and name in self._watch):
+                self._listen(name)
+        for name in self._watched.keys() - seen.keys():
+            del self._watched[name]
+        return seen
+
+    def _listen(self, name: str) -> None:
+        """Listen to a tube; to one that was dropped and made anew, once more."""
+        for _ in range(2):
+            known = self._watched.pop(name, None)
+            with suppress(TubeNotFound):
+                if known is None:
+                    known = self._queue.tube(name), Spans(_Sink(self, name), self._now)
+                known[0].on_task_change(known[1])
+                self._watched[name] = known
+                return
+
+    def _heard(self) -> Iterable[Metric]:
+        for metric in (self._wait, self._hold, self._buried):
+            yield from metric.collect()
+
+    # -- what is heard -------------------------------------------------------------------------------------------------
+
+    def waited(self, tube: str, seconds: float) -> None:
+        """A task was ready for so long."""
+        self._wait.labels(tube).observe(seconds)
+
+    def held(self, tube: str, seconds: float) -> None:
+        """A task was taken for so long."""
+        self._hold.labels(tube).observe(seconds)
+
+    def buried(self, tube: str, reason: str | None) -> None:
+        """A task was buried."""
+        kind = self._reason(reason)
+        if kind not in self._reasons:
+            if len(self._reasons) < _REASONS:
+                self._reasons.add(kind)
+            else:
+                kind = "other"
+        self._buried.labels(tube, kind).inc()
+
+
+class _Sink:
+    """What is heard of one tube."""
+
+    def __init__(self, collector: Collector, tube: str) -> None:
+        self._collector: Final = collector
+        self._tube: Final = tube
+
+    def waited(self, seconds: float) -> None:
+        self._collector.waited(self._tube, seconds)
+
+    def held(self, seconds: float) -> None:
+        self._collector.held(self._tube, seconds)
+
+    def buried(self, reason: str | None) -> None:
+        self._collector.buried(self._tube, reason)
+
+
+def _histogram(name: str) -> Histogram:
+    about, labels = _HEARD[name]
+    return Histogram(name, about, labels, registry=None, buckets=BUCKETS)
+
+
+def _families() -> dict[str, Any]:
+    """The metrics that a look fills, empty."""
+    made: dict[str, Any] = {
+        name: GaugeMetricFamily(name, about, labels=labels) for name, (about, labels) in _GAUGES.items()
+    }
+    made |= {name: CounterMetricFamily(name, about, labels=labels) for name, (about, labels) in _COUNTERS.items()}
+    return made
+
+
+def _add(families: dict[str, Any], name: str, seen: Overview) -> None:
+    """What a look says of one tube."""
+    counted = seen.statistics
+    for state in ("ready", "taken", "delayed", "buried"):
+        families["tubes_tasks"].add_metric([name, state], counted.tasks[state])
+    for call, count in counted.calls.items():
+        families["tubes_calls_total"].add_metric([name, call], count)
+    for metric, value in (
+        ("tubes_waiting", counted.waiting),
+        ("tubes_paused", counted.paused is not None),
+        ("tubes_sessions", seen.sessions),
+        ("tubes_utubes", seen.utubes),
+        ("tubes_blocked_utubes", seen.resting),
+        ("tubes_oldest_ready_age_seconds", seen.oldest_ready_age or 0.0),
+        ("tubes_due_lag_seconds", seen.due_lag),
+        ("tubes_done_total", counted.tasks["done"]),
+        ("tubes_expired_total", counted.calls["ttl"]),
+        ("tubes_ttr_timeouts_total", counted.calls["ttr"]),
+    ):
+        families[metric].add_metric([name], float(value))

@@ -1,0 +1,86 @@
+"""How long tasks wait and are held, from the changes that a listener hears."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tubes.drivers.moves import State
+
+if TYPE_CHECKING:
+    from tubes.task import Facts
+
+#: Of so many tasks of a tube it is known since when they are where they are; of more, the oldest are forgotten.
+MOST: Final = 100_000
+
+
+class Sink(Protocol):
+    """What is told of a tube's tasks."""
+
+    def waited(self, seconds: float) -> None:
+        """A task was ready for so long until it was taken."""
+        ...
+
+    def held(self, seconds: float) -> None:
+        """A task was taken for so long until it was acked, released or buried."""
+        ...
+
+    def buried(self, reason: str | None) -> None:
+        """A task was buried."""
+        ...
+
+
+class Spans:
+    """A listener for `on_task_change` that measures, by the clock of this process, from one event to the next.
+
+    Only what begins and ends while it listens is measured.
+
+    >>> import tubes
+    >>> class Print:
+    ...     def waited(self, seconds):
+    ...         print("waited", seconds)
+    ...     def held(self, seconds):
+    ...         print("held", seconds)
+    ...     def buried(self, reason):
+    ...         print("buried:", reason)
+    >>> clock = tubes.testing.ManualClock()
+    >>> with tubes.connect(clock=clock) as queue:
+    ...     tube = queue.create_tube("mail")
+    ...     _ = tube.on_task_change(Spans(Print(), clock.now))
+    ...     _ = tube.put("hello")
+    ...     clock.advance(2)
+    ...     task = tube.take(timeout=0)
+    ...     clock.advance(3)
+    ...     _ = task.bury("no such address")
+    waited 2.0
+    held 3.0
+    buried: no such address
+    """
+
+    def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
+        self._sink: Final = sink
+        self._now: Final = now
+        # By id the state that a task is in, and since when; the one that came last is the last.
+        self._known: Final[OrderedDict[int, tuple[State, float]]] = OrderedDict()
+        self._lock: Final = threading.Lock()
+
+    def __call__(self, task: Facts, event: str) -> None:
+        """Hear of a change."""
+        now, state = self._now(), task.state
+        with self._lock:
+            was, since = self._known.get(task.id, (None, now))
+            if was is state:
+                return  # It was touched or updated.
+            self._known.pop(task.id, None)
+            if state in (State.READY, State.TAKEN):
+                self._known[task.id] = state, now
+                if len(self._known) > MOST:
+                    self._known.popitem(last=False)
+        if was is State.READY and state is State.TAKEN:
+            self._sink.waited(max(0.0, now - since))
+        elif was is State.TAKEN:
+            self._sink.held(max(0.0, now - since))
+        if state is State.BURIED:
+            self._sink.buried(task.reason)
