@@ -24,7 +24,7 @@ soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUT
 check: .venv/ready  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy tubes examples tests benchmarks
+	$(BIN)/mypy tubes tubes_pytest.py examples tests benchmarks
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/ready  ## how fast, beside the queues of the standard library

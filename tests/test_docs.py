@@ -24,7 +24,7 @@ DOCUMENTS = ["README.md", "drivers/README.md", "docs/redis.md", "docs/workers.md
 #: Its blocks are run where there is a Spark: `tests/spark`.
 OF_SPARK = "docs/spark.md"
 #: Those that are run elsewhere, or have nothing to run.
-OTHERS = ["docs/cli.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+OTHERS = ["docs/cli.md", "docs/testing.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 

@@ -1,24 +1,38 @@
-"""What tests of programs that use tubes need: time in their own hands, and a server of their own."""
+"""What tests of programs that use tubes need: time in their own hands, a server of their own, asserts."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tubes.testing.clock import ManualClock
 
 if TYPE_CHECKING:
+    from tubes.testing.asserts import assert_buried, assert_counts, assert_empty, assert_put
+    from tubes.testing.isolation import isolated
     from tubes.testing.java import java_home
     from tubes.testing.server import LocalServer, server_program
 
-__all__ = ["LocalServer", "ManualClock", "java_home", "server_program"]
+__all__ = [
+    "LocalServer",
+    "ManualClock",
+    "assert_buried",
+    "assert_counts",
+    "assert_empty",
+    "assert_put",
+    "isolated",
+    "java_home",
+    "server_program",
+]
+#: Imported when it is asked for: servers need redis-py, whose import takes longer than that of tubes.
+_LATER = {
+    "server": ("LocalServer", "server_program"),
+    "asserts": ("assert_buried", "assert_counts", "assert_empty", "assert_put"),
+    "isolation": ("isolated",),
+    "java": ("java_home",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Servers need redis-py, whose import takes longer than that of tubes.
-    if name in ("LocalServer", "server_program"):
-        from tubes.testing import server
-
-        return getattr(server, name)
-    if name == "java_home":
-        from tubes.testing import java
-
-        return java.java_home
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"tubes.testing.{module}"), name)
     raise AttributeError(name)

@@ -1,0 +1,139 @@
+"""Asserts about tubes that read well, and say what is there instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.moves import State
+from tubes.errors import CodecError, InvalidOption
+
+if TYPE_CHECKING:
+    from tubes.sync import Tube
+    from tubes.task import Task
+
+_NAMES: Final = {
+    State.READY: "ready", State.TAKEN: "taken", State.BURIED: "buried", State.DELAYED: "delayed", State.DONE: "done",
+}  # fmt: skip
+_COUNTED: Final = ("ready", "taken", "delayed", "buried", "done", "total")
+#: What may be asked of a task besides its data.
+_FACTS: Final = frozenset(
+    {"utube", "pri", "key", "attempts", "max_attempts", "reason", "ttl", "ttr", "due", "expires", "created", "context"}
+)
+#: So many tasks are shown where an assert fails.
+_SHOWN: Final = 20
+# Stands for whatever the data is.
+_ANY: Final = object()
+
+
+def assert_put(tube: Tube, data: Any = _ANY, *, state: str | None = None, **facts: Any) -> Task:
+    """There is a task with this data, in this state, with these facts; answers the first one.
+
+    `data`: compared by ==, so `unittest.mock.ANY` and its like do; left out: any.
+    `state`: ready, taken, delayed or buried. `facts`: `utube`, `pri`, `key`, `reason` and what else a `Task` has.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail")
+    ...     _ = tube.put({"to": "ann"}, key="ann")
+    ...     assert_put(tube, {"to": "ann"}, key="ann").id
+    ...     assert_put(tube, {"to": "bob"})
+    Traceback (most recent call last):
+    AssertionError: no task of tube 'mail' has data={'to': 'bob'}; there is:
+      0 ready {'to': 'ann'} key='ann'
+    """
+    __tracebackhide__ = True
+    if unknown := facts.keys() - _FACTS:
+        raise InvalidOption(option="facts", value=min(unknown), rule=f"must be one of {', '.join(sorted(_FACTS))}")
+    if state is not None and state not in _COUNTED[:4]:
+        raise InvalidOption(option="state", value=state, rule="must be ready, taken, delayed or buried")
+    tasks = _all(tube)
+    for task in tasks:
+        if (
+            (data is _ANY or _data(task) == data)
+            and (state is None or _NAMES[task.state] == state)
+            and all(getattr(task, name) == value for name, value in facts.items())
+        ):
+            return task
+    wanted = [f"data={data!r}"] if data is not _ANY else []
+    wanted += [f"{name}={value!r}" for name, value in facts.items()]
+    words = f" has {', '.join(wanted)}" if wanted else " is there"
+    raise AssertionError(f"no {state or ''} task of tube {tube.name!r}{words}; {_list(tasks)}".replace("no  ", "no "))
+
+
+def assert_empty(tube: Tube) -> None:
+    """There is no task in the tube, in whatever state.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     assert_empty(queue.create_tube("mail"))
+    """
+    __tracebackhide__ = True
+    tasks = _all(tube)
+    if tasks:
+        raise AssertionError(f"tube {tube.name!r} is not empty; {_list(tasks)}")
+
+
+def assert_counts(tube: Tube, **counts: int) -> None:
+    """There are so many tasks: `ready`, `taken`, `delayed`, `buried`, `done`, `total`; those that are named.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail")
+    ...     _ = tube.put_many(["to ann", "to bob"])
+    ...     assert_counts(tube, ready=2, buried=0)
+    """
+    __tracebackhide__ = True
+    if unknown := counts.keys() - set(_COUNTED):
+        raise InvalidOption(option="counts", value=min(unknown), rule=f"must be one of {', '.join(_COUNTED)}")
+    found = tube.statistics().tasks
+    wrong = {name: count for name, count in counts.items() if found[name] != count}
+    if wrong:
+        said = ", ".join(f"{count} {name}" for name, count in wrong.items())
+        there = ", ".join(f"{found[name]} {name}" for name in wrong)
+        raise AssertionError(f"tube {tube.name!r} should have {said}, and has {there}; {_list(_all(tube))}")
+
+
+def assert_buried(tube: Tube, data: Any = _ANY, *, reason: Any = _ANY) -> Task:
+    """There is a dead letter with this data, buried for this reason; answers it.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail")
+    ...     _ = tube.put("to ann").bury("no such address")
+    ...     assert_buried(tube, reason="no such address").data
+    'to ann'
+    """
+    __tracebackhide__ = True
+    facts = {} if reason is _ANY else {"reason": reason}
+    return assert_put(tube, data, state="buried", **facts)
+
+
+def _all(tube: Tube) -> list[Task]:
+    found: list[Task] = []
+    while page := tube.tasks(found[-1].id + 1 if found else 0):
+        found += page
+    return found
+
+
+def _data(task: Task) -> Any:
+    try:
+        return task.data
+    except CodecError as error:
+        return error
+
+
+def _list(tasks: list[Task]) -> str:
+    """What is there, for a message."""
+    if not tasks:
+        return "it is empty"
+    lines = [
+        " ".join(
+            [
+                f"\n  {task.id} {_NAMES[task.state]} {_data(task)!r}",
+                *(f"{name}={value!r}" for name in ("utube", "pri", "key", "reason") if (value := getattr(task, name))),
+            ]
+        )
+        for task in tasks[:_SHOWN]
+    ]
+    more = f"\n  … and {len(tasks) - _SHOWN} more" if len(tasks) > _SHOWN else ""
+    return f"there is:{''.join(lines)}{more}"
