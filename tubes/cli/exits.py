@@ -29,6 +29,10 @@ class Exit(IntEnum):
     UNREACHABLE = 4
     #: The queue does not do that now: the tube is busy or there already, the task is somebody else's, the server full.
     REFUSED = 5
+    #: A worker was told to end, and its grace was over before its handlers: their tasks were released.
+    CUT_OFF = 6
+    #: A worker was told to end at once.
+    AT_ONCE = 7
     #: A mistake of the program; with TUBES_DEBUG=1 it shows where.
     INTERNAL = 70
     #: Ctrl-C.

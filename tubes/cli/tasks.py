@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import tubes
-from tubes.cli.common import AsJson, Codec, Ids, Name, SomeIds, Url, complete_drivers, connected, given, lanes
+from tubes.cli.common import AsJson, Codec, Ids, Name, SomeIds, Url, complete_drivers, connected, given, lanes, pairs
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, line, printable, task_json, words_of
 
@@ -38,6 +38,9 @@ def put(
     max_attempts: Annotated[int | None, typer.Option(help="How often it may be taken.")] = None,
     key: Annotated[str | None, typer.Option(help="A key: while its task lives there is no other.")] = None,
     on_duplicate: Annotated[str | None, typer.Option(help="keep, replace or raise, where the key is in use.")] = None,
+    context: Annotated[
+        list[str] | None, typer.Option("--context", metavar="NAME=VALUE", help="What travels with it: trace ids.")
+    ] = None,
     create: Annotated[
         str | None,
         typer.Option(metavar="DRIVER", help="Create the tube, if it is not there.", autocompletion=complete_drivers),
@@ -55,6 +58,8 @@ def put(
             pri=pri, delay=delay, ttl=ttl, ttr=ttr, max_attempts=max_attempts, key=key, on_duplicate=on_duplicate
         )
         options |= lanes(tube, utube)
+        if context:
+            options["context"] = pairs(context, "--context")
         lines = (word.rstrip("\r\n") for word in sys.stdin) if data in (None, [], ["-"]) else iter(data or [])
         words = (_datum(word, codec, text=text) for word in lines)
         while batch := list(islice(words, _LINES)):

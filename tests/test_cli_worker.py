@@ -1,0 +1,129 @@
+"""`tubes worker`: runs a worker of a program, and says how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.cli.exits import Exit
+from tubes.conformance.bench import eventually
+
+PROGRAM = """
+import os
+import threading
+import time
+
+import tubes
+from tubes.worker import Worker
+
+
+def make(queue):
+    worker = Worker(queue, grace=60)
+
+    @worker.on("jobs")
+    def work(task):
+        if task.data == "bad":
+            raise ValueError("bad")
+        if task.data == "slow":
+            time.sleep(60)
+        print(task.data, worker.concurrency, flush=True)
+
+    return worker
+
+
+def nothing(queue):
+    return None
+
+
+own = make(tubes.connect(os.environ["TUBES_URL"]))
+number = 5
+"""
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[tubes.Queue]:
+    with tubes.connect(url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.py").write_text(PROGRAM)
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name")
+    return tmp_path
+
+
+def begin(url: str, folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tubes.cli", "worker", *words]
+    environment = os.environ | {"TUBES_URL": url, "PYTHONPATH": f"{Path(tubes.__file__).parent.parent}"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, said = process.communicate(timeout=60)
+    return process.returncode, out, said
+
+
+@pytest.mark.parametrize("target", ["jobs:make", "jobs:own"])
+def test_a_burst_ends_when_nothing_is_left(url: str, queue: tubes.Queue, folder: Path, target: str) -> None:
+    jobs = queue.create_tube("jobs", max_attempts=1)
+    jobs.put_many(["one", "bad"])
+    code, out, said = ended(begin(url, folder, target, "--burst", "--concurrency", "3"))
+    assert (code, out) == (Exit.DONE, "one 3\n")
+    assert "acked 1, released 0, buried 1" in said
+    assert jobs.statistics().tasks["buried"] == 1
+
+
+def test_what_a_run_came_to_is_there_for_programs(url: str, queue: tubes.Queue, folder: Path) -> None:
+    queue.create_tube("jobs")
+    _, out, _ = ended(begin(url, folder, "jobs:make", "--burst", "--json"))
+    found: Any = json.loads(out)
+    assert found == {"acked": 0, "released": 0, "buried": 0, "lost": 0, "cut_off": 0}
+
+
+def test_a_worker_ends_by_sigterm(url: str, queue: tubes.Queue, folder: Path) -> None:
+    jobs = queue.create_tube("jobs")
+    process = begin(url, folder, "jobs:make")
+    jobs.put("one")
+    assert eventually(lambda: jobs.statistics().calls["ack"] == 1)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[0] == Exit.DONE
+
+
+def test_a_worker_whose_grace_is_over_says_so(url: str, queue: tubes.Queue, folder: Path) -> None:
+    jobs = queue.create_tube("jobs")
+    jobs.put("slow")
+    process = begin(url, folder, "jobs:make", "--grace", "0")
+    assert eventually(lambda: jobs.statistics().tasks["taken"] == 1)
+    process.send_signal(signal.SIGINT)
+    code, _, said = ended(process)
+    assert (code, "Traceback" in said) == (Exit.CUT_OFF, False)
+    assert jobs.statistics().tasks["ready"] == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [
+        ("jobs", Exit.USAGE, "must be module:worker"),
+        ("nosuch:worker", Exit.NOT_FOUND, "no module 'nosuch'"),
+        ("jobs:nosuch", Exit.NOT_FOUND, "has no 'nosuch'"),
+        ("jobs:number", Exit.USAGE, "is no Worker, but int"),
+        ("jobs:nothing", Exit.USAGE, "made no Worker, but NoneType"),
+        ("broken:worker", Exit.INTERNAL, "nothing_of_this_name"),
+    ],
+)
+def test_what_is_no_worker_is_said_in_one_line(url: str, folder: Path, target: str, code: int, said: str) -> None:
+    found, out, error = ended(begin(url, folder, target, "--burst"))
+    assert (found, out, len(error.splitlines())) == (code, "", 1)
+    assert said in error

@@ -1,0 +1,85 @@
+"""`tubes worker`: runs a worker of a program."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from tubes.cli.common import AsJson, Url, connected
+from tubes.cli.exits import Exit, Stop, say
+from tubes.cli.show import as_json
+from tubes.worker import Worker
+from tubes.worker.summary import AT_ONCE, CUT_OFF
+
+_CODES = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
+
+
+def worker(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:WORKER", help="A Worker, or a function that makes one of a queue.")
+    ],
+    burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left to do: for tests and cron.")] = False,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", min=1, help="Tasks that each handler works on at a time.")
+    ] = None,
+    grace: Annotated[
+        float | None, typer.Option("--grace", min=0, help="Seconds for which handlers may go on at the end.")
+    ] = None,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Work on tasks until SIGTERM or Ctrl-C: then take no more, and let what is in hand be finished.
+
+    MODULE is looked for in this folder too. A Worker has a queue already; a function, `def make(queue)`, is given that
+    of --url.
+    """
+    found = _found(target)
+    with ExitStack() as stack:
+        made = found if isinstance(found, Worker) else found(stack.enter_context(connected(url)))
+        if not isinstance(made, Worker):
+            raise Stop(f"{target} made no Worker, but {type(made).__name__}", Exit.USAGE)
+        if concurrency is not None:
+            made.concurrency = concurrency
+        if grace is not None:
+            made.grace = grace
+        say(f"works: {target}; Ctrl-C ends it")
+        summary = made.run(burst=burst)
+        if as_json_:
+            facts = ("acked", "released", "buried", "lost", "cut_off")
+            as_json({name: getattr(summary, name) for name in facts})
+        else:
+            say(str(summary).removeprefix("Summary(").removesuffix(")").replace("=", " ").partition(", exit_code")[0])
+    if summary.exit_code:
+        raise typer.Exit(int(_CODES[summary.exit_code]))
+
+
+def _found(target: str) -> Any:
+    """What stands in the module under this name."""
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise Stop(f"{target!r}: must be module:worker", Exit.USAGE)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # Something that the module needs.
+        raise Stop(f"there is no module {module!r} here, or on the path of Python", Exit.NOT_FOUND) from error
+    found: Any = loaded
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise Stop(f"module {module!r} has no {name!r}", Exit.NOT_FOUND)
+    if not isinstance(found, Worker) and not callable(found):
+        raise Stop(f"{target} is no Worker, but {type(found).__name__}", Exit.USAGE)
+    return found
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (worker,)
