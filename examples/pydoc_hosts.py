@@ -48,8 +48,11 @@ def import_library(name: str) -> None:
             import_library(f"{name}.{info.name}")
 
 
-def catalogue() -> dict[str, object]:
-    """The modules of the standard library, as far as this machine has them, and their classes, by name."""
+def catalogue(most: int = 0) -> dict[str, object]:
+    """The modules of the standard library, as far as this machine has them, and their classes, by name.
+
+    `most`: only the first ones. The module of a class comes before it, so that all can be reached from their modules.
+    """
     for name in sorted(sys.stdlib_module_names - UNWANTED):
         if not name.startswith("_"):
             import_library(name)
@@ -61,7 +64,7 @@ def catalogue() -> dict[str, object]:
             for key, value in vars(module).items():
                 if inspect.isclass(value) and (value.__module__, value.__name__) == (name, key):
                     pages[f"{name}.{key}"] = value
-    return pages
+    return dict(sorted(pages.items(), key=lambda page: (page[0].startswith("_"), page[0]))[:most]) if most else pages
 
 
 class Docs(pydoc.HTMLDoc):
@@ -212,9 +215,12 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running(
-    hosts: int, seed: int = 0, flaky: float = 0.04, hopeless: float = 0.01, busy: float = 0.01
+    hosts: int, seed: int = 0, flaky: float = 0.04, hopeless: float = 0.01, busy: float = 0.01, pages: int = 0
 ) -> Generator[list[str], None, None]:
-    """The URLs of so many hosts, in a process of their own: clients and servers should not share a GIL."""
+    """The URLs of so many hosts, in a process of their own: clients and servers should not share a GIL.
+
+    `pages`: how many they have together, besides the front page of each; 0: all.
+    """
     arguments = [f"--{name}={value}" for name, value in locals().items()]
     with subprocess.Popen(
         [sys.executable, __file__, *arguments],
@@ -239,11 +245,12 @@ def main() -> None:
     parser.add_argument("--flaky", type=float, default=0.04, help="share that fails at first (%(default)s)")
     parser.add_argument("--hopeless", type=float, default=0.01, help="share that always fails (%(default)s)")
     parser.add_argument("--busy", type=float, default=0.01, help="share that is put off (%(default)s)")
+    parser.add_argument("--pages", type=int, default=0, help="how many they have together; 0: all (%(default)s)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # Old modules say on import that they are old.
     inspect.getcomments = lambda object: None  # pydoc parses whole files for them: 3 times slower.
     servers = [Host(options.seed, options.flaky, options.hopeless, options.busy) for _ in range(options.hosts)]
-    Host.docs = Docs(catalogue(), [server.url for server in servers])
+    Host.docs = Docs(catalogue(options.pages), [server.url for server in servers])
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     print(json.dumps([server.url for server in servers]), flush=True)
