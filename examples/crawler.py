@@ -120,8 +120,8 @@ class Crawler:
         tasks = (await self.pages.statistics()).tasks
         return tasks["total"] == tasks["buried"]
 
-    async def hear(self, url: str, status: int, links: Iterable[str]) -> None:
-        """What a worker found in a page."""
+    async def hear(self, url: str, status: int, links: Iterable[str], **_: object) -> None:
+        """What a worker found in a page. What else it reports is for others."""
         self.fetched += status == 200
         if url in self.starts:
             self.moved += [(url, link) for link in links if status != 200 and not self.knows(link)]

@@ -74,6 +74,27 @@ def seconds_of(retry_after: str, now: float) -> float:
     return min(max(seconds, 0.0), LONGEST_REST)
 
 
+async def fetch(http: aiohttp.ClientSession, url: str) -> Answer:
+    """Ask for a page."""
+    try:
+        # Redirects are links like others: they may lead to another host, and it is not that one's turn.
+        async with http.get(URL(url), allow_redirects=False) as response:
+            links = await read(response)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return Answer(f"{type(error).__name__} {error}")
+    except Exception as error:  # The web is full of surprises: one odd page must not end the crawl.
+        return Answer(f"{type(error).__name__} {error}", final=True)
+    status = response.status
+    asked = response.headers.get("Retry-After", "") if status in (429, 503) else ""
+    return Answer(
+        outcome=f"{status} {response.reason}",
+        status=status,
+        links=links,
+        retry_after=seconds_of(asked, time.time()),
+        final=status >= 400 and status not in PASSING,
+    )
+
+
 class Worker:
     """One worker: page after page, until its session is closed."""
 
@@ -89,7 +110,9 @@ class Worker:
 
     async def visit(self, task: tubes.AsyncTask) -> None:
         """Fetch a page, report what it links to, and say what becomes of its task."""
-        answer = await self.fetch(task.data)
+        began, clock = time.time(), time.monotonic()
+        answer = await fetch(self.http, task.data)
+        timing = {"began": began, "seconds": time.monotonic() - clock, "attempts": task.attempts}
         log.info("%s  %s  attempt %d, %d links", answer.outcome, task.data, task.attempts, len(answer.links))
         # The tube's interval runs from take to take. What the host saw came later than the take, now more, now less,
         # but before its answer: so from there on, too, it is left alone for an interval, or for as long as it asks.
@@ -101,29 +124,9 @@ class Worker:
         elif answer.status == 0 or answer.status >= 400:
             await task.release()  # Until when, and whether there is another attempt, the tube knows.
         else:
-            report = {"url": task.data, "status": answer.status, "links": answer.links}
+            report = {"url": task.data, "status": answer.status, "links": answer.links, **timing}
             await self.reports.put(report, key=task.data)
             await task.ack()
-
-    async def fetch(self, url: str) -> Answer:
-        """Ask for a page."""
-        try:
-            # Redirects are links like others: they may lead to another host, and it is not that one's turn.
-            async with self.http.get(URL(url), allow_redirects=False) as response:
-                links = await read(response)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return Answer(f"{type(error).__name__} {error}")
-        except Exception as error:  # The web is full of surprises: one odd page must not end the crawl.
-            return Answer(f"{type(error).__name__} {error}", final=True)
-        status = response.status
-        asked = response.headers.get("Retry-After", "") if status in (429, 503) else ""
-        return Answer(
-            outcome=f"{status} {response.reason}",
-            status=status,
-            links=links,
-            retry_after=seconds_of(asked, time.time()),
-            final=status >= 400 and status not in PASSING,
-        )
 
 
 async def work(pages: tubes.AsyncTube, reports: tubes.AsyncTube, workers: int, interval: float) -> None:
