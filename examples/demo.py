@@ -21,14 +21,12 @@ from board import Board
 from crawler import Crawler, host_of, positive
 from pydoc_hosts import running
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from verdicts import table_of
 from yarl import URL
 
 import tubes
 
 ATTEMPTS, BACKOFF = 5, tubes.Backoff(0.1, factor=2)
-VERDICTS = {True: Text("yes", "bold green"), False: Text("NO", "bold red"), None: Text("unseen", "yellow")}
 
 
 class Trial:
@@ -112,10 +110,7 @@ def conclude(console: Console, trial: Trial, control: Trial) -> bool:
     ]
     if control.records:
         checks.append(proof.control_differs(about_hosts(control)))
-    table = Table(title="What the servers noted", title_style="bold", title_justify="left", box=None)
-    for check in checks:
-        table.add_row(VERDICTS[check.kept], check.promise, check.seen)
-    console.print(table, "", *(trial.summary, control.summary), sep="\n")
+    console.print(table_of("What the servers noted", checks), "", *(trial.summary, control.summary), sep="\n")
     for reason, tasks in groupby(sorted(trial.buried, key=why), why):
         console.print(f"buried: {reason}")
         for task in tasks:
