@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel
 
-.PHONY: demo test soak check bench bench-spark clean
+.PHONY: demo pipeline test soak check bench bench-spark clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -14,6 +14,9 @@ EXTRAS := test check examples bench msgpack conformance server hiredis spark jav
 
 demo: .venv/ready  ## crawl real pages on local servers, politely, and prove it; URL=redis: in processes, over a Valkey
 	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)')
+
+pipeline: .venv/ready  ## the same pages crawled in a loop of streams on Spark, and SQL that proves that none was lost
+	$(BIN)/python examples/pipeline.py
 
 test: .venv/ready  ## all tests
 	$(BIN)/python -m pytest -n auto
