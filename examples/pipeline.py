@@ -135,6 +135,8 @@ async def run(options: argparse.Namespace, folder: Path, console: Console) -> bo
             f" {compared - crawled:.1f} s to crawl it again the plain way, {clock() - compared:.1f} s for the tables",
             soft_wrap=True,
         )
+        for name, times in stream.restarts.items():
+            console.print(f"the stream {name} had ended by an error, and was started again: {times} times")
         return all(check.kept for check in checks)
 
 
