@@ -19,7 +19,7 @@ pipeline: .venv/ready  ## the same pages crawled in a loop of streams on Spark, 
 	$(BIN)/python examples/pipeline.py
 
 test: .venv/ready  ## all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUTES=30
 	$(BIN)/python tests/faults/soak.py $(or $(MINUTES),10)
@@ -27,7 +27,7 @@ soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUT
 check: .venv/ready  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy tubes tubes_pytest.py examples tests benchmarks
+	$(BIN)/mypy tubes examples tests benchmarks
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/ready  ## how fast, beside the queues of the standard library

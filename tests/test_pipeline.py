@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-for extra in ("aiohttp", "pyspark", "rich", "selectolax"):
-    pytest.importorskip(extra, reason="needs the extras `examples` and `spark`")
-
+pytestmark = pytest.mark.xdist_group("spark")
 parquet: Any = import_module("pyarrow.parquet")
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

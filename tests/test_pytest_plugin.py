@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,12 @@ ROOT = Path(__file__).parent.parent
 #: Where tubes is on the path but not installed pytest is told of the plugin.
 PLUGIN = () if entry_points(group="pytest11", name="tubes") else ("-p", "tubes_pytest")
 STRICT = ("-p", "no:cacheprovider", "-W", "error")
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(ROOT), str(ROOT / "tubes/testing/discovery"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
 def run(pytester: pytest.Pytester, *words: str, **outcomes: int) -> pytest.RunResult:
