@@ -577,3 +577,31 @@ class Rounds(Throttled):
         assert self.tube.utubes() == []
         self.fill("x", "y", "z")
         assert len(self.drain()) == 3
+
+    @needs("lane")
+    @pytest.mark.parametrize("verb", ["truncate", "drop"])
+    @pytest.mark.parametrize("end", ["block", "interval", "ttr", "session"])
+    def test_a_tube_is_emptied_though_something_has_just_ended(self, verb: str, end: str) -> None:
+        self.require("ttr" if end == "ttr" else "")
+        self.throttle(interval=1)
+        self.fill("x", "x", **({"ttr": 2} if end == "ttr" else {}))
+        if end == "block":
+            self.tube.block("x", 2)
+        elif end == "session":
+            other = self.another()
+            other.tube.take(timeout=0)
+            other.queue.detach()
+        else:
+            task = self.take()
+            if end == "interval":
+                self.tube.ack(task)
+        self.pass_time(self.session_ttl + 2)
+        if verb == "drop":
+            self.tube.drop()
+            self.throttle()
+        else:
+            self.tube.truncate()
+        assert self.count("total") == 0
+        assert self.tube.utubes() == []
+        tasks = self.fill("x")
+        assert self.drain() == [task.id for task in tasks]

@@ -126,7 +126,10 @@ class _Assembly:
         self._driver: Final = driver
         self._settings: Final = settings
         self._knobs: Final = knobs_of(driver, settings)
-        self._library: Final = self._read_library()
+        # The definitions of the library, by the first name that they define, in their order; and which one has a name.
+        self._library: Final[dict[str, list[str]]] = {}
+        self._chunk_of: Final[dict[str, str]] = {}
+        self._read_library()
         body = self._expand(_read(f"verbs/{verb}"))
         head = self._expand(_read("head"))
         text = "\n".join(_code("\n".join([*head, *self._define(body, frozenset())])))
@@ -195,18 +198,17 @@ class _Assembly:
         words = {"TO": f"'{move.to}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}
         return [re.sub(r"\b(TO|WAS|EVENT|COUNT)\b", lambda found: words[found[0]], line) for line in lines]
 
-    def _read_library(self) -> dict[str, list[str]]:
-        """The definitions of the library by name, in their order."""
-        library: dict[str, list[str]] = {}
+    def _read_library(self) -> None:
         name = ""
         for part in _LIBRARY:
             for line in self._expand(_read(f"lib/{part}")):
-                if found := re.match(r"local (?:function )?(\w+)", line):
-                    name = found[1]
-                    library[name] = []
+                if found := re.match(r"local (?:function )?(\w+(?:, \w+)*)", line):
+                    names = found[1].split(", ")
+                    name = names[0]
+                    self._library[name] = []
+                    self._chunk_of.update(dict.fromkeys(names, name))
                 if line.strip() and not (line.startswith("-- ") or line == "--"):
-                    library[name].append(line)
-        return library
+                    self._library[name].append(line)
 
     def _define(self, lines: list[str], known: frozenset[str]) -> list[str]:
         """The lines after the definitions that they need; slow parts define theirs where they begin."""
@@ -235,12 +237,13 @@ class _Assembly:
         return filled
 
     def _needed(self, lines: list[str], known: frozenset[str]) -> frozenset[str]:
-        """The names of the library that these lines use, and what those use, and so on."""
+        """The definitions of the library whose names these lines use, and what those use, and so on."""
         found: set[str] = set()
         unseen = lines
         while unseen:
-            words = set(re.findall(r"\w+", "\n".join(_code("\n".join(unseen)))))
-            new = (words & self._library.keys()) - found - known
+            # What stands in quotes names keys and fields.
+            code = re.sub(r"'[^']*'", "", "\n".join(_code("\n".join(unseen))))
+            new = {self._chunk_of[word] for word in re.findall(r"\w+", code) if word in self._chunk_of} - found - known
             found |= new
             unseen = [line for name in new for line in _fast(self._library[name])]
         return frozenset(found)
