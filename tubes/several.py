@@ -94,6 +94,10 @@ class Several:
             child.owner.withdraw(child, undo=undo)
         return None if self._winner is None else self._winner.answer
 
+    def keeps(self, waiter: Waiter) -> bool:
+        """Takes that come too late are undone."""
+        return False
+
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later."""
         for child in self._children:

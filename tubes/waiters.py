@@ -29,6 +29,10 @@ class Desk(Protocol):
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
         ...
 
+    def keeps(self, waiter: Waiter) -> bool:
+        """Whether what the waiter asks for is just being done: then it is woken soon, although its time is over."""
+        ...
+
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
         ...
@@ -91,7 +95,8 @@ class ThreadWaiter:
             desk.enlist(self)
             if self.answer is PENDING:
                 patience = self._clock.patience(self.deadline)
-                self._lock.acquire(timeout=-1 if patience is None else patience)
+                if not self._lock.acquire(timeout=-1 if patience is None else patience) and desk.keeps(self):
+                    self._lock.acquire()
             return _outcome(self, desk)
         except BaseException:
             desk.withdraw(self, undo=True)
@@ -136,7 +141,7 @@ class LoopWaiter:
             if self.answer is PENDING:
                 patience = self._clock.patience(self.deadline)
                 if patience is not None:
-                    timer = self._loop.call_later(patience, self._finish)
+                    timer = self._loop.call_later(patience, self._finish_late, desk)
                 await self._future
             return _outcome(self, desk)
         except GeneratorExit:
@@ -164,6 +169,10 @@ class LoopWaiter:
         except RuntimeError:
             return False
         return True
+
+    def _finish_late(self, desk: Desk) -> None:
+        if not desk.keeps(self):
+            self._finish()
 
     def _finish(self) -> None:
         if not self._future.done():

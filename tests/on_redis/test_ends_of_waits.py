@@ -7,7 +7,10 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
 import tubes
+from tubes import ConnectionLost
 from tubes.conformance.bench import eventually
 
 
@@ -58,3 +61,93 @@ def test_who_waits_for_the_end_of_a_pause_or_a_delay_is_served_in_order(url: str
                 await tube.truncate()
 
     asyncio.run(main())
+
+
+class Late:
+    """A put that waits for room by 0.3 seconds, and is done in time; but its answer comes later."""
+
+    def __init__(self, url: str, kind: str, monkeypatch: pytest.MonkeyPatch, lost: bool = False) -> None:
+        self.done, self.answered = threading.Event(), threading.Event()
+        self._lost = lost
+        self._monkeypatch = monkeypatch
+        self.outcome: Any = None
+        put = self._put if kind == "thread" else lambda url: asyncio.run(self._put_in_loop(url))
+        self._thread = threading.Thread(target=put, args=(url,))
+        self._thread.start()
+
+    def _slow(self, port: Any) -> None:
+        put_waiting = port.put_waiting
+
+        def slow(request: Any) -> Any:
+            answer = yield from put_waiting(request)
+            if answer is not None:
+                self.done.set()
+                assert self.answered.wait(20)
+                if self._lost:
+                    raise ConnectionLost(url="here", why="it was cut")
+            return answer
+
+        self._monkeypatch.setattr(port, "put_waiting", slow)
+
+    def _put(self, url: str) -> None:
+        with tubes.connect(url) as queue:
+            tube = queue.tube("load")
+            self._slow(tube._port)
+            # Somebody else's thread looks after the put, as it mostly is.
+            taker = threading.Thread(target=tube.take, args=(20,))
+            taker.start()
+            assert eventually(lambda: tube.statistics().waiting == 1)
+            try:
+                self.outcome = tube.put("late", timeout=0.3)
+            except ConnectionLost as error:
+                self.outcome = error
+            tube.resume()
+            taker.join()
+
+    async def _put_in_loop(self, url: str) -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.tube("load")
+            self._slow(tube._port)
+            try:
+                self.outcome = await tube.put("late", timeout=0.3)
+            except ConnectionLost as error:
+                self.outcome = error
+
+    def join(self) -> Any:
+        """What the put has answered."""
+        time.sleep(0.5)  # Its time is over.
+        self.answered.set()
+        self._thread.join()
+        return self.outcome
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+def test_a_put_that_is_done_while_its_time_ends_is_answered(
+    url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("load", capacity=1)
+        tube.pause()
+        first = tube.put("first")
+        late = Late(url, kind, monkeypatch)
+        assert eventually(lambda: tube.statistics().waiting == (2 if kind == "thread" else 1))
+        tube.delete(first)
+        assert late.done.wait(20)
+        tube.delete(first.id + 1)  # Somebody has dealt with it: to say that it was not put would be wrong.
+        tube.put("for the taker")
+        assert late.join().data == "late"
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+def test_a_put_of_which_nobody_knows_whether_it_was_done_says_so(
+    url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("load", capacity=1)
+        tube.pause()
+        first = tube.put("first")
+        late = Late(url, kind, monkeypatch, lost=True)
+        assert eventually(lambda: tube.statistics().waiting == (2 if kind == "thread" else 1))
+        tube.delete(first)
+        assert late.done.wait(20)
+        assert isinstance(late.join(), ConnectionLost)

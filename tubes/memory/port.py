@@ -596,6 +596,10 @@ class Port(Generic[F]):
         home.tell()
         return None if answer is PENDING else answer
 
+    def keeps(self, waiter: Waiter) -> bool:
+        """All is done at once."""
+        return False
+
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of a verb."""
         if not self._store.forked:  # The parent's waiter waits on.

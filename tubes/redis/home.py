@@ -33,6 +33,8 @@ _log = logging.getLogger("tubes")
 
 #: Microseconds after which others are told that nobody waits here any more.
 _LINGER: Final = SECOND
+#: Why who waited for room is told of an error.
+_UNSURE: Final = "there was no answer, and whether the put was done is not known"
 
 
 def _ids_of(answer: Any) -> list[int]:
@@ -70,6 +72,10 @@ class Home:
         self._arriving: Final[set[Waiter]] = set()
         #: The waiter for whom the server has a take already; `serving` looks after it.
         self.armed: Waiter | None = None
+        # The waiter whose put is on its way; whether its time is over meanwhile; and those of whose puts nobody knows.
+        self._in_hand: Waiter | None = None
+        self._overdue = False
+        self._unsure: Final[set[Waiter]] = set()
         self.serving: Final = Serving(self)
         self._alarm: Final = Alarm(store.clock, self.ring)
         self._leaving: Final = Alarm(store.clock, self._leave)
@@ -106,8 +112,11 @@ class Home:
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
         """Take a waiter out; answers None, or what it was given meanwhile; `undo`: give that back."""
         with self.lock:
-            self._strike(waiter)
-            answer = waiter.answer
+            self.strike(waiter)
+            answer: Any = waiter.answer
+            if waiter in self._unsure and answer is PENDING:
+                answer = ConnectionLost(url=self.store.url, why=_UNSURE)
+            self._unsure.discard(waiter)
         if answer is PENDING and waiter.request is not None and self.putters:
             self.nudge()  # Who stands behind it may need less room.
         if not hasattr(answer, "_turn") and answer.__class__ is not list:
@@ -122,15 +131,28 @@ class Home:
                 self.store.later(lambda: port.undo("unput", *ids))
         return answer
 
-    def _strike(self, waiter: Waiter) -> None:
+    def strike(self, waiter: Waiter) -> None:
+        """Take a waiter out of its line."""
         line = self.takers if waiter.request is None else self.putters
         line.pop(waiter, None)
+
+    def keeps(self, waiter: Waiter) -> bool:
+        """Whether its put is on its way: then it is woken soon, although its time is over.
+
+        Without that it might be told that there was no room, of a task that somebody has taken meanwhile.
+        """
+        with self.lock:
+            if waiter is not self._in_hand:
+                return False
+            self._overdue = True
+            return True
 
     def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
         """Answer an error to these."""
         with self.lock:
             for waiter in waiters:
-                self._strike(waiter)
+                self.strike(waiter)
+                self._unsure.discard(waiter)
                 waiter.answer = error()
                 waiter.wake()
             left = bool(self.putters)
@@ -197,6 +219,7 @@ class Home:
             if waiter not in line:
                 return False
             del line[waiter]
+            self._unsure.discard(waiter)
             if waiter.lost():
                 return False
             waiter.answer = answer
@@ -227,22 +250,39 @@ class Home:
 
     def _serve_putter(self) -> Flow[bool]:
         """Let one in; whether there was one and room for it."""
-        waiter = self.first(self.putters)
+        with self.lock:
+            waiter = self._in_hand = self.first(self.putters)
         if waiter is None:
             return False
         port: BatchPort[Any] = waiter.owner
         answer: Any
         try:
-            answer = yield from port.put_waiting(waiter.request)
-        except ConnectionLost:
+            try:
+                answer = yield from port.put_waiting(waiter.request)
+            except ConnectionLost:
+                raise
+            except Exception as error:
+                answer = error
+            if answer is None:
+                return False
+            if not self._give(waiter, answer) and not isinstance(answer, Exception):
+                yield from port.undo("unput", *_ids_of(answer), slot=SERVING)
+            return True
+        except BaseException:
+            with self.lock:
+                if waiter in self.putters:
+                    self._unsure.add(waiter)
             raise
-        except Exception as error:
-            answer = error
-        if answer is None:
-            return False
-        if not self._give(waiter, answer) and not isinstance(answer, Exception):
-            yield from port.undo("unput", *_ids_of(answer), slot=SERVING)
-        return True
+        finally:
+            self._put_down(waiter)
+
+    def _put_down(self, waiter: Waiter) -> None:
+        """Its put is not on its way any more: if its time is over, it waits no longer."""
+        with self.lock:
+            overdue, self._overdue, self._in_hand = self._overdue, False, None
+            if overdue and waiter in self.putters:
+                self.strike(waiter)
+                waiter.wake()
 
     def hand_out(self, port: Port[Any], call: Call, reply: Any) -> Flow[None]:
         """Give a task that was taken ahead to whoever is the first now, if it is of that session; else back."""
@@ -315,7 +355,9 @@ class Home:
             waiters = [w for line in (self.takers, self.putters) for w in line if w.deadline is not None]
             for waiter in waiters:
                 if waiter.deadline is not None and waiter.deadline <= now:
-                    self._strike(waiter)
+                    if self.keeps(waiter):
+                        continue
+                    self.strike(waiter)
                     waiter.wake()
                 elif waiter.deadline is not None:
                     self._alarm.set(waiter.deadline)

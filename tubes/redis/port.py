@@ -547,6 +547,10 @@ class Port(Generic[F]):
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
         return self.home.withdraw(waiter, undo=undo)
 
+    def keeps(self, waiter: Waiter) -> bool:
+        """Whether its put is on its way: then it is woken soon, although its time is over."""
+        return self.home.keeps(waiter)
+
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
         self.home.store.later(lambda: self.home.withdraw(waiter, undo=True))

@@ -124,9 +124,8 @@ class Serving:
         finally:
             home.armed = self._own = None
             with home.lock:
-                if own is not None and own.answer is PENDING:
-                    home.takers.pop(own, None)  # Its time is over: nobody is to take for it any more.
-                    home.putters.pop(own, None)
+                if own is not None and own.answer is PENDING and not home.keeps(own):
+                    home.strike(own)  # Its time is over: nobody is to take for it any more.
                 self.on = self._is_needed()
                 go_on = self.on
             if go_on:
