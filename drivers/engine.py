@@ -94,6 +94,8 @@ class Engine:
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
+        # What is due since before this moment is so only since then: it came back from its taker.
+        self._past = 0
         self.pause: Final = Pause(self)
         # The first task that may be taken, out of its index.
         self._pop: Callable[[], Entry | None]
@@ -193,24 +195,28 @@ class Engine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
-        """Let happen what is due by now, in the order of the moments: delays, times to run and to live, rests end."""
+        """Let happen what is due by now, in the order of the moments: delays, times to run and to live, rests end.
+
+        Each at its own moment, however late somebody looks: from then on count the rest after a failure, and `key_ttl`.
+        """
         while self.timers.soonest <= now:
             entry = self.timers.pop(now)
             if entry is None:
                 return
+            at = self._past = min(max(self._past, entry.due), now)
             if isinstance(entry, Pace):
-                entry.settle(now)
+                entry.settle(at)
             elif isinstance(entry, Pause):
                 entry.end()
             elif entry.state is _DELAYED:
                 self._go(entry, "delay")
             elif entry.state is _TAKEN:
-                self._time_out(now, entry)
+                self._time_out(at, entry)
             else:
                 self._go(entry, "ttl")
-                self._leave_key(now, entry)
+                self._leave_key(at, entry)
 
-    def _time_out(self, now: int, entry: Entry) -> None:
+    def _time_out(self, at: int, entry: Entry) -> None:
         """The time to run is over, or the time to live of a taken task."""
         if self._ends_taken and entry.dead <= entry.until:
             self._go(entry, "ttr")  # And then its ttl ends it, wherever it is.
@@ -218,7 +224,7 @@ class Engine:
             self._set(entry, reason="max_attempts: ttr")
             self._go(entry, "ttr_last")
         elif self._rests is not None:
-            self._rest(now, entry, self._rests.after(entry.id, entry.attempts))
+            self._rest(at, entry, self._rests.after(entry.id, entry.attempts))
             self._go(entry, "ttr_delayed")
         else:
             self._go(entry, "ttr")
@@ -436,6 +442,7 @@ class Engine:
         A delay prolongs its life; None: as long as the tube's backoff says. `why`: what has ended the attempt.
         `reason`: why it is buried, if it is.
         """
+        self._past = now
         if self._is_last(entry):
             self._set(entry, reason=reason or f"max_attempts: {why}")
             self._go(entry, "release_last")
@@ -454,6 +461,7 @@ class Engine:
 
     def untake(self, now: int, entry: Entry) -> None:
         """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
+        self._past = now
         self.undo_attempt(now, entry)
         self._go(entry, "untake")
 
@@ -515,6 +523,7 @@ class Engine:
     def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
         """Put a task aside until it is kicked; a buried one stays as it is."""
         if entry.state is not _BURIED:
+            self._past = now
             if reason is not None:
                 self._set(entry, reason=reason)
             self._go(entry, "bury")

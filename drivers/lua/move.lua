@@ -87,6 +87,16 @@ if task.ttl and (not due or dead_of(task) < due) then due = dead_of(task) end
 --#if WAS_NEW
 --#else
 due = dead_of(task)
+--#if WAS_TAKEN
+--#if ENDS_TAKEN
+--#else
+if due and due < now then
+--#slow
+  call('HSET', M, 'late', now)
+--#fast
+end
+--#end
+--#end
 --#end
 --#end
 --#if UPDATES

@@ -1,14 +1,17 @@
--- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call.
-local left = 1000
+-- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call. Each at its own
+-- moment, in the order of the moments: meanwhile `now` is that, and `present` the time of the call.
+local left, present = 1000, now
+now = 0
 --#if LANE
 -- The lane whose rest is over first.
 local rested, over
 local function look_at_rests()
-  rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1))
+  rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
 end
 local function end_rests(until_then)
   while META.pacing and rested and left > 0 and over + 0 <= until_then do
     left = left - 1
+    now = math.max(now, over)
     lane = rested
     enter_pace(0)
     rest_anew()
@@ -18,49 +21,64 @@ local function end_rests(until_then)
 end
 if META.pacing then look_at_rests() end
 --#end
+local leases, ended = call('ZRANGEBYSCORE', M .. ':leases', '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), {}
 --#if TIMED
+--#if ENDS_TAKEN
+--#else
+-- What its ttl spared until it came back is due since then.
+now = math.min(tonumber(call('HGET', M, 'late') or 0), present)
+--#end
+--#end
 while left > 0 do
-  local first = call('ZRANGEBYSCORE', M .. ':due', '-inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
-  if not first[1] then break end
+--#if TIMED
+  local first = call('ZRANGEBYSCORE', M .. ':due', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1)
+--#else
+  local first = {}
+--#end
+  local token, lease = leases[2 * #ended + 1], leases[2 * #ended + 2]
+  local ends = token and (not first[1] or lease + 0 < first[2] + 0)
+  local moment = ends and lease + 0 or tonumber(first[2] or nil)
+  if not moment then break end
 --#if LANE
-  end_rests(first[2] + 0)
+  end_rests(moment)
   if left <= 0 then break end
 --#end
-  left = left - 1
-  call('ZREM', M .. ':due', first[1])
-  local task, due = find(unpack_struct('>I6', first[1]))
-  if task.state == '~' then
+  now = math.max(now, moment)
+  if ends then
+    left = left - release_of(tonumber(string.match(token, '%d+')), left) - 1
+    if left >= 0 then ended[#ended + 1] = token end
+--#if TIMED
+  else
+    left = left - 1
+    call('ZREM', M .. ':due', first[1])
+    local task, due = find(unpack_struct('>I6', first[1]))
+    if task.state == '~' then
 --#move delay
-  elseif task.state == 't' then
-    local dead = dead_of(task)
-    if not ENDED_BY_TTL and is_last(task) then
-      task.reason = 'max_attempts: ttr'
+    elseif task.state == 't' then
+      local dead = dead_of(task)
+      if not ENDED_BY_TTL and is_last(task) then
+        task.reason = 'max_attempts: ttr'
 --#move ttr_last t
 --#if BACKOFF
-    elseif not ENDED_BY_TTL then
-      local span = rest_of(task)
-      prolong(task, span)
-      due = now + span
+      elseif not ENDED_BY_TTL then
+        local span = rest_of(task)
+        prolong(task, span)
+        due = now + span
 --#move ttr_delayed t
 --#end
-    else
+      else
 --#move ttr
-    end
-  else
+      end
+    else
 --#move ttl
+    end
+--#end
   end
 end
---#end
 --#if LANE
-end_rests(now)
+end_rests(present)
 --#end
-local over = left > 0 and call('ZRANGEBYSCORE', M .. ':leases', '-inf', now, 'LIMIT', 0, left) or {}
-local ended = {}
-for _, token in ipairs(over) do
-  if left <= 0 then break end
-  left = left - release_of(tonumber(string.match(token, '%d+')), left) - 1
-  if left >= 0 then ended[#ended + 1] = token end
-end
+now = present
 if #ended > 0 then forget(ended) end
 local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]

@@ -248,6 +248,28 @@ class Failures(Bench):
         assert self.state(task) == "r"
         assert self.heard(heard, [("ttr", task.id, "~"), ("delay", task.id, "r")])
 
+    @needs("delay", "ttr")
+    def test_a_rest_counts_from_the_end_of_the_time_to_run_whoever_looks_when(self) -> None:
+        self.tube = self.create("resting", backoff=[5, 50])
+        late = self.taken(ttr=1)
+        self.pass_time(100)
+        assert self.drain() == [late.id]
+        assert self.tube.peek(late.id).due == self.clock.now() + 1
+        self.pass_time(50.999)
+        assert self.tube.peek(late.id).state == "~"
+        self.pass_time(0.001)
+        assert self.tube.peek(late.id).state == "r"
+
+    @needs("ttr")
+    def test_what_ends_first_has_ended_an_attempt_whoever_looks_when(self) -> None:
+        """A session is lost before the time to run is over: nothing has failed by that."""
+        other = self.another()
+        task = self.put(ttr=self.session_ttl + 1, max_attempts=1)
+        self.take(other.tube)
+        other.queue.detach()
+        self.pass_time(self.session_ttl + 2)
+        assert self.tube.peek(task.id).reason == "max_attempts: session"
+
     @needs("delay", "ttl")
     def test_resting_prolongs_the_ttl(self) -> None:
         self.tube = self.create("resting", backoff=[4])

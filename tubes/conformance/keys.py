@@ -93,6 +93,35 @@ class UniqueKeys(Bench):
         self.clock.advance(0.1)
         assert self.put(key="k").created_now
 
+    @needs("ttl")
+    def test_a_key_is_remembered_from_the_end_of_its_task_whoever_looks_when(self) -> None:
+        for looks in (False, True):
+            task = self.put(key="k", ttl=1, key_ttl=5)
+            self.pass_time(1)
+            if looks:
+                assert self.state(task) == "-"
+            self.pass_time(4.999)
+            assert not self.put(key="k").created_now
+            self.pass_time(0.001)
+            task = self.put(key="k")
+            assert task.created_now
+            self.tube.delete(task)
+
+    @needs("ttl", "ttl_spares_taken")
+    def test_a_key_is_remembered_from_when_its_task_came_back_past_its_end(self) -> None:
+        for way in ("release", "bury"):
+            self.put(key="k", ttl=1, key_ttl=5)
+            self.pass_time(0.5)
+            task = self.take()
+            self.pass_time(9.5)
+            getattr(self.tube, way)(task)
+            self.pass_time(4.999)
+            assert not self.put(key="k").created_now
+            self.pass_time(0.001)
+            again = self.put(key="k")
+            assert again.created_now
+            self.tube.delete(again)
+
     def test_nobody_has_a_task_of_which_only_the_key_is_left(self) -> None:
         self.put(key="k", key_ttl=10)
         self.tube.ack(self.take())
