@@ -32,7 +32,7 @@ def check_name(what: str, name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         rule = "must be 1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
         raise InvalidOption(option=what, value=name, rule=rule)
-    return name
+    return str.__str__(name)
 
 
 def _check_options(options: Any, lane: Any) -> frozenset[str]:
@@ -171,9 +171,8 @@ class Driver:
 
     def check_kick(self, attempts: Any, ttl: Any) -> tuple[int | None, int | None]:
         """What kicked tasks get, checked and in the machine's units."""
-        if attempts is not None:
-            known.attempts("attempts", attempts)
-        return attempts, None if ttl is None else self.check_put({"ttl": ttl})["ttl"]
+        most = None if attempts is None else known.attempts("attempts", attempts)
+        return most, None if ttl is None else self.check_put({"ttl": ttl})["ttl"]
 
     def _check(self, options: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
         checked: dict[str, Any] = {}

@@ -1,7 +1,8 @@
 """The options of tasks and tubes: which there are, their units, their limits. Bad ones raise `InvalidOption`.
 
 Inside the machine time is a whole number of microseconds, as in the original, so that sums are exact
-and equal on every backend; outside it is seconds.
+and equal on every backend; outside it is seconds. Numbers and strings of classes of their own, as members of an
+`IntEnum`, are plain ones from here on: servers know no others.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def whole(option: str, value: Any, most: int = MAX_COUNT) -> int:
         raise InvalidOption(option=option, value=value, rule="must be a whole number")
     if not 0 <= value <= most:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {most}")
-    return value
+    return int(value)
 
 
 def positive(option: str, value: Any) -> int:
@@ -74,7 +75,7 @@ def text(option: str, value: Any) -> str:
     """A string that is not empty."""
     if not isinstance(value, str) or not value:
         raise InvalidOption(option=option, value=value, rule="must be a string, not an empty one")
-    return value
+    return str.__str__(value)
 
 
 def context(option: str, value: Any) -> dict[str, str] | None:
@@ -96,7 +97,7 @@ def one_of(*known: str) -> Callable[[str, Any], str]:
     def check(option: str, value: Any) -> str:
         if not isinstance(value, str) or value not in known:
             raise InvalidOption(option=option, value=value, rule=f"must be one of {', '.join(known)}")
-        return value
+        return str.__str__(value)
 
     return check
 
@@ -134,11 +135,11 @@ def priority(option: str, value: Any) -> int:
 def lane(option: str, value: Any) -> str:
     """The name of a lane. Whole numbers and booleans are written out as the original does: 1 is "1", True is "true"."""
     if isinstance(value, str):
-        return value
+        return str.__str__(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and -MAX_COUNT <= value <= MAX_COUNT:
-        return str(value)
+        return str(int(value))
     raise InvalidOption(option=option, value=value, rule="must be a string")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, IntEnum
 from typing import Any
 
 from tubes import InvalidOption, OptionNotSupported
@@ -14,8 +15,41 @@ SPANS: list[Any] = [-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1"
 WHOLE: list[Any] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
 
 
+class Number(IntEnum):
+    """Numbers of a class of their own."""
+
+    ZERO = 0
+    TWO = 2
+
+
+class Word(str, Enum):  # noqa: UP042 - it is written out by another name than it has
+    """Strings of a class of their own."""
+
+    NAME = "name"
+    KEEP = "keep"
+
+
 class Options(Bench):
     """Options."""
+
+    def test_numbers_and_strings_may_be_of_classes_of_their_own(self) -> None:
+        tube = self.queue.create_tube(Word.NAME, self.driver, **self.options, capacity=Number.TWO)
+        assert tube.name == "name"
+        assert "Word" not in repr(tube)
+        tube = self.queue.tube(Word.NAME)
+        lane = self.lane(Word.NAME)
+        options = {name: Number.TWO for name in ("pri", "ttl", "ttr", "key_ttl") if self.knows(name)}
+        task = tube.put("x", key=Word.NAME, on_duplicate=Word.KEEP, max_attempts=Number.TWO, **options, **lane)
+        assert (task.id, task.key, task.max_attempts) == (0, "name", 2)
+        assert [type(fact) for fact in (task.key, task.pri, task.max_attempts)] == [str, int, int]
+        changes = {"pri": Number.TWO} if self.knows("pri") else {"data": 1}
+        assert tube.update(Number.ZERO, **changes).id == 0
+        tube.bury(Number.ZERO, Word.NAME)
+        assert tube.kick(Number.TWO, attempts=Number.TWO) == 1
+        assert tube.kick_task(Number.ZERO, attempts=Number.TWO).state == "r"
+        for verb in ("ack_many", "release_many", "delete_many"):
+            assert getattr(tube, verb)([Number.ZERO]) == {0: verb == "delete_many"}
+        assert len(tube.put_many([1], **options, **lane)) == 1
 
     def test_put_refuses_an_option_that_the_driver_lacks(self) -> None:
         for option in {*TASKS, "capacity", "interval", "colour"} - self.knobs.options:

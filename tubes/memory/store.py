@@ -43,7 +43,7 @@ class MemoryStore:
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
     ) -> Home:
         """A new tube; with `if_not_exists` the living one, if it is what was asked for."""
-        check_name("tube", name)
+        name = check_name("tube", name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
         if not isinstance(driver, Driver):
@@ -65,7 +65,7 @@ class MemoryStore:
 
     def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Driver:
         """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
-        check_name("driver", name)
+        name = check_name("driver", name)
         with self.lock:
             home = self.homes.get(tube)
         if home is not None and if_not_exists and home.driver.name != name:
@@ -74,7 +74,7 @@ class MemoryStore:
 
     def find(self, name: str) -> Home:
         """The living tube of this name."""
-        check_name("tube", name)
+        name = check_name("tube", name)
         with self.lock:
             try:
                 return self.homes[name]

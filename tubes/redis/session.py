@@ -115,7 +115,7 @@ class Member:
     def _create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
     ) -> Flow[AnyPort[Any]]:
-        check_name("tube", name)
+        name = check_name("tube", name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
         registry = self.store.registry
@@ -161,7 +161,7 @@ class Member:
 
     def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Flow[Driver]:
         """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
-        check_name("driver", name)
+        name = check_name("driver", name)
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
@@ -176,7 +176,7 @@ class Member:
         return self.run(self._find(name))
 
     def _find(self, name: str) -> Flow[AnyPort[Any]]:
-        check_name("tube", name)
+        name = check_name("tube", name)
         reply = yield from self._open(self.store.key(name), "any")
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=name)
