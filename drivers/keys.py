@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Entry
 
 
+# Ends that do not hold any more are forgotten when they are more than the others, and more than this.
+_STALE: Final = 64
+# So many keys that are remembered too long are forgotten whenever one is looked for, or remembered.
+_FORGOTTEN: Final = 10
+
+
 class Keys:
-    """The keys of one tube. What is remembered too long is forgotten whenever a key is looked for."""
+    """The keys of one tube. What is remembered too long does not count, and is forgotten bit by bit."""
 
     def __init__(self) -> None:
         self.living: Final[dict[str, Entry]] = {}
@@ -19,13 +25,12 @@ class Keys:
         self._ends: Final[list[tuple[int, str]]] = []
 
     def find(self, now: int, key: str) -> Entry | int | None:
-        """The living task of this key, or the id of the one that is remembered. Cost: O(1), amortized O(log n)."""
-        while self._ends and self._ends[0][0] <= now:
-            until, ended = self._ends[0]
-            if self._gone.get(ended, (0, 0))[1] == until:
-                del self._gone[ended]
-            heappop(self._ends)
-        return self.living.get(key) or self._gone.get(key, (None,))[0]
+        """The living task of this key, or the id of the one that is remembered. Cost: O(log n)."""
+        self._forget(now)
+        if (living := self.living.get(key)) is not None:
+            return living
+        id, until = self._gone.get(key, (None, 0))
+        return id if until > now else None
 
     def add(self, key: str, entry: Entry) -> None:
         """A task of this key lives."""
@@ -38,9 +43,25 @@ class Keys:
         if more is None or more.key is None or self.living.get(more.key) is not entry:
             return
         if more.key_ttl and remember:
-            heappush(self._ends, (now + more.key_ttl, more.key))
-            self._gone[more.key] = entry.id, now + more.key_ttl
+            self._remember(more.key, entry.id, now + more.key_ttl)
+            self._forget(now)
         del self.living[more.key]
+
+    def _remember(self, key: str, id: int, until: int) -> None:
+        self._gone[key] = id, until
+        heappush(self._ends, (until, key))
+        if len(self._ends) > 2 * len(self._gone) + _STALE:
+            self._ends[:] = [(until, key) for key, (_, until) in self._gone.items()]
+            heapify(self._ends)
+
+    def _forget(self, now: int) -> None:
+        for _ in range(_FORGOTTEN):
+            if not self._ends or self._ends[0][0] > now:
+                return
+            until, key = self._ends[0]
+            if self._gone.get(key, (0, 0))[1] == until:
+                del self._gone[key]
+            heappop(self._ends)
 
     def clear(self) -> None:
         """Forget all."""

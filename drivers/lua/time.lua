@@ -79,6 +79,7 @@ end
 end_rests(present)
 --#end
 now = present
+forget_keys(100)
 if #ended > 0 then forget(ended) end
 local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]

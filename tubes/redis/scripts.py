@@ -76,7 +76,7 @@ _PLAINEST: Final = Settings()
 @cache
 def script(verb: str, driver: Driver | None = None, settings: Settings = _PLAINEST) -> Script:
     """The script of a verb, for a driver unless it needs none, and a tube with such settings."""
-    text = _read(f"verbs/{verb}") if driver is None or verb in _PLAIN else _Assembly(verb, driver, settings).text
+    text = _plain(verb) if driver is None or verb in _PLAIN else _Assembly(verb, driver, settings).text
     raw = "\n".join(_code(text)).encode()
     return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode())
 
@@ -91,6 +91,11 @@ def trial(rank_lua: str) -> Script:
 @cache
 def _read(name: str) -> str:
     return (_LUA / f"{name}.lua").read_text()
+
+
+def _plain(verb: str) -> str:
+    """A verb that needs no machine, with what it includes."""
+    return re.sub(r"--#include (\w+)", lambda found: _read(found[1]), _read(f"verbs/{verb}"))
 
 
 def _code(text: str) -> list[str]:

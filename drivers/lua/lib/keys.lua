@@ -23,8 +23,12 @@ local function leave_key(task)
   end
 end
 
--- A task has this key now, perhaps after another one that it replaces. What is remembered too long is forgotten, some at
--- a time.
+-- What is remembered too long is forgotten, some at a time.
+local function forget_keys(limit)
+--#include forget_keys
+end
+
+-- A task has this key now, perhaps after another one that it replaces.
 local function enter_key(key, id, replaces)
   call('HSET', M .. ':keys', key, id)
   if replaces then
@@ -32,10 +36,5 @@ local function enter_key(key, id, replaces)
     task.replaces = true
     write(task)
   end
-  for _, seen in ipairs(call('ZRANGEBYSCORE', M .. ':seen', '-inf', now, 'LIMIT', 0, 10)) do
-    local found = call('HGET', M .. ':keys', seen)
-    local ends = found and string.match(found, ' (%d+)$')
-    if ends and tonumber(ends) <= now then call('HDEL', M .. ':keys', seen) end
-    call('ZREM', M .. ':seen', seen)
-  end
+  forget_keys(10)
 end

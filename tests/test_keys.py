@@ -1,0 +1,56 @@
+"""What is kept of keys that are remembered: not more than there are, and not for longer than somebody comes by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tubes
+from tubes.conformance.bench import eventually
+from tubes.drivers.keys import Keys
+from tubes.testing import LocalServer, ManualClock
+
+
+def keys_of(tube: tubes.Tube) -> Keys:
+    home: Any = tube._port.home
+    keys: Keys = home.engine._keys
+    return keys
+
+
+def test_a_key_that_comes_again_and_again_is_kept_once(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("seen", key_ttl=3600)
+    for _ in range(1000):
+        tube.delete(tube.put(1, key="k", on_duplicate="replace"))
+    assert len(keys_of(tube)._ends) < 100
+
+
+def test_no_call_forgets_many_keys_and_none_that_is_over_counts(queue: tubes.Queue, clock: ManualClock) -> None:
+    tube = queue.create_tube("seen", key_ttl=60)
+    tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(1000)))
+    clock.advance(60)
+    kept = len(keys_of(tube)._gone)
+    for number in range(20):
+        assert tube.put(number, key=f"{999 - number}").created_now
+        assert kept - 20 <= len(keys_of(tube)._gone) < kept
+        kept = len(keys_of(tube)._gone)
+
+
+def test_a_server_forgets_keys_whatever_is_called(url: str, valkey: LocalServer) -> None:
+    clock = ManualClock()
+    with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
+        tube = queue.create_tube("seen", "fifottl", key_ttl=60)
+        tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))
+        key = tube._port.home.key
+        tube.put("later", delay=60)
+        tube.put("later still", delay=61)
+        for left in (50, 0):
+            clock.advance(60)
+            tube.statistics()
+            assert client.hlen(f"{key}:keys") == client.zcard(f"{key}:seen") == left
+
+
+def test_a_server_forgets_keys_while_a_session_merely_lives(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url, session_ttl=0.5) as queue, valkey.client() as client:
+        tube = queue.create_tube("seen", key_ttl=0.001)
+        tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))
+        key = tube._port.home.key
+        assert eventually(lambda: client.exists(f"{key}:keys", f"{key}:seen") == 0)
