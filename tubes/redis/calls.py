@@ -100,10 +100,22 @@ class Call:
 
 
 class Rest:
-    """Asked for by a flow that waits for another one: a moment."""
+    """Asked for by a flow that waits for another one, which holds `lock`: a moment."""
 
     #: Its seconds.
     SECONDS: Final = 0.0002
+    #: A thread sleeps until the lock is free, at most so long: many that looked again and again would hold up all.
+    MOST: Final = 0.1
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock: Final = lock
+
+    def sleep(self) -> None:
+        """Rest in a thread."""
+        if self._lock.acquire(timeout=self.MOST):
+            self._lock.release()
 
 
 #: A number is never used again in this process, whichever line a session's calls go out on. All have 16 digits.

@@ -198,7 +198,7 @@ class Home:
     def _begin(self) -> Flow[None]:
         """One serves at a time: so those who wait are served in the order in which they came."""
         while not self._serving.acquire(blocking=False):
-            yield Rest()
+            yield Rest(self._serving)
 
     def first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
         """The first of a line for whom nothing is done yet."""

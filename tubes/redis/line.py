@@ -23,11 +23,6 @@ T = TypeVar("T")
 _PAUSE: Final = 0.05
 
 
-def _rest() -> object:
-    time.sleep(Rest.SECONDS)
-    return None
-
-
 class ThreadLine:
     """The calls of one connection, for threads: one at a time."""
 
@@ -48,7 +43,7 @@ class ThreadLine:
             call = next(flow)
             while True:
                 try:
-                    reply = self.call(call) if isinstance(call, Call) else _rest()
+                    reply = self.call(call) if isinstance(call, Call) else call.sleep()  # type: ignore[func-returns-value]
                 except BaseException as error:
                     call = flow.throw(error)
                 else:
