@@ -32,6 +32,18 @@ class Updates(Bench):
         assert (before.data, taken.data) == ("old", "old")
         assert self.tube.ack(taken).state == "-"
 
+    @pytest.mark.parametrize("verb", ["ack", "release", "touch"])
+    def test_a_taker_goes_on_with_the_data_that_it_was_given(self, verb: str) -> None:
+        self.require("ttr" if verb == "touch" else "")
+        task = self.taken(data="old")
+        self.tube.update(task.id, data="new")
+        answer = getattr(self.tube, verb)(task, *([1] if verb == "touch" else []))
+        assert answer.data == "old"
+        if verb == "touch":
+            assert answer.ack().data == "old"
+        elif verb == "release":
+            assert self.take().data == "new"
+
     def test_an_updated_task_keeps_its_place_and_its_lane(self) -> None:
         tasks = [self.put(number) for number in range(3)]
         for task in tasks:

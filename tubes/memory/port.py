@@ -153,6 +153,8 @@ class Port(Generic[F]):
                     engine.ack(now, entry)
                     done = snapshot(self.kind, self.tube, entry, engine.dated)
                     if isinstance(task, Facts):
+                        if task._record is not entry:
+                            _keep_data(done, task, entry)
                         task._turn = SETTLED
                     if home.watched:
                         home.settle(now or self._micros())
@@ -368,10 +370,23 @@ class Port(Generic[F]):
             task._turn = SETTLED
         return answer
 
+    def _do_held(self, task: Any, act: Callable[[Engine, int], Entry]) -> F:
+        """Do with a task what only its taker may do."""
+
+        def shown(engine: Engine, now: int) -> F:
+            entry = act(engine, now)
+            answer = self.show(entry)
+            if isinstance(task, Facts) and task._record is not entry:
+                _keep_data(answer, task, entry)
+            return answer
+
+        answer: F = self._do(shown)
+        return answer
+
     def release(self, task: Any, delay: float | None, reason: str | None = None) -> F:
         """Give a held task back; without a delay after as long as the tube's backoff says."""
         if reason is not None:
-            text("reason", reason)
+            reason = text("reason", reason)
         id, turn = self._refer(task)
         span = None if delay is None else micros("delay", delay)
 
@@ -382,7 +397,10 @@ class Port(Generic[F]):
             engine.release(now, entry, span, reason=reason)
             return entry
 
-        return self._settle_task(task, act)
+        released = self._do_held(task, act)
+        if isinstance(task, Facts):
+            task._turn = SETTLED
+        return released
 
     def give_back(self, task: Any) -> F:
         """Give a held task back at once: nothing has failed."""
@@ -393,7 +411,10 @@ class Port(Generic[F]):
             engine.release(now, entry)
             return entry
 
-        return self._settle_task(task, act)
+        released = self._do_held(task, act)
+        if isinstance(task, Facts):
+            task._turn = SETTLED
+        return released
 
     def touch(self, task: Any, seconds: float) -> F:
         """Prolong the time to run of a held task."""
@@ -407,13 +428,12 @@ class Port(Generic[F]):
             engine.touch(now, entry, span)
             return entry
 
-        touched: F = self._do(act)
-        return touched
+        return self._do_held(task, act)
 
     def bury(self, task: Any, reason: str | None) -> F:
         """Put a task aside."""
         if reason is not None:
-            text("reason", reason)
+            reason = text("reason", reason)
         return self._reach(task, lambda engine, now, entry: engine.bury(now, entry, reason))
 
     def delete(self, task: Any) -> F:
@@ -618,3 +638,12 @@ class Port(Generic[F]):
     def _release_quietly(self, task: Any) -> None:
         with suppress(TubesError):
             self.give_back(task)
+
+
+def _keep_data(answer: Facts, task: Facts, entry: Entry) -> None:
+    """It was updated meanwhile: its taker goes on with the data that it was given."""
+    if task._record.data is not entry.data:
+        record = entry.copy()
+        record.hold = record.index = None  # Verbs are for the one that is in the tube.
+        record.data = task._record.data
+        answer._record = record

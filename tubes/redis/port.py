@@ -361,7 +361,7 @@ class Port(Generic[F]):
     def _bury(self, task: Any, reason: str | None) -> Flow[F]:
         """Put a task aside."""
         if reason is not None:
-            text("reason", reason)
+            reason = text("reason", reason)
         buried: F = yield from self._about("bury", task, _raw(reason or ""))
         record.settled(task)
         return buried
