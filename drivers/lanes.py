@@ -117,10 +117,10 @@ class Lanes:
 
     def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int]]:
         """The first lanes by name: name, ready, taken, next start, interval and max_in_flight, as users see them."""
-        shown = {name: (lane.ready(), lane.taken) for name, lane in self.by_name.items()}
-        shown = {name: counts for name, counts in shown.items() if any(counts) or self.by_name[name].pace is not None}
-        for name in nsmallest(limit, chain(shown, self.alone)):
-            (ready, taken), pace = shown.get(name, (0, 0)), self.pace_known(name)
+        named = (name for name, lane in self.by_name.items() if lane.taken or lane.pace is not None or lane.has_ready())
+        for name in nsmallest(limit, chain(named, self.alone)):
+            lane, pace = self.by_name.get(name), self.pace_known(name)
+            ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
             resting, interval, most = NEVER, None, None
             if pace is not None:
                 resting, interval, most = pace.due, pace.interval, pace.max_in_flight
@@ -181,6 +181,10 @@ class Lane:
         self.lanes.offers.discard(head)
         self.head = None
         self._stand_behind(head)
+
+    def has_ready(self) -> bool:
+        """Whether any of its tasks is ready."""
+        return self.head is not None or (self.behind is not None and self.behind.count() > 0)
 
     def ready(self) -> int:
         """How many of its tasks are ready."""

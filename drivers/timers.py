@@ -130,10 +130,18 @@ class Timers(Generic[T]):
         slot = self._slots.pop(start)
         if not slot:
             self._empty -= 1
+        next, horizon = self._next, self._horizon
         for entry in slot:
-            entry.queued = NEVER
-            if entry.due != NEVER:
-                self.add(entry, entry.due)
+            due = entry.due
+            if due < horizon:
+                entry.queued = due
+                next.append((due, entry.id, entry))
+            else:
+                entry.queued = NEVER
+                if due != NEVER:
+                    self.add(entry, due)
+        # In order it is a heap, and one from which the first are taken quickly.
+        next.sort()
         self._note_soonest()
 
     def _note_soonest(self) -> None:
