@@ -21,6 +21,20 @@ T = TypeVar("T")
 
 # Seconds for which a finalizer waits for the line.
 _PAUSE: Final = 0.05
+# Refusals of a call behind a command that waits, after which it is sent once more.
+_AGAIN: Final = calls.PASSING | {"NOSCRIPT"}
+
+
+class _Wait:
+    """A command that waits, which was sent, and a call behind it."""
+
+    __slots__ = ("call", "key", "wire")
+
+    def __init__(self, key: str, call: Call | None) -> None:
+        self.key: Final = key
+        self.call: Final = call
+        #: Where the replies come; None: nothing could be sent.
+        self.wire: Wire | None = None
 
 
 class ThreadLine:
@@ -36,6 +50,7 @@ class ThreadLine:
         # Where there is one server, its connection.
         self._only: Wire | None = None
         self._closed = False
+        self._wait: _Wait | None = None
 
     def run(self, flow: Flow[T]) -> T:
         """Run a verb."""
@@ -72,36 +87,92 @@ class ThreadLine:
                 self._orphan(call)
                 raise
 
-    def call_behind(self, call: Call, *words: Any, sent: Callable[[], None]) -> tuple[bool, Any]:
-        """A plain command that waits, and a call behind it: whether the one was answered, and the reply to the other.
+    @property
+    def waiting(self) -> bool:
+        """Whether a wait was begun that has not ended."""
+        return self._wait is not None
 
-        Both go out at once: a server does what comes behind a command that waits as soon as that is over. Where the
-        connection is lost the command is not sent again. `sent`: called when they are on their way.
+    def begin_wait(self, key: str, words: tuple[Any, ...], call: Call | None, sent: Callable[[], None]) -> None:
+        """Send a plain command that waits, and a call behind it, if there is one.
+
+        Both go out at once: a server does what comes behind a command that waits as soon as that is over. `sent`:
+        called when they are on their way. Until `end_wait`, perhaps in another thread, nobody else uses the line.
         """
-        with self._lock:
-            call.begin(self.slot)
-            packed = call.pack(moving=self._server.moving)
+        self._lock.acquire()
+        self._wait = wait = _Wait(key, call)
+        try:
+            packed = pack(*words)
+            if call is not None:
+                call.begin(self.slot)
+                packed += call.pack(moving=self._server.moving)
             try:
-                try:
-                    wire = self._wire(call.key)
-                    wire.send(pack(*words) + packed)
-                    sent()
-                    answered = wire.receive() is not None
-                    reply = wire.receive()
-                except ConnectionLost:
-                    self._server.moved()
-                    self._forget_wires()
-                    call.resent, answered = True, True
-                    reply = self._until_answered(call.pack(moving=self._server.moving), call.key, call)
-                if reply.__class__ is ErrorReply and (reply.code == "NOSCRIPT" or reply.code in calls.PASSING):
-                    reply = self._until_answered(packed, call.key, call)
-                return answered, reply
+                wait.wire = self._wire(key)
+                wait.wire.send(packed)
             except ConnectionLost:
+                wait.wire = None
+            else:
+                sent()
+        except BaseException:
+            self.abandon_wait()
+            raise
+
+    def end_wait(self, patience: float | None) -> tuple[bool, Any] | None:
+        """Whether the command that waits was answered, and the reply to the call behind it, if there is one.
+
+        `patience`: None if nothing has come after so many seconds; then the wait goes on. Where the connection is lost
+        the command is not sent again: what it was to get may have been lost with it, so whoever waits is to look first.
+        """
+        wait = self._wait
+        assert wait is not None
+        try:
+            if patience is not None and wait.wire is not None and not wait.wire.comes(patience):
+                return None
+            answers = self._end(wait)
+        except ConnectionLost:
+            self._wait = None
+            self._lock.release()
+            raise
+        except BaseException:
+            self.abandon_wait()
+            raise
+        self._wait = None
+        self._lock.release()
+        return answers
+
+    def _end(self, wait: _Wait) -> tuple[bool, Any]:
+        call, key = wait.call, wait.key
+        answered: Any = None
+        reply: Any = None
+        try:
+            if wait.wire is None:
+                raise ConnectionLost(url=self._server.url, why="nothing could be sent")
+            answered = wait.wire.receive()
+            if call is not None:
+                reply = wait.wire.receive()
+            elif answered.__class__ is ErrorReply and answered.code in calls.PASSING:
+                raise ConnectionLost(url=self._server.url, why=answered)
+        except ConnectionLost:
+            self._server.moved()
+            self._forget_wires()
+            if call is None:
                 raise
-            except BaseException:
-                self._forget_wires()
-                self._orphan(call)
-                raise
+            call.resent, answered = True, True
+            return True, self._until_answered(call.pack(moving=self._server.moving), key, call)
+        if call is not None and reply.__class__ is ErrorReply and reply.code in _AGAIN:
+            reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
+        return answered is not None, reply
+
+    def abandon_wait(self) -> None:
+        """Interrupted: nobody is to hear of a wait that was begun, if there is one. What its call did is undone."""
+        wait, self._wait = self._wait, None
+        if wait is None:
+            return
+        try:
+            self._forget_wires()
+            if wait.call is not None:
+                self._orphan(wait.call)
+        finally:
+            self._lock.release()
 
     def exchange(self, key: str, head: bytes, tail: bytes, again: Callable[..., Call], *about: Any) -> Any:
         """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
@@ -132,13 +203,13 @@ class ThreadLine:
             with suppress(ConnectionLost):
                 call.orphaned(self._until_answered(call.pack(moving=self._server.moving), call.key, call))
 
-    def request(self, key: str, *words: Any, once: bool = False) -> Any:
-        """The reply to a plain command, which may be done twice; `once`: it is not tried again."""
+    def request(self, key: str, *words: Any) -> Any:
+        """The reply to a plain command, which may be done twice."""
         with self._lock:
-            return self._until_answered(pack(*words), key, once=once)
+            return self._until_answered(pack(*words), key)
 
-    def _until_answered(self, packed: bytes, key: str, call: Call | None = None, *, once: bool = False) -> Any:
-        until = time.monotonic() + (0 if once else self._patience or calls.PATIENCE)
+    def _until_answered(self, packed: bytes, key: str, call: Call | None = None) -> Any:
+        until = time.monotonic() + (self._patience or calls.PATIENCE)
         tries = 0
         while True:
             try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost
+from tubes.redis.bell import Bell
 from tubes.redis.calls import SERVING
 from tubes.redis.line import ThreadLine
 from tubes.waiters import PENDING, ThreadWaiter
@@ -24,6 +25,8 @@ _log = logging.getLogger("tubes")
 #: Seconds for which a waiter sleeps at most before it looks again: what bounds the harm of a marker that was lost
 #: together with the process that had it.
 LONGEST_SLEEP: Final = 5.0
+#: Seconds for which it sleeps on when something is due, since a bell rings for one of those who wait for that moment.
+_SLACK: Final = 0.1
 #: Seconds to rest where no server answers.
 _REST: Final = 0.2
 
@@ -33,7 +36,8 @@ class Serving:
 
     Behind the command that waits it has sent a take already, for the first who waits: the server does it as soon as
     there is a marker, and both replies come at once. What that take finds goes to that waiter; if it is gone, to the
-    next one, or back.
+    next one, or back. A server ends no wait at its very moment: when something is due a `Bell` rings, and a thread
+    whose own time is over leaves the rest of the wait to another one.
     """
 
     def __init__(self, home: Home) -> None:
@@ -46,6 +50,10 @@ class Serving:
         self._line: ThreadLine | None = None
         # The take that was sent ahead, until it is known what became of it.
         self._sent: tuple[Port[Any], Call] | None = None
+        # What was known when the wait on the server began: the next moment at which something is due, who waits.
+        self._soonest = 0
+        self._count = 0
+        self._bell: Final = Bell(home)
 
     def begin(self) -> bool:
         """Somebody waits; whether a thread looks after it already. Else `serve` is to come."""
@@ -100,14 +108,17 @@ class Serving:
             while self._goes_on(own):
                 try:
                     line = self._open_line()
-                    self._ask_again(line)
-                    if soonest is None:
-                        soonest = line.run(home.serve_all())
-                        marked = False
-                        if soonest and self._store.manual:
-                            home.watch(soonest)
-                    if self._goes_on(own):
-                        marked, soonest = self._sleep(line, soonest, own)
+                    if not line.waiting:
+                        self._ask_again(line)
+                        if soonest is None:
+                            soonest = line.run(home.serve_all())
+                            marked = False
+                            if soonest and self._store.manual:
+                                home.watch(soonest)
+                        if self._goes_on(own):
+                            self._fall_asleep(line, soonest)
+                    if line.waiting:
+                        marked, soonest = self._sleep(line, own)
                 except ConnectionLost:
                     marked, soonest = True, None
                     if self._goes_on(own):
@@ -117,13 +128,18 @@ class Serving:
                     soonest = None
                     time.sleep(_REST)
         except BaseException:
-            self.hang_up()  # Interrupted, perhaps in the middle of a call.
-            self._sent = None  # The line has undone it.
+            # Interrupted, perhaps in the middle of a call: the line undoes it.
+            if self._line is not None:
+                self._line.abandon_wait()
+            self.hang_up()
+            self._sent = None
             marked = True
             raise
         finally:
-            home.armed = self._own = None
+            self._own = None
             with home.lock:
+                if not self._is_asleep():
+                    home.armed = None
                 if own is not None and own.answer is PENDING and not home.keeps(own):
                     home.strike(own)  # Its time is over: nobody is to take for it any more.
                 self.on = self._is_needed()
@@ -137,7 +153,12 @@ class Serving:
 
     def _is_needed(self) -> bool:
         """Whether there is somebody to look after, or something to find out."""
-        return bool(self._home.takers or self._home.putters or self._sent) and not self._closing()
+        home = self._home
+        return bool(home.takers or home.putters or self._sent or self._is_asleep()) and not self._closing()
+
+    def _is_asleep(self) -> bool:
+        """Whether the server has a wait that nobody has heard the end of."""
+        return self._line is not None and self._line.waiting
 
     def _goes_on(self, own: ThreadWaiter | None) -> bool:
         """Whether the thread stays."""
@@ -155,36 +176,54 @@ class Serving:
                 self._line = ThreadLine(self._store.server, SERVING)
             return self._line
 
-    def _sleep(self, line: ThreadLine, soonest: int, own: ThreadWaiter | None) -> tuple[bool, int | None]:
-        """Until there is a marker, or something is due.
+    def _fall_asleep(self, line: ThreadLine, soonest: int) -> None:
+        """Begin to wait until there is a marker, or something is due (0: never)."""
+        home = self._home
+        with home.lock:
+            markers = [marker for marker, who in (("marker", home.takers), ("room", home.putters)) if who]
+        if not markers:
+            return
+        words = ("BZPOPMIN", *(f"{home.key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
+        first, count = home.first(home.takers), home.count_local()
+        port: Port[Any] | None = None if first is None or self._store.manual else first.owner
+        call = None if port is None else port.take_ahead(count)
+
+        def sent() -> None:
+            if call is not None:
+                home.armed = first
+
+        if port is not None and call is not None:
+            self._sent = port, call
+        self._soonest, self._count = soonest, count
+        if soonest and not self._store.manual:
+            self._bell.set(soonest, markers[0])
+        line.begin_wait(home.key, words, call, sent)
+
+    def _sleep(self, line: ThreadLine, own: ThreadWaiter | None) -> tuple[bool, int | None]:
+        """Wait on; as long as `own` has time, if it is that one's thread. Then another thread goes on with the wait.
 
         Answers whether there was a marker that nobody has dealt with, and the next moment at which something is due
         (0: never); None: look what there is.
         """
         home = self._home
-        with home.lock:
-            keys = [f"{home.key}:{marker}" for marker, who in (("marker", home.takers), ("room", home.putters)) if who]
-        if not keys:
-            return False, soonest
-        words = ("BZPOPMIN", *keys, f"{self._patience(soonest, own):.4f}")
-        first, count = home.first(home.takers), home.count_local()
-        port: Port[Any] | None = None if first is None or self._store.manual else first.owner
-        call = None if port is None else port.take_ahead(count)
-        if port is None or call is None:
-            # Not tried again: a marker may have been lost with the connection, so look first.
-            marked = line.request(home.key, *words, once=True) is not None
-            return marked, None if marked or not self._store.manual else soonest
-
-        def sent() -> None:
-            home.armed = first
-
-        self._sent = port, call
-        marked, reply = line.call_behind(call, *words, sent=sent)
+        patience = None
+        if own is not None and own.deadline is not None:
+            patience = max(0, own.deadline - self._store.clock.micros()) / SECOND
+        try:
+            heard = line.end_wait(patience)
+        finally:
+            if not line.waiting:
+                self._bell.silence()
+        if heard is None:
+            return False, None
+        marked, reply = heard
+        if self._sent is None:
+            return marked, None if marked or not self._store.manual else self._soonest
         done = self._learn(line, reply)  # Then another marker is left where there is more.
-        same = reply.__class__ is int and home.count_local() == count and not home.putters
+        same = reply.__class__ is int and home.count_local() == self._count and not home.putters
         return marked and not done, reply if same else None
 
-    def _patience(self, soonest: int, own: ThreadWaiter | None) -> float:
+    def _patience(self, soonest: int) -> float:
         """Seconds to sleep at most."""
         home, store = self._home, self._store
         if store.manual:
@@ -192,13 +231,14 @@ class Serving:
         now = store.clock.micros()
         seconds = LONGEST_SLEEP
         if soonest:
-            seconds = min(seconds, (store.local_micros(soonest) - now) / SECOND)
+            seconds = min(seconds, (store.local_micros(soonest) - now) / SECOND + _SLACK)
         # What was sent ahead is not to be done when everybody has gone.
         with home.lock:
-            last = [waiter.deadline for line in (home.takers, home.putters) for waiter in line]
-        for deadline in (None if own is None else own.deadline, max(last, key=_late, default=None)):
-            if deadline is not None:
-                seconds = min(seconds, (deadline - now) / SECOND)
+            last = max(
+                (waiter.deadline for line in (home.takers, home.putters) for waiter in line), key=_late, default=None
+            )
+        if last is not None:
+            seconds = min(seconds, (last - now) / SECOND)
         return max(seconds, 0.001)
 
     def _ask_again(self, line: ThreadLine) -> None:

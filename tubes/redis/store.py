@@ -55,6 +55,7 @@ class RedisStore:
         self.process: Final = uuid4().hex
         self.registry: Final = Registry()
         self.marking: Final = script("mark")
+        self.ringing: Final = script("ring")
         self.closed = False
         self.members: Final[WeakSet[Member]] = WeakSet()
         self._homes: Final[dict[str, Home]] = {}

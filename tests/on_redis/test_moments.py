@@ -1,0 +1,146 @@
+"""What time brings comes in time, on servers that look at the ends of waits but once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import threading
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tubes
+from tubes import Item
+from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer, server_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds: far more than it takes, and far less than a server that looks once a second takes on the average.
+_LATE = 0.2
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def slow(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
+    if server_program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    with LocalServer(request.param, hz=1) as server:
+        yield server
+
+
+def spans() -> list[float]:
+    """Seconds to wait for, in no step with a server's looks."""
+    return [0.05 + 0.037 * number for number in range(7)]
+
+
+def test_what_is_due_wakes_who_waits_for_it(slow: LocalServer) -> None:
+    late: dict[str, list[float]] = {}
+    with tubes.connect(slow.url) as queue:
+        tube = queue.create_tube("load", "utubettl")
+        for span in spans():
+            for what in ("delay", "ttr", "pause", "block"):
+                tube.put(
+                    what, utube="lane", delay=span if what == "delay" else None, ttr=span if what == "ttr" else None
+                )
+                if what == "ttr":
+                    assert tube.take(timeout=0) is not None
+                elif what == "pause":
+                    tube.pause(span)
+                elif what == "block":
+                    tube.block("lane", span)
+                began = time.monotonic()
+                task = tube.take(timeout=20)
+                late.setdefault(what, []).append(time.monotonic() - began - span)
+                assert task is not None
+                task.ack()
+    assert {what: statistics.median(seconds) < _LATE for what, seconds in late.items()} == dict.fromkeys(late, True)
+
+
+def test_lanes_that_have_cooled_down_go_on_at_once(slow: LocalServer) -> None:
+    async def main() -> list[float]:
+        async with tubes.aio.connect(slow.url) as queue:
+            tube = await queue.create_tube("load", "utubettl", interval=0.13)
+            await tube.put_many(Item(number, utube="lane") for number in range(8))
+            starts: list[float] = []
+            for _ in range(8):
+                async with tube.taking(timeout=20):
+                    starts.append(time.monotonic())
+            return [after - before - 0.13 for before, after in pairwise(starts)]
+
+    assert statistics.median(asyncio.run(main())) < _LATE
+
+
+def test_a_callers_own_time_ends_by_its_own_clock(slow: LocalServer) -> None:
+    late: list[float] = []
+    with tubes.connect(slow.url) as queue:
+        tube = queue.create_tube("load", capacity=1)
+        before = threading.active_count()
+        for span in spans():
+            began = time.monotonic()
+            assert tube.take(timeout=span) is None
+            late.append(time.monotonic() - began - span)
+            tube.put("full")
+            began = time.monotonic()
+            assert tube.put("no room", timeout=span) is None
+            late.append(time.monotonic() - began - span)
+            tube.truncate()
+        assert threading.active_count() <= before + 3
+    assert statistics.median(late) < _LATE
+
+
+def test_what_the_server_took_for_a_caller_whose_time_was_over_is_as_it_was(slow: LocalServer) -> None:
+    with tubes.connect(slow.url) as queue, tubes.connect(slow.url, session_ttl=31.0) as other:
+        tube, others = queue.create_tube("load"), other.tube("load")
+        for number in range(5):
+            assert tube.take(timeout=0.05) is None
+            others.put(number)
+            assert eventually(lambda: others.statistics().tasks["ready"] == 1)
+            task = others.take(timeout=0)
+            assert task is not None
+            assert (task.ack().data, task.attempts) == (number, 1)
+
+
+def test_who_comes_after_a_caller_whose_time_was_over_gets_what_there_is(slow: LocalServer) -> None:
+    with tubes.connect(slow.url) as queue, tubes.connect(slow.url, session_ttl=31.0) as other:
+        tube, others = queue.create_tube("load", "fifottl"), other.tube("load")
+        for number in range(5):
+            assert tube.take(timeout=0.05) is None
+            putter = threading.Timer(0.05, others.put, args=(number,), kwargs={"delay": 0.05 if number % 2 else None})
+            putter.start()
+            task = tube.take(timeout=20)
+            assert task is not None
+            assert (task.ack().data, task.attempts) == (number, 1)
+            putter.join()
+
+
+def test_a_moment_costs_each_process_that_waits_for_it_one_request_more(slow: LocalServer) -> None:
+    """Also where many are due: whoever is woken takes, and those who are not needed sleep on."""
+    with slow.client() as client:
+
+        def calls() -> int:
+            return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+        queues = [tubes.connect(f"{slow.url}", session_ttl=30.0 + number) for number in range(4)]
+        tube = queues[0].create_tube("load", "fifottl")
+        tubes_ = [queue.tube("load") for queue in queues]
+        got: list[object] = []
+        takers = [threading.Thread(target=lambda one=one: got.append(one.take(timeout=20))) for one in tubes_]
+        tube.put("job", delay=1)
+        for taker in takers:
+            taker.start()
+        assert eventually(lambda: client.info("clients")["blocked_clients"] == len(takers))
+        before = calls()
+        assert eventually(lambda: bool(got))
+        time.sleep(0.3)
+        # Each asks for a marker, perhaps twice, and looks: one at that moment, the others a little later.
+        assert calls() - before <= 3 * len(takers)
+        for number in range(len(takers) - 1):
+            tube.put(number)
+        for taker in takers:
+            taker.join()
+        assert None not in got
+        for queue in queues:
+            queue.close()
