@@ -512,7 +512,8 @@ class Model:
         return self.settled(task)
 
     def settled(self, task: Task) -> Shown:
-        """The task as its verb left it, before anything followed from that."""
+        """The task as its verb left it, gone if that is past its ttl, before anything else followed from that."""
+        self.expire()
         shown = self.show(task)
         self.settle()
         return shown

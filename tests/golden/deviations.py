@@ -32,6 +32,8 @@ class Deviation(Enum):
     ARRIVAL = "order of arrival"
     #: A released task past its ttl is removed; in utubettl the original leaves it ready, never to be taken.
     NO_ZOMBIE = "no zombie"
+    #: Who brings a task back past its ttl is told that it is gone; the original answers how it was a moment before.
+    GONE_IS_TOLD = "gone is told"
     #: `truncate` leaves no owner behind; the original then refuses a drop, and an ack is `not_found`.
     TRUNCATE = "truncate frees"
     #: A waiting put ends with its connection; in the original it still goes in.
@@ -49,6 +51,7 @@ USUAL = frozenset(
         Deviation.ONE_TTL_EVENT,
         Deviation.NO_NEIGHBOUR_EVENT,
         Deviation.SAME_TUBE,
+        Deviation.GONE_IS_TOLD,
     }
 )
 
@@ -123,6 +126,12 @@ def without_neighbours(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out the calls without an event."""
     assert all(event["task"]["state"] == "r" for event in events if event["event"] is None)
     return [event for event in events if event["event"] is not None]
+
+
+def gone_is_told(verb: str, told: Any, got: Any) -> bool:
+    """Whether a task that came back from its taker was still told to be there."""
+    states = {"release": "r", "bury": "!"}
+    return verb in states and isinstance(got, dict) and told == got | {"state": states[verb]} and got["state"] == "-"
 
 
 class Zombies:

@@ -153,3 +153,21 @@ class TimeToLive(Bench):
         else:
             getattr(worker.tube, way)(task)
         assert (self.tube.take(timeout=0), self.state(task), self.count("ttl")) == (None, "-", 1)
+
+    @needs("ttl", "ttl_spares_taken")
+    @pytest.mark.parametrize("way", ["release", "bury", "last release"])
+    def test_who_brings_a_task_back_past_its_ttl_hears_that_it_is_gone(self, way: str) -> None:
+        task = self.taken(ttl=5, max_attempts=1 if way == "last release" else None)
+        self.clock.advance(5)
+        answer = self.tube.bury(task) if way == "bury" else self.tube.release(task)
+        assert (answer.state, answer.due, self.count("ttl")) == ("-", None, 1)
+
+    @needs("ttl")
+    def test_a_new_ttl_of_0_ends_a_task_at_once(self) -> None:
+        for act in (
+            lambda: self.tube.update(self.put(), ttl=0),
+            lambda: self.tube.kick_task(self.buried(), ttl=0),
+        ):
+            task = act()
+            assert (task.state, self.state(task)) == ("-", "-")
+        assert self.count("ttl") == 2

@@ -342,6 +342,8 @@ class Port(Generic[F]):
                         home.settle(now)
                     answer = act(self._engine, now)
                     if isinstance(answer, Entry):
+                        if self._engine.dated and answer.dead <= now:  # It came back after its ttl.
+                            self._engine.expire(now)
                         answer = self.show(answer)
                     if home.watched:
                         home.settle(now)

@@ -11,6 +11,7 @@ if task.state ~= '!' then
   task.reason = ARGV[9] ~= '' and ARGV[9]
 --#move bury
 end
+--#include outlived
 local reply = shown(task, ARGV[8] ~= '')
 --#done reply
 return reply

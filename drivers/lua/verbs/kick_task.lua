@@ -10,6 +10,7 @@ if task.state == '!' then
   respawn(task, ARGV[9], ARGV[10])
 --#move kick !
 end
+--#include outlived
 local reply = shown(task, ARGV[8] ~= '')
 --#done reply
 return reply

@@ -8,6 +8,7 @@ local task = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 local due, delay, reason = nil, ARGV[9], ARGV[10]
 --#include release_one
+--#include outlived
 local reply = shown(task, ARGV[8] ~= '')
 --#done reply
 return reply

@@ -37,6 +37,7 @@ end
 --#else
 --#move update
 --#end
+--#include outlived
 local reply = shown(task)
 --#done reply
 return reply
