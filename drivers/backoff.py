@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tubes.drivers.chance import varied
-from tubes.drivers.options import fraction, micros, whole
+from tubes.drivers.options import SECOND, fraction, micros, positive, whole
 from tubes.errors import InvalidOption
 
 #: Delays that differ; the last one is used from then on.
 _MOST: Final = 1000
+# Delays in a message.
+_SHOWN: Final = 5
 #: More than from a microsecond to the longest time in one step.
 _STEEPEST: Final = 10**18
 
@@ -41,8 +43,8 @@ class Backoff:
         Rests.of(self)
 
     def delay(self, attempts: int, id: int = 0) -> float:
-        """Seconds that a task rests after so many attempts."""
-        return Rests.of(self).after(whole("id", id), whole("attempts", attempts)) / 1e6
+        """Seconds that a task rests after so many attempts, from 1."""
+        return Rests.of(self).after(whole("id", id), positive("attempts", attempts)) / SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,12 @@ class Rests:
     delays: tuple[int, ...]
     jitter: float
     seed: int
+
+    def __repr__(self) -> str:
+        first = [delay / SECOND for delay in self.delays[:_SHOWN]]
+        more = ", ..." if len(self.delays) > _SHOWN else ""
+        chance = f" with jitter={self.jitter!r}, seed={self.seed!r}" if self.jitter else ""
+        return f"[{', '.join(map(repr, first))}{more}]{chance}"
 
     @classmethod
     def of(cls, value: Any) -> Rests:
@@ -63,7 +71,7 @@ class Rests:
         given: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
         if not 1 <= len(given) <= _MOST:
             raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {_MOST} delays")
-        return cls(tuple(micros("backoff", delay) for delay in given), 0, 0)
+        return cls(tuple(micros("backoff", delay) for delay in given), 0.0, 0)
 
     def after(self, id: int, attempts: int) -> int:
         """How long this task rests after so many attempts."""

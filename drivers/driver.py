@@ -14,6 +14,8 @@ from tubes.errors import InvalidOption, OptionNotSupported
 #: Checks the value of an option by its name, and answers it in the machine's units.
 Check = Callable[[str, Any], Any]
 
+# What an update may change besides the data.
+_CHANGES: Final = frozenset({"pri", "delay", "ttl"})
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _ORDERS: Final = {
     "id": (0, 1),
@@ -139,9 +141,22 @@ class Driver:
         for slot, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, slot, value)
 
-    def check_put(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a put, checked and in the machine's units; None counts as not given."""
-        return self._check(options, self._of_tasks)
+    def check_put(self, options: Mapping[str, Any], *, alone: bool = True) -> dict[str, Any]:
+        """The options of a put, checked and in the machine's units; None counts as not given.
+
+        `alone`: they are all that it has; without it others may come with an item, as its key.
+        """
+        checked = self._check(options, self._of_tasks)
+        if alone and "key" not in checked:
+            self.check_keyless(options)
+        return checked
+
+    @staticmethod
+    def check_keyless(options: Mapping[str, Any]) -> None:
+        """Raise `InvalidOption` if one of the options of a put without a key is about its key."""
+        for option in ("on_duplicate", "key_ttl"):
+            if options.get(option) is not None:
+                raise InvalidOption(option=option, value=options[option], rule="is for a put with a key")
 
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a tube, checked and in the machine's units; None counts as not given."""
@@ -151,10 +166,13 @@ class Driver:
         """What an update changes, checked and in the machine's units; what is `KEEP` is left out."""
         changes = {option: value for option, value in changes.items() if value is not known.KEEP}
         data = {"data": changes.pop("data")} if "data" in changes else {}
+        checks = {option: check for option, check in self._of_tasks.items() if option in _CHANGES}
         for option, value in changes.items():
             if value is None:
                 raise InvalidOption(option=option, value=value, rule="must be left out to stay as it is")
-        return data | self.check_put(changes)
+            if option not in checks:
+                raise self._without(option, ["data", *checks], "update")
+        return data | self._check(changes, checks)
 
     def cannot_update(self, changes: Mapping[str, Any], state: State) -> InvalidOption:
         """The error for a change that a task of this state does not allow."""
@@ -172,18 +190,29 @@ class Driver:
     def check_kick(self, attempts: Any, ttl: Any) -> tuple[int | None, int | None]:
         """What kicked tasks get, checked and in the machine's units."""
         most = None if attempts is None else known.attempts("attempts", attempts)
-        return most, None if ttl is None else self.check_put({"ttl": ttl})["ttl"]
+        if ttl is not None and "ttl" not in self._of_tasks:
+            raise self._without("ttl", ["attempts"], "kick")
+        return most, None if ttl is None else known.micros("ttl", ttl)
 
     def _check(self, options: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
         checked: dict[str, Any] = {}
         for option, value in options.items():
             check = checks.get(option)
             if check is None:
-                raise OptionNotSupported(driver=self.name, option=option, known=", ".join(sorted(checks)) or "none")
+                raise self._without(option, checks)
             if value is not None:
                 checked[option] = check(option, value)
         return checked
 
     def lacks(self, option: str) -> OptionNotSupported:
         """The error for an option that this driver does not know."""
-        return OptionNotSupported(driver=self.name, option=option, known=", ".join(sorted(self.options)) or "none")
+        return self._without(option, self.options)
+
+    def lacks_lanes(self) -> OptionNotSupported:
+        """The error for what only drivers with lanes can do."""
+        why = "utube and utubettl have them, and drivers of yours that name one"
+        return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)
+
+    def _without(self, option: str, known: Iterable[str], verb: str = "") -> OptionNotSupported:
+        what, why = f"option {option!r}", f"{verb or 'it'} knows {', '.join(sorted(known)) or 'none'}"
+        return OptionNotSupported(driver=self.name, option=option, what=what, why=why)

@@ -647,7 +647,7 @@ class Engine:
     def lanes(self) -> Lanes:
         """The lanes, else `OptionNotSupported`."""
         if self._lanes is None:
-            raise self.driver.lacks("utube")
+            raise self.driver.lacks_lanes()
         return self._lanes
 
     # -- looking ---------------------------------------------------------------------------------------------------

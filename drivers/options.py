@@ -22,8 +22,15 @@ MAX_ATTEMPTS: Final = 2**20 - 2
 NO_LANE: Final = "nil"
 
 
+class _Keep:
+    """What `help` shows of an argument that may be left out."""
+
+    def __repr__(self) -> str:
+        return "<as it is>"
+
+
 #: For an argument that was left out, where None says something.
-KEEP: Final[Any] = object()
+KEEP: Final[Any] = _Keep()
 
 
 def micros(option: str, value: Any) -> int:
@@ -41,27 +48,23 @@ def micros(option: str, value: Any) -> int:
     return round(value * SECOND)
 
 
-def whole(option: str, value: Any, most: int = MAX_COUNT) -> int:
-    """A whole number from 0 to `most`."""
+def whole(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> int:
+    """A whole number from `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be a whole number")
-    if not 0 <= value <= most:
-        raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {most}")
+    if not least <= value <= most:
+        raise InvalidOption(option=option, value=value, rule=f"must be from {least} to {most}")
     return int(value)
 
 
 def positive(option: str, value: Any) -> int:
     """A whole number from 1."""
-    if whole(option, value) == 0:
-        raise InvalidOption(option=option, value=value, rule="must be at least 1")
-    return int(value)
+    return whole(option, value, least=1)
 
 
 def attempts(option: str, value: Any) -> int:
     """How often a task may be taken."""
-    if whole(option, value, MAX_ATTEMPTS) == 0:
-        raise InvalidOption(option=option, value=value, rule="must be at least 1")
-    return int(value)
+    return whole(option, value, MAX_ATTEMPTS, least=1)
 
 
 def fraction(option: str, value: Any) -> float:
@@ -175,6 +178,17 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "jitter": fraction,
     "order": one_of("fifo", "round_robin"),
 }
+
+
+def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What is not the same in the checked options of two tubes: the first of them by name, as a caller gave it."""
+    option = min(name for name in there.keys() | wanted.keys() if there.get(name) != wanted.get(name))
+    return f"with {option}={_given(option, there.get(option))}, not {_given(option, wanted.get(option))}"
+
+
+def _given(option: str, value: Any) -> str:
+    return repr(value / SECOND if value is not None and OF_TUBES.get(option) is micros else value)
+
 
 #: Those that every driver knows.
 ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from itertools import chain
 from typing import Any
 
@@ -84,6 +84,12 @@ def table() -> list[Row]:
         ("text that UTF-8 cannot hold", CodecError, lambda s: s.plain.put("\ud800")),
         ("data that holds itself", CodecError, lambda s: s.plain.put(endless())),
         ("a string for a batch", InvalidOption, lambda s: s.plain.put_many("abc")),
+        ("an async generator for a batch", InvalidOption, lambda s: s.plain.put_many(nothing())),
+        ("a key_ttl without a key", InvalidOption, lambda s: s.plain.put(1, key_ttl=5)),
+        ("on_duplicate without a key", InvalidOption, lambda s: s.plain.put(1, on_duplicate="raise")),
+        ("a batch with key_ttl and without keys", InvalidOption, lambda s: s.plain.put_many([1, 2], key_ttl=5)),
+        ("an item with key_ttl and no key", InvalidOption, lambda s: s.plain.put_many([tubes.Item(1, key_ttl=5)])),
+        ("a backoff after no attempt", InvalidOption, lambda s: tubes.Backoff(1).delay(0)),
         ("a bad item", InvalidOption, lambda s: s.ttl.put_many([1, tubes.Item(2, ttl=-1)])),
         (
             "an item with an option that the driver lacks",
@@ -216,6 +222,11 @@ def deep() -> list[Any]:
     return inner
 
 
+async def nothing() -> AsyncIterator[int]:
+    return
+    yield
+
+
 class Shy:
     def __repr__(self) -> str:
         raise RuntimeError("not shown")
@@ -242,6 +253,41 @@ def test_bad_input_raises_its_error_and_changes_nothing(
     assert isinstance(caught.value, tubes.TubesError)
     assert len(str(caught.value)) > 10
     assert scene.facts() == before
+    scene.other.close()
+    scene.queue.close()
+
+
+#: What an error says: it names what the caller did, in the caller's units.
+SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
+    (lambda s: s.plain.block("a", 1), "driver 'fifo' has no lanes: utube and utubettl have them"),
+    (lambda s: s.plain.configure("a", interval=1), "driver 'fifo' has no lanes"),
+    (lambda s: s.plain.utubes(), "driver 'fifo' has no lanes"),
+    (lambda s: s.plain.kick(1, ttl=5), "driver 'fifo' has no option 'ttl': kick knows attempts."),
+    (lambda s: s.plain.update(0, pri=5), "driver 'fifo' has no option 'pri': update knows data."),
+    (lambda s: s.ttl.take_many(0), "limit=0: must be from 1 to 100000."),
+    (lambda s: s.ttl.take_many(100_001), "limit=100001: must be from 1 to 100000."),
+    (lambda s: s.ttl.put(1, max_attempts=0), "max_attempts=0: must be from 1 to 1048574."),
+    (lambda s: s.ttl.put(1, max_attempts=-1), "max_attempts=-1: must be from 1 to 1048574."),
+    (lambda s: s.ttl.put_many("ab"), "items='ab': is one piece of data: put it in a list."),
+    (lambda s: s.ttl.put_many(nothing()), "must be collected first: put_many([item async for item in items])."),
+    (lambda s: s.ttl.put(1, key_ttl=5), "key_ttl=5: is for a put with a key."),
+    (
+        lambda s: s.queue.create_tube("ttl", "utubettl", ttl=60, ttr=2, if_not_exists=True),
+        "tube 'ttl' exists already: with ttr=None, not 2.0.",
+    ),
+    (
+        lambda s: s.queue.create_tube("ttl", "utubettl", ttl=60, backoff=[1, 2], if_not_exists=True),
+        "tube 'ttl' exists already: with backoff=None, not [1.0, 2.0].",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "saying"), SAYINGS, ids=[saying for _, saying in SAYINGS])
+def test_an_error_says_what_was_asked_for(face: Face, call: Callable[[Scene], Any], saying: str) -> None:
+    scene = Scene(face)
+    with pytest.raises(tubes.TubesError) as caught:
+        call(scene)
+    assert saying in str(caught.value)
     scene.other.close()
     scene.queue.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tubes.codecs import encode
@@ -76,13 +76,21 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: 
 
     What is wrong with an item says which one it is.
     """
-    if isinstance(items, (str, bytes, bytearray)) or not isinstance(items, Iterable):
+    if isinstance(items, (str, bytes, bytearray)):
+        rule = "is one piece of data: put it in a list"
+        raise InvalidOption(option="items", value=items, rule=rule)
+    if isinstance(items, AsyncIterable):
+        rule = "must be collected first: put_many([item async for item in items])"
+        raise InvalidOption(option="items", value=items, rule=rule)
+    if not isinstance(items, Iterable):
         raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_LOOPED}")
-    base = driver.check_put(options)
+    base = driver.check_put(options, alone=False)
     wanted: list[Any] = list(items)  # pyright: ignore[reportUnknownArgumentType]
     runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base)
     size = len(wanted)
     batch = Batch([run for run in runs if run.data], size, base.get("timeout"))
+    if size and not batch.keyed:
+        driver.check_keyless(options)
     if room and size > room and not batch.keyed:  # Of those with keys some may be there already.
         raise InvalidOption(option="items", value=size, rule=f"must be at most {room}, the tube's capacity")
     return batch
@@ -118,14 +126,15 @@ def _options_of(driver: Driver, base: dict[str, Any], item: Item) -> dict[str, A
     if "timeout" in item.options:
         rule = "is an option of the whole batch, not of an Item"
         raise InvalidOption(option="timeout", value=item.options["timeout"], rule=rule)
-    return {**base, **driver.check_put(item.options)}
+    options = {**base, **driver.check_put(item.options, alone=False)}
+    if "key" not in options:
+        driver.check_keyless(item.options)
+    return options
 
 
 def check_limit(value: Any) -> int:
     """How many tasks a `take_many` asks for."""
-    if whole("limit", value, MOST) == 0:
-        raise InvalidOption(option="limit", value=value, rule=f"must be from 1 to {MOST}")
-    return int(value)
+    return whole("limit", value, MOST, least=1)
 
 
 #: By id what a caller names: what a port makes of it (its id, under 0 if there is no such task, …), and it itself.

@@ -121,7 +121,7 @@ class CallTimeout(TubesError, TimeoutError):
 
 
 class OptionNotSupported(TubesError, ValueError):
-    """driver {driver!r} has no option {option!r}: it knows {known}."""
+    """driver {driver!r} has no {what}: {why}."""
 
 
 class InvalidOption(TubesError, ValueError):

@@ -36,7 +36,7 @@ class Utube(NamedTuple):
 def lane_of(driver: Driver, utube: Any) -> str:
     """The name of a lane, checked."""
     if driver.lane is None:
-        raise driver.lacks("utube")
+        raise driver.lacks_lanes()
     return lane(driver.lane, utube)
 
 

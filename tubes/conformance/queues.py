@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tubes import (
+    Backoff,
     Driver,
     DriverExists,
     DriverNotFound,
@@ -67,10 +68,19 @@ class Queues(Bench):
     @needs("ttl")
     def test_a_living_tube_with_other_options_is_not_what_was_asked_for(self) -> None:
         self.create("short", ttl=5)
-        for options in ({}, {"ttl": 6}):
-            with self.refused(TubeExists):
+        for options, saying in (({}, "None"), ({"ttl": 6}, "6.0")):
+            with pytest.raises(TubeExists, match=f"tube 'short' exists already: with ttl=5.0, not {saying}"):
                 self.create("short", if_not_exists=True, **options)
         assert self.create("short", if_not_exists=True, ttl=5.0).name == "short"
+
+    @needs("delay")
+    def test_a_list_of_delays_is_the_backoff_that_it_means(self) -> None:
+        self.create("resting", backoff=[60])
+        assert self.create("resting", if_not_exists=True, backoff=Backoff(60, factor=1)).name == "resting"
+        with pytest.raises(
+            TubeExists, match=r"with backoff=\[60.0\], not \[1.0, 2.0, 4.0, 5.0\] with jitter=0.5, seed=3"
+        ):
+            self.create("resting", if_not_exists=True, backoff=Backoff(1, cap=5, jitter=0.5, seed=3))
 
     def test_a_temporary_tube_is_a_tube(self) -> None:
         tube = self.create("passing", temporary=True)

@@ -44,6 +44,14 @@ class Updates(Bench):
         elif verb == "release":
             assert self.take().data == "new"
 
+    def test_an_update_of_nothing_looks_at_the_task_and_is_told_to_nobody(self) -> None:
+        task, heard = self.put(), self.listen()
+        assert self.tube.update(task) == task
+        with self.refused(TaskNotFound):
+            self.tube.update(task.id + 1000)
+        last = self.put()
+        assert self.heard(heard, [("put", last.id, "r")])
+
     def test_an_updated_task_keeps_its_place_and_its_lane(self) -> None:
         tasks = [self.put(number) for number in range(3)]
         for task in tasks:

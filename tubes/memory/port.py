@@ -457,6 +457,8 @@ class Port(Generic[F]):
         """Change a task."""
         id, _ = self._refer(task)
         checked = self.home.driver.check_update(changes)
+        if not checked:
+            return self.peek(task)
         if self.codec is not None and "data" in checked:
             checked["data"] = encode(self.codec, checked["data"])
         updated: F = self._do(lambda engine, now: engine.update(now, engine.find(id), **checked))

@@ -11,7 +11,7 @@ from tubes.clock import system_clock
 from tubes.codecs import find as find_codec
 from tubes.codecs import same
 from tubes.drivers.driver import Driver, check_name
-from tubes.drivers.options import flag
+from tubes.drivers.options import difference, flag
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.home import Home
@@ -60,7 +60,7 @@ class MemoryStore:
             elif home.driver != driver:
                 raise TubeExists(name=name, why=f"with driver {home.driver.name!r}, not {driver.name!r}")
             elif home.options != checked:
-                raise TubeExists(name=name, why="with other options")
+                raise TubeExists(name=name, why=difference(home.options, checked))
             return home
 
     def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Driver:

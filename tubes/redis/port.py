@@ -381,6 +381,9 @@ class Port(Generic[F]):
         """Change a task."""
         id, _, _ = self._refer(task)
         checked = self.home.driver.check_update(changes)
+        if not checked:
+            found: F = yield from self._peek(task)
+            return found
         data = ("1", encode(self.codec, checked["data"])) if "data" in checked else ("", "")
         reply = yield from self.ask("update", id, "", "", *data, *(checked.get(name, "") for name in _CHANGES))
         if reply.__class__ is ErrorReply:

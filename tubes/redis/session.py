@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from tubes.drivers.driver import Driver, check_name
-from tubes.drivers.options import flag, micros
+from tubes.drivers.options import difference, flag, micros
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
@@ -29,7 +29,7 @@ from tubes.redis.overview import overview
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.scripts import Settings, script, trial
-from tubes.redis.store import describe, describe_options, open_store
+from tubes.redis.store import describe, describe_options, open_store, options_of
 from tubes.redis.wire import ErrorReply, error_of, hiredis
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Member:
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")
             if reply[0] != about[0]:
                 raise TubeExists(name=name, why=f"with driver {_name_of(reply[0])!r}, not {driver.name!r}")
-            raise TubeExists(name=name, why="with other options")
+            raise TubeExists(name=name, why=difference(options_of(reply[1]), checked))
         registry.register(driver)
         port: AnyPort[Any] = yield from self._opened(name, reply)
         return port

@@ -328,6 +328,15 @@ def describe_options(options: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
 
 
+def options_of(told: bytes) -> dict[str, Any]:
+    """The options of a tube that a server told about."""
+    options: dict[str, Any] = json.loads(told)
+    if "backoff" in options:
+        delays, jitter, seed = options["backoff"]
+        options["backoff"] = Rests(tuple(delays), jitter, seed)
+    return options
+
+
 def _plain(value: Any) -> Any:
     assert isinstance(value, Rests)
     return value.delays, value.jitter, value.seed
