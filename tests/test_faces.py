@@ -48,3 +48,27 @@ def test_every_method_of_the_asyncio_face_is_awaited(aio: type) -> None:
 
 def test_connect_is_the_same_on_both_faces() -> None:
     assert shape(tubes.connect) == shape(tubes.aio.connect)
+
+
+def sentence(doc: str | None) -> str:
+    """The first one."""
+    first = " ".join((doc or "").partition("\n\n")[0].split())
+    found = re.match(r".*?\.(?= |$)", first)
+    assert found is not None, doc
+    return found[0]
+
+
+@pytest.mark.parametrize(("sync", "aio"), PAIRS[:2], ids=lambda kind: kind.__name__)
+def test_the_help_of_the_asyncio_face_begins_as_its_twins(sync: type, aio: type) -> None:
+    there = {AWAITED.get(name, name): (name, member) for name, member in own(sync).items()}
+    for name, member in own(aio).items():
+        twin, twins = there[name]
+        if isinstance(member, property) or name in ("__aenter__", "__aexit__"):
+            continue
+        wanted = f"{sentence(inspect.getdoc(twins))} See `{sync.__name__}.{twin}`."
+        assert " ".join((inspect.getdoc(member) or "").split()) == wanted
+
+
+def test_help_shows_what_may_be_left_out() -> None:
+    assert str(inspect.signature(tubes.Tube.update)).count("<as it is>") == 4
+    assert str(inspect.signature(tubes.aio.AsyncTube.configure)).count("<as it is>") == 2

@@ -77,19 +77,19 @@ class AsyncQueue:
         temporary: bool = False,
         **options: Any,
     ) -> AsyncTube:
-        """See `Queue.create_tube`."""
+        """Create a tube. See `Queue.create_tube`."""
         port = await _answer(self._member.create(name, driver, if_not_exists, temporary, options))
         tube: AsyncTube = port.tube
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
-        """See `Queue.tube`."""
+        """The tube of this name. See `Queue.tube`."""
         port = await _answer(self._member.find(name))
         tube: AsyncTube = port.tube
         return tube
 
     async def tubes(self) -> list[str]:
-        """See `Queue.tubes`."""
+        """The names of all tubes, sorted. See `Queue.tubes`."""
         names: list[str] = await _answer(self._member.names())
         return names
 
@@ -98,7 +98,7 @@ class AsyncQueue:
     @overload
     async def statistics(self, name: None = None) -> dict[str, Statistics]: ...
     async def statistics(self, name: str | None = None) -> Statistics | dict[str, Statistics]:
-        """See `Queue.statistics`."""
+        """The `Statistics` of one tube, or without a name those of all by name. See `Queue.statistics`."""
         if name is not None:
             return await (await self.tube(name)).statistics()
         found: dict[str, Statistics] = {}
@@ -115,7 +115,7 @@ class AsyncQueue:
     async def take_any(
         self, tubes: Iterable[AsyncTube | str], timeout: float | None = None, *, fair: bool = False
     ) -> AsyncTask | None:
-        """See `Queue.take_any`."""
+        """Take the first task that may be taken from any of several tubes. See `Queue.take_any`."""
         patience = None if timeout is None else micros("timeout", timeout)
         named = listed(tubes, fair, AsyncTube, self._member)
         found = [await _answer(self._member.find(one)) if isinstance(one, str) else one._port for one in named]
@@ -130,24 +130,27 @@ class AsyncQueue:
         return task
 
     async def session(self) -> AsyncQueue:
-        """See `Queue.session`."""
+        """Another session on the same queue; it is closed by itself. See `Queue.session`."""
         return AsyncQueue(self._member.sibling())
 
     async def identify(self, uuid: str | UUID | None = None) -> str:
-        """See `Queue.identify`."""
+        """The uuid of this session; with a uuid, join that session first. See `Queue.identify`."""
         known: str = await _answer(self._member.identify(uuid))
         return known
 
     async def register_driver(self, driver: Driver) -> None:
-        """See `Queue.register_driver`."""
+        """Let tubes be created with a driver of your own. See `Queue.register_driver`."""
         self._member.register(driver)
 
     async def detach(self) -> None:
-        """See `Queue.detach`."""
+        """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it.
+
+        See `Queue.detach`.
+        """
         await _answer(self._member.close(lost=True))
 
     async def close(self) -> None:
-        """See `Queue.close`."""
+        """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. See `Queue.close`."""
         await _answer(self._member.close())
 
     @property
@@ -185,7 +188,7 @@ class AsyncTube:
     @overload
     async def put(self, data: Any, **options: Any) -> AsyncTask: ...
     async def put(self, data: Any, **options: Any) -> AsyncTask | None:
-        """See `Tube.put`."""
+        """Add a task. See `Tube.put`."""
         if options and options.get("timeout"):
             waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
             return await waiter.wait(self._port)  # type: ignore[no-any-return]
@@ -194,7 +197,7 @@ class AsyncTube:
         return task
 
     async def put_many(self, items: Iterable[Any], **options: Any) -> list[AsyncTask]:
-        """See `Tube.put_many`."""
+        """Add many tasks at once, all or none; answers them in the order of the items. See `Tube.put_many`."""
         batch = self._port.gather(items, options)
         tasks: list[AsyncTask] | None
         if batch.timeout:
@@ -210,7 +213,7 @@ class AsyncTube:
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
-        """See `Tube.take`."""
+        """Take the first task that may be taken. See `Tube.take`."""
         patience = None if timeout is None else micros("timeout", timeout)
         answer = self._port.take()
         task: AsyncTask | None = await answer if self._awaited else answer
@@ -219,7 +222,7 @@ class AsyncTube:
         return task
 
     async def take_many(self, limit: int, timeout: float | None = None) -> list[AsyncTask]:
-        """See `Tube.take_many`."""
+        """Take as many tasks as there are, up to `limit`, in the order in which `take` would. See `Tube.take_many`."""
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
         tasks: list[AsyncTask] = await _answer(self._port.take_many(count))
@@ -231,7 +234,7 @@ class AsyncTube:
 
     @asynccontextmanager
     async def taking(self, timeout: float | None = None) -> AsyncGenerator[AsyncTask]:
-        """See `Tube.taking`."""
+        """Take a task for a block: acked when the block ends, released when it raises. See `Tube.taking`."""
         task = await self.take(timeout)
         if task is None:
             raise NothingReady(tube=self.name, timeout=timeout)
@@ -239,7 +242,7 @@ class AsyncTube:
             yield task
 
     async def __aiter__(self) -> AsyncGenerator[AsyncTask]:
-        """See `Tube.__iter__`."""
+        """Take tasks until the queue is closed. See `Tube.__iter__`."""
         try:
             task = await self.take()
             while task is not None:
@@ -255,7 +258,7 @@ class AsyncTube:
             return
 
     async def _after(self, task: AsyncTask) -> AsyncTask | None:
-        """See `Tube._after`."""
+        """Ack a task and take the next one; None if there is none. See `Tube._after`."""
         if task._turn == SETTLED:
             return None
         try:
@@ -269,31 +272,31 @@ class AsyncTube:
     # -- what the taker does -------------------------------------------------------------------------------------------
 
     async def ack(self, task: AsyncTask | int) -> AsyncTask:
-        """See `Tube.ack`."""
+        """The work is done: the task is gone. See `Tube.ack`."""
         answer = self._port.ack(task)
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
     async def ack_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
-        """See `Tube.ack_many`."""
+        """The work on these tasks is done: as `ack` for each. See `Tube.ack_many`."""
         done: dict[int, bool] = await _answer(self._port.ack_many(tasks))
         return done
 
     async def release_many(self, tasks: Iterable[AsyncTask | int], delay: float | None = None) -> dict[int, bool]:
-        """See `Tube.release_many`."""
+        """Give these tasks back: as `release` for each. See `Tube.release_many`."""
         done: dict[int, bool] = await _answer(self._port.release_many(tasks, delay))
         return done
 
     async def release(
         self, task: AsyncTask | int, delay: float | None = None, *, reason: str | None = None
     ) -> AsyncTask:
-        """See `Tube.release`."""
+        """Give the task back to its own place in the order, ahead of younger ones. See `Tube.release`."""
         answer = self._port.release(task, delay, reason)
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
     async def touch(self, task: AsyncTask | int, seconds: float) -> AsyncTask:
-        """See `Tube.touch`."""
+        """Get so much more time to run; the task's ttl and ttr grow by it for good. See `Tube.touch`."""
         answer = self._port.touch(task, seconds)
         after: AsyncTask = await answer if self._awaited else answer
         return after
@@ -301,44 +304,44 @@ class AsyncTube:
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
     async def bury(self, task: AsyncTask | int, reason: str | None = None) -> AsyncTask:
-        """See `Tube.bury`."""
+        """Put a task aside, whatever its state and whoever has it, until `kick`. See `Tube.bury`."""
         answer = self._port.bury(task, reason)
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
     async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
-        """See `Tube.kick`."""
+        """Make up to so many buried tasks ready, in the order of their places; answers how many. See `Tube.kick`."""
         kicked: int = await _answer(self._port.kick(count, attempts, ttl))
         return kicked
 
     async def kick_task(
         self, task: AsyncTask | int, *, attempts: int | None = None, ttl: float | None = None
     ) -> AsyncTask:
-        """See `Tube.kick_task`."""
+        """Make one buried task ready; one that is not buried stays as it is. See `Tube.kick_task`."""
         after: AsyncTask = await _answer(self._port.kick_task(task, attempts, ttl))
         return after
 
     async def buried(self, limit: int = 100) -> list[AsyncTask]:
-        """See `Tube.buried`."""
+        """The buried tasks, dead letters: up to so many, by their ids. See `Tube.buried`."""
         found: list[AsyncTask] = await _answer(self._port.buried(limit))
         return found
 
     async def update(
         self, task: AsyncTask | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
     ) -> AsyncTask:
-        """See `Tube.update`."""
+        """Change a task, whatever its state and whoever has it. See `Tube.update`."""
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
         after: AsyncTask = await _answer(self._port.update(task, changes))
         return after
 
     async def peek(self, task: AsyncTask | int) -> AsyncTask:
-        """See `Tube.peek`."""
+        """The task as it is now; changes nothing. See `Tube.peek`."""
         answer = self._port.peek(task)
         after: AsyncTask = await answer if self._awaited else answer
         return after
 
     async def delete(self, task: AsyncTask | int) -> AsyncTask:
-        """See `Tube.delete`."""
+        """Remove a task, whatever its state and whoever has it. See `Tube.delete`."""
         answer = self._port.delete(task)
         after: AsyncTask = await answer if self._awaited else answer
         return after
@@ -349,49 +352,55 @@ class AsyncTube:
         return done
 
     async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
-        """See `Tube.delete_many`."""
+        """Remove these tasks: as `delete` for each. See `Tube.delete_many`."""
         done: dict[int, bool] = await _answer(self._port.delete_many(tasks))
         return done
 
     async def release_all(self) -> None:
-        """See `Tube.release_all`."""
+        """Release all taken tasks, whoever has them. See `Tube.release_all`."""
         await _answer(self._port.release_all())
 
     async def truncate(self) -> None:
-        """See `Tube.truncate`."""
+        """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing.
+
+        See `Tube.truncate`.
+        """
         await _answer(self._port.truncate())
 
     async def pause(self, seconds: float | None = None) -> None:
-        """See `Tube.pause`."""
+        """Let nobody take from this tube for so many seconds; None: until `resume`. See `Tube.pause`."""
         await _answer(self._port.pause(seconds))
 
     async def resume(self) -> None:
-        """See `Tube.resume`."""
+        """End a pause; callers that wait are served. See `Tube.resume`."""
         await _answer(self._port.resume())
 
     async def drop(self, *, force: bool = False) -> None:
-        """See `Tube.drop`."""
+        """Remove the tube and what is in it. See `Tube.drop`."""
         await _answer(self._port.drop(force))
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     async def block(self, utube: str, seconds: float) -> None:
-        """See `Tube.block`."""
+        """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After.
+
+        See `Tube.block`.
+        """
         await _answer(self._port.block(utube, seconds))
 
     async def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
-        """See `Tube.configure`."""
+        """Let a lane have limits of its own, instead of the tube's. See `Tube.configure`."""
         await _answer(self._port.configure(utube, interval, max_in_flight))
 
     async def utubes(self, limit: int = 1000) -> list[Utube]:
-        """See `Tube.utubes`."""
+        """The lanes, sorted by name, up to so many. See `Tube.utubes`."""
         found: list[Utube] = await _answer(self._port.utubes(limit))
         return found
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def statistics(self) -> Statistics:
-        """See `Tube.statistics`."""
+        """How many tasks there are by state, and what was done so far. See `Tube.statistics`."""
         counted: Statistics = await _answer(self._port.statistics())
         return counted
 
@@ -401,19 +410,25 @@ class AsyncTube:
         return found
 
     async def oldest_ready_age(self) -> float | None:
-        """See `Tube.oldest_ready_age`."""
+        """Seconds since the put of the oldest ready task, the one with the smallest id; None if there is none.
+
+        See `Tube.oldest_ready_age`.
+        """
         age: float | None = await _answer(self._port.oldest_ready_age())
         return age
 
     async def due_histogram(self, edges: Iterable[float]) -> list[int]:
-        """See `Tube.due_histogram`."""
+        """How many tasks move by themselves (delay, ttr or ttl over), by how soon. See `Tube.due_histogram`."""
         counts: list[int] = await _answer(self._port.due_histogram(edges))
         return counts
 
     async def on_task_change(
         self, callback: Callable[[AsyncTask, str], object] | None
     ) -> Callable[[AsyncTask, str], object] | None:
-        """See `Tube.on_task_change`."""
+        """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
+
+        See `Tube.on_task_change`.
+        """
         before: Any = await _answer(self._port.listen(callback, _LoopListener))
         return before.callback if isinstance(before, _LoopListener) else before
 

@@ -16,8 +16,8 @@ class Statistics:
     `tasks`: how many there are, by state: `ready` (those behind a busy lane included), `taken`, `buried`, `delayed`,
     and their `total`; `done` counts the ones that are gone (acked, deleted, expired) since the tube was created.
     `calls`: how often each change has happened since then: `put take ack release touch bury kick delete delay ttl ttr`.
-    A task that outlives its ttl counts under `ttl` and `delete`, as in Tarantool's queue.
-    `waiting`: how many callers wait on the tube now.
+    Updates are not counted. A task that outlives its ttl counts under `ttl` and `delete`, as in Tarantool's queue.
+    `waiting`: how many callers wait on the tube now, for a task or for room.
     `paused`: until when it pauses, in seconds since the epoch (`math.inf`: until `resume`); None: it does not.
     """
 

@@ -82,12 +82,13 @@ class Queue:
         `if_not_exists`: answer the living tube if there is one with this driver and these options.
         `temporary`: it need not outlive a restart of the server; in memory nothing does.
         `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
-        tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0:
-        any), `max_attempts` and `key_ttl`, see `Tube.put`. Where tasks can be delayed, `backoff`: a `Backoff`, or a
-        list of seconds: how long a task rests after an attempt that failed. Where there are lanes: `max_in_flight`, how
-        many tasks of one are taken at a time (1); `interval`, the seconds from one start in it to the next (0);
-        `jitter`, by up to which fraction, 0 to 1, an interval is longer (0); `order` between lanes: "fifo", by their
-        first tasks, or "round_robin", first the lane whose last start is longest ago.
+        tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0: any
+        number, the default, for `limfifottl` too), `max_attempts` and `key_ttl`, see `Tube.put`. Where tasks can be
+        delayed, `backoff`: a `Backoff`, or a list of seconds: how long a task rests after an attempt that failed. Where
+        there are lanes: `max_in_flight`, how many tasks of one are taken at a time (1); `interval`, the seconds from
+        one start in it to the next (0); `jitter`, by up to which fraction, 0 to 1, an interval is longer (0), also one
+        that `configure` sets; `order` between lanes: "fifo", by their first tasks, or "round_robin", first the lane
+        whose last start is longest ago.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -253,18 +254,19 @@ class Tube:
         `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
         `ttr`: seconds to run: past them a taken task is ready again;
         and those that every driver knows:
-        `max_attempts`: how often the task may be taken: when the last attempt ends by release, by its ttr or with its
-        session, the task is buried;
+        `max_attempts`: how often the task may be taken, 1 to 1048574: when the last attempt ends by release, by its
+        ttr or with its session, the task is buried; None: what the tube says;
         `key`: a string: while a task of this key lives, in whatever state, the tube has no other. `on_duplicate` says
         what happens instead: `"keep"` answers the living task (`task.created_now` is False), `"replace"` deletes it
         and puts the new one, `"raise"` raises `DuplicateKey`;
         `key_ttl`: seconds for which the key is remembered after its task is gone: as if it lived, `"keep"` and
-        `"raise"` add nothing;
+        `"raise"` add nothing; what `"keep"` answers then has the id of that task and the data of this put;
         `context`: a mapping of strings to strings that travels with the task, for trace ids and the like;
         `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None; where
         a tube may be full, give a timeout, if only 0, so that type checkers know it too.
 
-        Raises `OptionNotSupported` for an option that the driver lacks, `CodecError` for data that the codec refuses.
+        Raises `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate` or `key_ttl`
+        without a key, `CodecError` for data that the codec refuses.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -281,8 +283,8 @@ class Tube:
     def put_many(self, items: Iterable[Any], **options: Any) -> list[Task]:
         """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
 
-        `items`: data, or `tubes.Item(data, **options)` where one has options of its own. All are checked and encoded
-        before the first is put: an error says which item it is about.
+        `items`: data (strings in a list, what is async collected first), or `tubes.Item(data, **options)` where one has
+        options of its own. All are checked and encoded before the first is put: an error says which item it is about.
         `options`: those of all items, where an `Item` does not say otherwise. `timeout`: seconds to wait until there is
         room for all of them, where the tube has a `capacity`; without room the answer is [], and nothing was put.
 
@@ -511,7 +513,7 @@ class Tube:
         """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each.
 
         `attempts`: so many more attempts each; a task that has had its last one gets one more without it.
-        `ttl`: seconds to live from now on.
+        `ttl`: seconds to live from now on; `task.ttl`, which counts from the put, is that much more than its age.
 
         Raises `OptionNotSupported` for a ttl where the driver has none.
 
@@ -536,7 +538,9 @@ class Tube:
         return after
 
     def buried(self, limit: int = 100) -> list[Task]:
-        """The buried tasks, dead letters: up to so many, oldest first. `task.reason` says why they are.
+        """The buried tasks, dead letters: up to so many, by their ids. `task.reason` says why they are.
+
+        Those that were put first come first, whenever they were buried.
 
         O(limit) where tasks come by their ids alone, O(n) of the buried ones elsewhere.
         """
@@ -551,7 +555,8 @@ class Tube:
         `data`: what it says from now on; whoever has taken it keeps what it was given.
         `pri`: its priority: it moves to the place that this gives it.
         `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
-        `ttl`: seconds to live from now on, of a task that nobody has taken.
+        `ttl`: seconds to live from now on, of a task that nobody has taken; 0 ends it.
+        Without any of them nothing happens: it is a `peek`.
 
         Raises `TaskNotFound` if there is none, `OptionNotSupported` for what the driver lacks, `InvalidOption` for a
         delay of a task that is taken or buried, and for a ttl of a taken one, which `touch` prolongs.
@@ -736,7 +741,8 @@ class Tube:
     def oldest_ready_age(self) -> float | None:
         """Seconds since the put of the oldest ready task, the one with the smallest id; None if there is none.
 
-        What a growing backlog shows first. O(n) of the tasks that are older and not ready.
+        What it was delayed and taken for counts too. What a growing backlog shows first. O(n) of the tasks that are
+        older and not ready.
         """
         age: float | None = self._port.oldest_ready_age()
         return age
@@ -761,10 +767,10 @@ class Tube:
     def on_task_change(self, callback: Callable[[Task, str], object] | None) -> Callable[[Task, str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
 
-        Events: `put take release touch bury kick delete ttl ttr delay`; an ack is a `delete` too. It is called after
-        the change, in the order of the changes, one at a time, in a thread that makes some of them: what takes long
-        belongs elsewhere. What it raises is logged and harms nothing. Each `Queue` has one callback per tube, for as
-        long as the `Queue` lives; the one before is answered.
+        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` too. It is called
+        after the change, in the order of the changes, one at a time, in a thread that makes some of them: what takes
+        long belongs elsewhere. What it raises is logged and harms nothing. Each `Queue` has one callback per tube, for
+        as long as the `Queue` lives; the one before is answered.
 
         >>> import tubes
         >>> with tubes.connect() as queue:

@@ -123,7 +123,7 @@ class Facts:
 
     @property
     def ttl(self) -> float | None:
-        """The time to live in seconds, with what delays and touches added to it; None: for ever."""
+        """The time to live in seconds since it was put, with what delays and touches added to it; None: for ever."""
         return _seconds(self._times[0])
 
     @property

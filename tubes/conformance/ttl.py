@@ -163,6 +163,13 @@ class TimeToLive(Bench):
         assert (answer.state, answer.due, self.count("ttl")) == ("-", None, 1)
 
     @needs("ttl")
+    def test_a_new_ttl_lasts_from_now_on_and_is_told_from_the_put(self) -> None:
+        task = self.buried(ttl=100)
+        self.clock.advance(60)
+        kicked = self.tube.kick_task(task, ttl=5)
+        assert (kicked.ttl, kicked.expires) == (65, 65)
+
+    @needs("ttl")
     def test_a_new_ttl_of_0_ends_a_task_at_once(self) -> None:
         updated = self.tube.update(self.put(), ttl=0)
         kicked = self.tube.kick_task(self.buried(), ttl=0)
