@@ -108,7 +108,7 @@ class AsyncQueue:
         return found
 
     async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
-        """See `Queue.overview`."""
+        """All tubes by name, at a glance: for monitors. See `Queue.overview`."""
         found: dict[str, Overview] = await _answer(self._member.overview(ages))
         return found
 
@@ -207,7 +207,10 @@ class AsyncTube:
         return tasks or []
 
     async def call(self, data: Any, timeout: float | None = None, **options: Any) -> Any:
-        """See `Tube.call`."""
+        """Put a task, wait until a `tubes.worker.Worker` has handled it, and answer what its handler has returned.
+
+        See `Tube.call`.
+        """
         return await replies.call_async(self, data, timeout, options)
 
     # -- taking --------------------------------------------------------------------------------------------------------
@@ -347,7 +350,7 @@ class AsyncTube:
         return after
 
     async def renew_many(self, tasks: Iterable[AsyncTask | int], seconds: float) -> dict[int, bool]:
-        """See `Tube.renew_many`."""
+        """Let these tasks have at least so many seconds to run from now on. See `Tube.renew_many`."""
         done: dict[int, bool] = await _answer(self._port.renew_many(tasks, seconds))
         return done
 
@@ -405,7 +408,10 @@ class AsyncTube:
         return counted
 
     async def tasks(self, start: int = 0, limit: int = 1000) -> list[AsyncTask]:
-        """See `Tube.tasks`."""
+        """The tasks there are, whatever their state, in the order of their ids: up to so many, from id `start` on.
+
+        See `Tube.tasks`.
+        """
         found: list[AsyncTask] = await _answer(self._port.tasks(start, limit))
         return found
 
