@@ -15,6 +15,7 @@ import pytest
 
 import tubes
 from tubes.cli.exits import Exit
+from tubes.testing import LocalServer
 
 COMMAND = [sys.executable, "-m", "tubes.cli"]
 #: How many real seconds a terminal may take to show something.
@@ -91,6 +92,22 @@ def test_top_shows_no_more_tubes_than_there_are_rows(url: str, queue: tubes.Queu
     top.expect("and 16 tubes with less")
     top.send("q")
     assert ended(top) == Exit.DONE
+
+
+def test_top_goes_on_when_the_server_is_back() -> None:
+    with LocalServer() as server:
+        with tubes.connect(server.url) as queue:
+            queue.create_tube("mail").put(1)
+        top = terminal(server.url, "top", "--interval", "0.1")
+        top.expect("mail")
+        server.kill()
+        top.expect("was lost")
+        server.start()
+        with tubes.connect(server.url) as queue:
+            queue.create_tube("anew")
+        top.expect("anew")
+        top.send("q")
+        assert ended(top) == Exit.DONE
 
 
 def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -50,6 +51,9 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
 )
 
 
+_SILENT = logging.NullHandler()
+
+
 class Stop(Exception):
     """Ends the command with a line and a code."""
 
@@ -71,6 +75,8 @@ class Group(TyperGroup):
     @override
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run a command and exit."""
+        # What goes wrong in the background is no news for a command: what it asks for fails, and says so.
+        logging.getLogger("tubes").addHandler(_SILENT)
         extra |= {"prog_name": "tubes", "standalone_mode": False}
         try:
             answer: Any = super().main(*args, **extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -39,7 +40,9 @@ def worker(
     MODULE is looked for in this folder too. A Worker has a queue already; a function, `def make(queue)`, is given that
     of --url.
     """
+    # A worker has news: handlers that fail, a server that is away. A program that has set up its logs keeps them.
     found = _found(target)
+    logging.basicConfig(format="tubes: %(message)s")
     with ExitStack() as stack:
         made = found if isinstance(found, Worker) else found(stack.enter_context(connected(url)))
         if not isinstance(made, Worker):
