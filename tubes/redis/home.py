@@ -341,7 +341,11 @@ class Home:
     def watch(self, due: int) -> None:
         """Something is due then, and somebody may notice."""
         if self.takers or self.putters or self.ears.listening:
-            self._alarm.set(self.store.local_micros(due))
+            moment = self.store.local_micros(due)
+            self._alarm.set(moment)
+            # A clock in a test's hands may have been advanced since the server was asked, and does not ring for that.
+            if self.store.manual and moment <= self.store.clock.micros():
+                self.store.later(self.tick)
 
     def ring(self, now: int) -> None:
         """A deadline has come."""
