@@ -9,6 +9,18 @@ from on_server import OnServer
 
 from tubes import Driver
 from tubes.conformance import Contract
+from tubes.conformance.batches import Batches
+from tubes.conformance.capacity import Capacity
+from tubes.conformance.delay import Delay
+from tubes.conformance.failures import Failures
+from tubes.conformance.options import Options
+from tubes.conformance.order import Order
+from tubes.conformance.ownership import Ownership
+from tubes.conformance.sessions import Sessions
+from tubes.conformance.ttl import TimeToLive
+from tubes.conformance.updates import Updates
+from tubes.conformance.verbs import Verbs
+from tubes.conformance.waking import Waking
 
 if TYPE_CHECKING:
     from tubes.drivers import Ranked
@@ -20,31 +32,35 @@ def _server(valkey: LocalServer) -> None:
     OnValkey.url = valkey.url
 
 
-class OnValkey(OnServer, Contract):
+class OnValkey(OnServer):
     """Valkey, from the wheel."""
 
 
-class TestFifo(OnValkey):
+class Whole(OnValkey, Contract):
+    """All rules. A driver that shares its knobs with one of these has those that are about what it adds."""
+
+
+class TestFifo(Whole):
     driver = "fifo"
 
 
-class TestFifoTtl(OnValkey):
+class TestFifoTtl(Whole):
     driver = "fifottl"
 
 
-class TestLimFifoTtl(OnValkey):
+class TestLimFifoTtl(OnValkey, Capacity, Batches, Verbs, Options):
     driver = "limfifottl"
 
 
-class TestUtube(OnValkey):
+class TestUtube(Whole):
     driver = "utube"
 
 
-class TestUtubeTtl(OnValkey):
+class TestUtubeTtl(Whole):
     driver = "utubettl"
 
 
-class TestLifo(OnValkey):
+class TestLifo(OnValkey, Order, Verbs, Ownership, Waking, Batches, Sessions, Updates):
     driver = Driver("lifo", order="-id")
 
 
@@ -52,7 +68,7 @@ def odd_first(task: Ranked) -> float:
     return task.pri if task.pri % 2 else task.pri + 2**32
 
 
-class TestRankHook(OnValkey):
+class TestRankHook(OnValkey, Order, Verbs, TimeToLive, Delay, Batches, Failures, Updates):
     """An order that no knob names: odd priorities first."""
 
     driver = Driver(
@@ -63,7 +79,7 @@ class TestRankHook(OnValkey):
     )
 
 
-class TestLaneOfOnesOwnName(OnValkey):
+class TestLaneOfOnesOwnName(Whole):
     """All knobs at once."""
 
     driver = Driver(
