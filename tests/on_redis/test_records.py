@@ -59,3 +59,12 @@ def test_tasks_that_are_alike_are_as_those_that_are_not(url: str) -> None:
         assert rows[5:10] == plain[5:]
         assert rows[:5] == taken
         assert [row._replace(state="r", attempts=0) for row in taken] == plain[:5]
+
+
+def test_large_data_are_read_in_small_parts(url: str) -> None:
+    with tubes.connect(url, codec="raw") as queue:
+        tube = queue.create_tube("t")
+        tube.put_many([b"x" * 100_000] * 300)
+        parts = list(Records(tube).between(0, 300))
+        assert sum(part.size for part in parts) == 300
+        assert max(part.size for part in parts[1:]) <= 5

@@ -177,3 +177,15 @@ def test_a_tube_that_is_gone_is_not_found(tube: tubes.Tube) -> None:
     tube.drop()
     with pytest.raises(TubeNotFound):
         stage(writer, uuid4().hex)
+
+
+@pytest.mark.parametrize("done", range(3))
+def test_what_was_sealed_is_put_although_the_write_is_given_up_then(tube: tubes.Tube, done: int) -> None:
+    dead = Writer(tube)
+    brought = stage(dead, "load-1")
+    dead._seal("load", 1, brought)
+    for chunk in brought[:done]:
+        dead._put(chunk.keyed, chunk.tasks, chunk.name, chunk.words, (), 0.0)
+    dead.clean("load-1", aborted=True)
+    Writer(tube).publish("load", 1, [])
+    assert data(tube) == [str(number) for number in range(25)]

@@ -33,7 +33,6 @@ def test_a_store_of_one_process_is_refused(options: dict[str, str], url: str) ->
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("maxTaskPerTrigger", "5"),
         ("state", "lost"),
         ("numPartitions", "0"),
         ("numPartitions", "many"),
@@ -83,7 +82,26 @@ def test_a_bad_option_of_a_write_is_named(queue: tubes.Queue, options: dict[str,
 
 def test_a_write_id_is_none_of_a_stream(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
-    refuse(lambda: source({**options, "writeId": "x"}).streamWriter(schema(ANY), overwrite=False), "writeid='x'")
+    refuse(lambda: source({**options, "writeId": "x"}).streamWriter(schema(ANY), overwrite=False), "option='writeid'")
+
+
+def test_an_option_that_nobody_knows_is_named_without_its_value(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    with pytest.raises(InvalidOption, match="option='redisurl'") as refused:
+        source({**options, "redisUrl": "redis://:secret@host"}).reader(schema(ANY))
+    assert "secret" not in str(refused.value)
+
+
+def test_a_write_id_is_for_writes_that_are_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    told = {**options, "writeId": "x", "delivery": "at-least-once"}
+    refuse(lambda: source(told).writer(schema(ANY), overwrite=False), "writeId='x'")
+
+
+def test_how_long_to_wait_for_room_is_an_option_of_the_write(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    writer = source({**options, "timeout": "1.5"}).writer(schema(ANY), overwrite=False)
+    assert (writer._settings.timeout, writer._settings.defaults) == (1.5, {})
 
 
 def test_a_tube_is_not_overwritten(queue: tubes.Queue, options: dict[str, str]) -> None:
@@ -119,6 +137,8 @@ def test_a_write_makes_the_tube_if_it_is_told_the_driver(queue: tubes.Queue, opt
         ("data string, ttl string", "ttl string"),
         ("data string, key bigint", "key bigint"),
         ("data binary", "codec raw"),
+        ("url string, UTUBE string", "'UTUBE'"),
+        ("Data string", "'Data'"),
     ],
 )
 def test_a_column_that_would_be_lost_is_refused(

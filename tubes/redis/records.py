@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Tasks that one script reads; ids that one looks for.
 _READS: Final = 1_000
+#: How many the first one reads, and bytes that one is to read: large data are not known before.
+_FIRST: Final = 200
+_BYTES: Final = 500_000
 _IDS: Final = 5_000
 
 
@@ -117,15 +120,21 @@ class Records:
 
     def between(self, first: int, end: int) -> Iterator[Part]:
         """The tasks with ids from `first` to before `end`."""
-        for start in range(first, end, _READS):
-            count = min(_READS, end - start)
-            yield _part(range(start, start + count), *self._read(start, count))
+        count = _FIRST
+        while first < end:
+            count = min(count, end - first)
+            part = _part(range(first, first + count), *self._read(first, count))
+            yield part
+            first, count = first + count, _next(part, count)
 
     def of(self, ids: Sequence[int]) -> Iterator[Part]:
         """The tasks with these ids that are there."""
-        for start in range(0, len(ids), _READS):
-            some = ids[start : start + _READS]
-            yield _part(some, *self._read("", "", *some))
+        start, count = 0, _FIRST
+        while start < len(ids):
+            some = ids[start : start + count]
+            part = _part(some, *self._read("", "", *some))
+            yield part
+            start, count = start + count, _next(part, count)
 
     def _read(self, *args: Any) -> Any:
         return self._call("records", *args, parts=("tasks", "taken", "due"))
@@ -146,6 +155,12 @@ _PLAIN: Final[dict[str, Sequence[Any] | Same]] = {
     **dict.fromkeys(("utube", "reason", "key", "due", "expires", "max_attempts"), _NOTHING),
     "pri": Same(0),
 }
+
+
+def _next(part: Part, count: int) -> int:
+    """How many tasks to read next, after this many, of which these are there."""
+    size = sum(map(len, part.columns["data"])) if part.size else 0
+    return max(1, min(_READS, count * 5, _BYTES * part.size // size if size else _READS))
 
 
 def _part(ids: Sequence[int], raws: list[bytes | None], scores: bytes, dues: bytes) -> Part:

@@ -200,7 +200,7 @@ class Writer:
         return count
 
     def clean(self, write: str, *, aborted: bool = False) -> None:
-        """Remove what was brought for a write and is not put; `aborted`: what comes later is refused."""
+        """Remove what was brought for a write and is not sealed; `aborted`: what comes later is refused."""
         left = 1
         while left:
             left = self._call("write_clean", write, STAY if aborted else "", parts=(f"chunks:{write}",))

@@ -51,6 +51,10 @@ class Payload:
     def plan(cls, settings: Settings, schema: StructType) -> Payload:
         """What to make of a frame with this schema, in the tube of these settings; says what is wrong with it."""
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        for name in types:
+            if name.lower() != name and name.lower() in {"data", *_OPTIONS}:
+                rule = f"is {name.lower()} to Spark: write it so, or call it something else"
+                raise InvalidOption(option="column", value=name, rule=rule)
         options = tuple(name for name in types if name in _OPTIONS)
         fields = tuple(name for name in types if name not in _OPTIONS)
         data = "data" if "data" in types else None
@@ -73,14 +77,15 @@ class Payload:
         _check_data(settings, types["data"] if data else "struct")
         with settings.connect() as queue:
             driver = settings.find(queue)._port.home.driver
-            driver.check_put({**dict.fromkeys(options), **settings.defaults})
+            keyed = {"key": "any"} if "key" in options else {}
+            driver.check_put({**dict.fromkeys(options), **settings.defaults, **keyed})
         return cls(settings, data, fields, options)
 
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
         """Record batches as runs of tasks with the same options."""
         driver = writer.tube._port.home.driver
         encode = _encoder(self.settings)
-        plain = writer.head(driver.check_put(self.settings.defaults))
+        plain = self._head(writer, driver, (None,) * len(self.options))
         heads: dict[tuple[Any, ...], Head] = {}
         for batch in batches:
             if self.data is None:
@@ -179,11 +184,15 @@ def _raw(value: Any) -> bytes:
     return bytes(value)
 
 
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
 def _checked_json(value: Any) -> bytes:
     if value is None:
         return b"null"
     try:
-        json.loads(value)
+        json.loads(value, parse_constant=_no_number)
     except ValueError as error:
         raise CodecError(codec="json", action="encode", value=value, why=error) from None
     raw: bytes = value.encode()

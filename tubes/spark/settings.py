@@ -26,7 +26,7 @@ _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~"}
 class Settings:
     """The options of one read or write, checked. Seconds are seconds."""
 
-    url: str
+    url: str = field(repr=False)
     tube: str
     codec: str = "json"
     data_format: str = "value"
@@ -85,15 +85,19 @@ def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callabl
         if key.lower() in _SPARKS:
             continue
         if key.lower() not in by_key:
-            rule = f"is no option here; the options are {', '.join(sorted(known))}"
-            raise InvalidOption(option=key, value=value, rule=rule)
+            # Without its value: it may be a URL with a password.
+            rule = f"is none here; those are {', '.join(sorted(known))}"
+            raise InvalidOption(option="option", value=key, rule=rule)
         name, about, check = by_key[key.lower()]
-        (defaults if about in OF_TASKS else found)[about] = check(name, value)
+        (defaults if about in _OF_PUT else found)[about] = check(name, value)
     for needed in ("url", "tube"):
         if needed not in found:
             raise InvalidOption(option=needed, value=None, rule=f'is needed: .option("{needed}", …)')
     if defaults:
         found["defaults"] = defaults
+    if "write_id" in found and found.get("delivery") == "at-least-once":
+        rule = "is for writes that are put once: leave it out, or delivery at-least-once"
+        raise InvalidOption(option="writeId", value=found["write_id"], rule=rule)
     if found.get("codec", "json") != "json" and found.get("data_format") == "json":
         raise InvalidOption(option="dataFormat", value="json", rule="goes with codec json only")
     return Settings(**found)
@@ -215,4 +219,6 @@ _WRITE: Final[_Known] = {
     "keyTtl": ("key_ttl", _of_put("key_ttl", _number)),
     "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
 }
+#: Those of them that are options of put.
+_OF_PUT: Final = OF_TASKS.keys() - {"timeout"}
 _BATCH_WRITE: Final[_Known] = {"writeId": ("write_id", _text)}
