@@ -14,6 +14,7 @@ import pytest
 import tubes
 from tubes import Item
 from tubes.conformance.bench import eventually
+from tubes.redis.store import RedisStore
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:
@@ -91,6 +92,25 @@ def test_a_callers_own_time_ends_by_its_own_clock(slow: LocalServer) -> None:
     assert statistics.median(late) < _LATE
 
 
+def test_a_caller_whose_time_is_over_leaves_no_wait_on_the_server(slow: LocalServer) -> None:
+    """It would take what is put next."""
+    with tubes.connect(slow.url) as queue:
+        tube = queue.create_tube("load")
+        for span in spans():
+            assert tube.take(timeout=span) is None
+            tube.put(span)
+            task = tube.take(timeout=0)
+            assert task is not None
+            assert (task.ack().data, task.attempts) == (span, 1)
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tells the server to end a wait."""
+    monkeypatch.setattr(RedisStore, "poke", lambda store, key: None)
+
+
+@pytest.mark.usefixtures("deaf")
 def test_what_the_server_took_for_a_caller_whose_time_was_over_is_as_it_was(slow: LocalServer) -> None:
     with tubes.connect(slow.url) as queue, tubes.connect(slow.url, session_ttl=31.0) as other:
         tube, others = queue.create_tube("load"), other.tube("load")
@@ -103,6 +123,7 @@ def test_what_the_server_took_for_a_caller_whose_time_was_over_is_as_it_was(slow
             assert (task.ack().data, task.attempts) == (number, 1)
 
 
+@pytest.mark.usefixtures("deaf")
 def test_who_comes_after_a_caller_whose_time_was_over_gets_what_there_is(slow: LocalServer) -> None:
     with tubes.connect(slow.url) as queue, tubes.connect(slow.url, session_ttl=31.0) as other:
         tube, others = queue.create_tube("load", "fifottl"), other.tube("load")

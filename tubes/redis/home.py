@@ -117,6 +117,9 @@ class Home:
             if waiter in self._unsure and answer is PENDING:
                 answer = ConnectionLost(url=self.store.url, why=_UNSURE)
             self._unsure.discard(waiter)
+            alone = self.serving.on and not self.takers and not self.putters
+        if alone and not self.store.manual:  # The server is not to wait on for somebody who has gone.
+            self.store.poke(self.key)
         if answer is PENDING and waiter.request is not None and self.putters:
             self.nudge()  # Who stands behind it may need less room.
         if not hasattr(answer, "_turn") and answer.__class__ is not list:

@@ -27,6 +27,11 @@ _log = logging.getLogger("tubes")
 LONGEST_SLEEP: Final = 5.0
 #: Seconds for which it sleeps on when something is due, since a bell rings for one of those who wait for that moment.
 _SLACK: Final = 0.1
+#: Seconds by which a server's wait ends before the time of the last who waits: it counts in milliseconds.
+_EARLY: Final = 0.0015
+#: Seconds after which a server is told again to end a wait that is over, and microseconds for which it is told.
+_POKE: Final = 0.001
+_GRACE: Final = SECOND // 20
 #: Seconds to rest where no server answers.
 _REST: Final = 0.2
 
@@ -36,8 +41,9 @@ class Serving:
 
     Behind the command that waits it has sent a take already, for the first who waits: the server does it as soon as
     there is a marker, and both replies come at once. What that take finds goes to that waiter; if it is gone, to the
-    next one, or back. A server ends no wait at its very moment: when something is due a `Bell` rings, and a thread
-    whose own time is over leaves the rest of the wait to another one.
+    next one, or back. A server ends no wait at its very moment: when something is due a `Bell` rings, and when the
+    time of all who wait is over the server is poked. A thread whose own time is over waits no longer for a server that
+    does not answer: it leaves the rest of the wait to another thread.
     """
 
     def __init__(self, home: Home) -> None:
@@ -206,11 +212,8 @@ class Serving:
         (0: never); None: look what there is.
         """
         home = self._home
-        patience = None
-        if own is not None and own.deadline is not None:
-            patience = max(0, own.deadline - self._store.clock.micros()) / SECOND
         try:
-            heard = line.end_wait(patience)
+            heard = self._hear(line, own)
         finally:
             if not line.waiting:
                 self._bell.silence()
@@ -222,6 +225,18 @@ class Serving:
         done = self._learn(line, reply)  # Then another marker is left where there is more.
         same = reply.__class__ is int and home.count_local() == self._count and not home.putters
         return marked and not done, reply if same else None
+
+    def _hear(self, line: ThreadLine, own: ThreadWaiter | None) -> tuple[bool, Any] | None:
+        """What the line answers; None: the time of `own` is over, and the server still waits."""
+        if own is None or own.deadline is None:
+            return line.end_wait(None)
+        store = self._store
+        heard = line.end_wait(max(0, own.deadline - store.clock.micros()) / SECOND)
+        # On a server that is not told the wait would go on for a while, and take for nobody what is put meanwhile.
+        while heard is None and store.clock.micros() < own.deadline + _GRACE:
+            store.poke(self._home.key)
+            heard = line.end_wait(_POKE)
+        return heard
 
     def _patience(self, soonest: int) -> float:
         """Seconds to sleep at most."""
@@ -238,7 +253,7 @@ class Serving:
                 (waiter.deadline for line in (home.takers, home.putters) for waiter in line), key=_late, default=None
             )
         if last is not None:
-            seconds = min(seconds, (last - now) / SECOND)
+            seconds = min(seconds, (last - now) / SECOND - _EARLY)
         return max(seconds, 0.001)
 
     def _ask_again(self, line: ThreadLine) -> None:

@@ -62,6 +62,8 @@ class RedisStore:
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
+        # Whether a poke is to come.
+        self._poking = False
         self._timed = False
         self._met = False
         self._meeting: Final = threading.Lock()
@@ -129,6 +131,16 @@ class RedisStore:
                 if self._helper is None:
                     self._helper = threading.Thread(target=self._help, name="tubes-helper", daemon=True)
                     self._helper.start()
+
+    def poke(self, key: str) -> None:
+        """Have the server that has this key look whose wait is over: it does with whatever it is asked."""
+        if not self._poking:
+            self._poking = True
+            self.later(lambda: self._poke(key))
+
+    def _poke(self, key: str) -> None:
+        self._poking = False
+        self._line.request(key, "PING")
 
     def run_now(self, flow: Flow[T]) -> T | None:
         """Run a flow in this thread; what fails is logged."""
