@@ -342,9 +342,7 @@ class Port(Generic[F]):
                         home.settle(now)
                     answer = act(self._engine, now)
                     if isinstance(answer, Entry):
-                        if self._engine.dated and answer.dead <= now:  # It came back after its ttl.
-                            self._engine.expire(now)
-                        answer = self.show(answer)
+                        answer = self._show_after(answer, now)
                     if home.watched:
                         home.settle(now)
                     return answer
@@ -372,12 +370,18 @@ class Port(Generic[F]):
             task._turn = SETTLED
         return answer
 
+    def _show_after(self, entry: Entry, now: int) -> F:
+        """A task after a verb; one that came back after its ttl is gone."""
+        if self._engine.dated and entry.dead <= now:
+            self._engine.expire(now)
+        return self.show(entry)
+
     def _do_held(self, task: Any, act: Callable[[Engine, int], Entry]) -> F:
         """Do with a task what only its taker may do."""
 
         def shown(engine: Engine, now: int) -> F:
             entry = act(engine, now)
-            answer = self.show(entry)
+            answer = self._show_after(entry, now)
             if isinstance(task, Facts) and task._record is not entry:
                 _keep_data(answer, task, entry)
             return answer
