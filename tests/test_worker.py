@@ -549,3 +549,25 @@ def test_workers_are_imported_by_name_only() -> None:
 
     program = "import sys, tubes; print([name for name in sys.modules if name.startswith('tubes.worker')])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(9), KeyboardInterrupt("k"), GeneratorExit(), BaseException("b"), StopIteration("s")], ids=repr
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_whatever_a_handler_raises_ends_it_and_not_its_worker(
+    queue: tubes.Queue, error: BaseException, is_async: bool
+) -> None:
+    tube = queue.create_tube("t", max_attempts=1)
+    tube.put_many(range(2))
+
+    def fail(task: tubes.Task) -> None:
+        raise error
+
+    async def fail_async(task: tubes.AsyncTask) -> None:
+        raise error
+
+    worker = Worker(queue)
+    worker.on(tube, fail_async if is_async else fail)
+    assert worker.run(burst=True).buried == 2
+    assert {type(error).__name__ in (task.reason or "") for task in tube.buried()} == {True}

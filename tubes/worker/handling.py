@@ -27,6 +27,27 @@ class _Undecodable(Exception):
     """The data of a task is no data."""
 
 
+def _as_failure(error: BaseException) -> BaseException:
+    """What a handler has failed by: SystemExit and its like end a handler, not its worker."""
+    # No future takes a StopIteration.
+    if isinstance(error, (Exception, asyncio.CancelledError)) and not isinstance(error, StopIteration):
+        return error
+    failure = RuntimeError(reason_of(error))
+    failure.__cause__ = error
+    return failure
+
+
+async def _contained(handler: Callable[[Any], Any], task: Any) -> Any:
+    """What an async handler returns, or has failed by."""
+    try:
+        return await handler(task)
+    except BaseException as error:
+        failure = _as_failure(error)
+        if failure is error:
+            raise
+        raise failure from error
+
+
 class Handling:
     """Calls handlers: async ones in the event loop, plain ones in threads."""
 
@@ -83,7 +104,7 @@ class Handling:
         limit = asyncio.timeout(post.timeout)
         try:
             async with limit:
-                return await handler(task)
+                return await _contained(handler, task)
         except TimeoutError:
             if limit.expired():
                 raise self.overtime(flight) from None
@@ -111,12 +132,8 @@ class Handling:
             try:
                 mine = of_face(Task, crew.thread_tube(task._tube), task)
                 result = handler(mine)
-            except (Exception, asyncio.CancelledError) as error:
-                crew.call(done, None, error)
-            except BaseException as error:  # SystemExit ends a handler, not its worker.
-                failure = RuntimeError(reason_of(error))
-                failure.__cause__ = error
-                crew.call(done, None, failure)
+            except BaseException as error:
+                crew.call(done, None, _as_failure(error))
             else:
                 crew.call(done, result, None)
 
