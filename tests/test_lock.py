@@ -1,0 +1,111 @@
+"""The memory backend leans on its own lock, not on the interpreter's: threads that meet anywhere do no harm."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.drivers import Driver
+
+WORKERS, ROUNDS = 4, 300
+#: All that a tube can keep: lanes, deadlines, priorities, keys.
+EVERYTHING = Driver("all", options={"ttl", "ttr", "delay", "pri", "utube"}, order="pri", lane="utube")
+
+
+class NoLock:
+    """Looks like the store's lock, and keeps nobody out."""
+
+    def acquire(self, *_: object, **__: object) -> bool:
+        return True
+
+    __enter__ = acquire
+
+    def release(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _threads_that_take_turns_all_the_time() -> Iterator[None]:
+    """Where there is an interpreter's lock, let it be handed on as often as it can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
+    """What goes wrong when threads put, take, ack, release, bury, kick and look at one tube at the same time.
+
+    `lock`: what stands for the store's own one.
+    """
+    queue = tubes.connect()
+    tube: Any = queue.create_tube("t", driver, max_attempts=1000)
+    if lock is not None:
+        tube._port._store.lock = lock
+    held: Counter[int] = Counter()
+    acked: Counter[int] = Counter()
+    wrong: list[str] = []
+    start = threading.Barrier(WORKERS)
+
+    def work(number: int) -> None:
+        start.wait()
+        try:
+            for turn in range(ROUNDS):
+                options = {"utube": str(turn % 7), "pri": turn % 3, "ttl": 3600, "ttr": 600} if tube.driver.lane else {}
+                tube.put((number, turn), key=f"{number} {turn}", **options)
+                task = tube.take(timeout=0)
+                if task is None:  # The lanes are busy.
+                    continue
+                held[task.id] += 1
+                if held[task.id] != 1:
+                    wrong.append(f"task {task.id} is held twice")
+                held[task.id] -= 1
+                if turn % 5 == 0:
+                    task.release()
+                elif turn % 5 == 1:
+                    task.bury()
+                    tube.kick(2)
+                else:
+                    task.ack()
+                    acked[number] += 1
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if any(thread.is_alive() for thread in threads):
+        return ["a thread hangs"]
+    try:
+        tube.kick(WORKERS * ROUNDS)
+        while tasks := tube.take_many(1000, timeout=0):
+            acked[-1] += sum(tube.ack_many(tasks).values())
+        statistics = tube.statistics()
+        tube._port.home.engine._check()
+        queue.close()
+    except Exception as error:
+        return [*wrong, f"{type(error).__name__}: {error}"]
+    total = WORKERS * ROUNDS
+    if acked.total() != total or statistics.tasks["done"] != total or statistics.calls["put"] != total:
+        wrong.append(f"{total} tasks were put, {acked.total()} acked: {statistics}")
+    return wrong
+
+
+@pytest.mark.parametrize("driver", ["fifo", EVERYTHING], ids=["fifo", "all"])
+def test_threads_at_once_harm_nothing(driver: str | Driver) -> None:
+    for _ in range(3):
+        assert harm(driver=driver) == []
+
+
+def test_without_the_lock_the_same_threads_do_harm() -> None:
+    """So the test above would see it, on this interpreter, too."""
+    assert any(harm(NoLock()) for _ in range(20))
