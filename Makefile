@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel
 
-.PHONY: demo pipeline test soak check bench bench-spark clean
+.PHONY: demo pipeline test soak check matrix bench bench-spark clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -30,6 +30,9 @@ check: .venv/ready  ## lint and types
 	$(BIN)/mypy tubes examples tests benchmarks
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+matrix:  ## all tests on every Python of this machine, each in an environment of its own: make matrix ARGS="-x tests/golden"
+	$(PYTHON) tests/matrix.py --extras '$(filter-out check docs,$(EXTRAS))' -- $(or $(ARGS),-n auto)
+
 bench: .venv/ready  ## how fast, beside the queues of the standard library
 	$(BIN)/python -m benchmarks
 
@@ -37,4 +40,4 @@ bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes 
 	$(BIN)/python -m benchmarks.spark
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .matrix build dist *.egg-info
