@@ -20,12 +20,16 @@ from tubes import MOVES
 from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ["README.md", "drivers/README.md", "docs/redis.md", "docs/workers.md", "docs/metrics.md"]
-#: Its blocks are run where there is a Spark: `tests/spark`.
-OF_SPARK = "docs/spark.md"
-#: Those that are run elsewhere, or have nothing to run.
-OTHERS = ["docs/cli.md", "docs/testing.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+#: All pages; the examples of those that are not named below are run here.
+DOCUMENTS = [
+    "README.md",
+    "drivers/README.md",
+    *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")),
+]
+#: Where the blocks of these are run: one needs a Spark, the other is a test suite itself.
+ELSEWHERE = {"docs/spark.md": "spark/test_spark.py", "docs/testing.md": "test_pytest_plugin.py"}
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PROGRAMS = [page for page in DOCUMENTS if page not in ELSEWHERE and FENCE.search((ROOT / page).read_text())]
 
 
 def modules() -> list[ModuleType]:
@@ -51,17 +55,21 @@ def server() -> Iterator[LocalServer]:
         yield server
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", PROGRAMS)
 def test_examples_in_documents_run(document: str, server: LocalServer) -> None:
     server.client().flushall()
     blocks = FENCE.findall((ROOT / document).read_text())
-    assert blocks
     names: dict[str, object] = {"__name__": document}
     for block in blocks:
         exec(compile(block.replace("redis://localhost", server.url), document, "exec"), names)
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, OF_SPARK, *OTHERS])
+@pytest.mark.parametrize(("document", "test"), ELSEWHERE.items())
+def test_other_examples_are_run_elsewhere(document: str, test: str) -> None:
+    assert Path(document).name in (ROOT / "tests" / test).read_text()
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_in_documents_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
@@ -157,8 +165,9 @@ def test_a_url_is_all_that_changes_between_memory_and_redis(
     assert printed[:2] == printed[2:]
 
 
-def test_the_diagram_is_the_table() -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("document", ["README.md", "docs/explanation/states.md"])
+def test_the_diagram_is_the_table(document: str) -> None:
+    text = (ROOT / document).read_text()
     drawn = re.findall(r"^    (\S+) --> (\S+): (\w+)$", text, re.MULTILINE)
     names = {None: "[*]", "r": "r", "t": "t", "!": "b", "~": "d", "-": "[*]"}
     table = [
