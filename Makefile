@@ -1,9 +1,9 @@
 # Every target makes its own virtual environment in .venv and installs what it needs by name.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel
+EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel docs
 
-.PHONY: demo pipeline test soak check matrix bench bench-spark clean
+.PHONY: demo pipeline test soak check docs matrix bench bench-spark clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -24,11 +24,14 @@ test: .venv/ready  ## all tests
 soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUTES=30
 	$(BIN)/python tests/faults/soak.py $(or $(MINUTES),10)
 
-check: .venv/ready  ## lint and types
+check: .venv/ready docs  ## lint, types, and the pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy tubes examples tests benchmarks
+	$(BIN)/mypy tubes examples tests benchmarks docs/_ext
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: .venv/ready  ## the pages, into build/docs; a warning is an error
+	$(BIN)/python -m sphinx -c docs --quiet --fail-on-warning --keep-going --nitpicky --fresh-env . build/docs
 
 matrix:  ## all tests on every Python of this machine, each in an environment of its own: make matrix ARGS="-x tests/golden"
 	$(PYTHON) tests/matrix.py --extras '$(filter-out check docs,$(EXTRAS))' -- $(or $(ARGS),-n auto)

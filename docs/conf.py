@@ -1,0 +1,53 @@
+"""How `make docs` builds the pages.
+
+Sphinx, because the reference is the docstrings that `help()` shows, by autodoc; with myst-parser, because the pages are
+Markdown that reads as well on a forge; furo, because it reads well on a telephone and needs nothing from elsewhere.
+
+The root of the repository is the source, so that pages link to the README and to `drivers/README.md` as on the forge.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
+
+project = "tubes"
+copyright = "the authors of tubes"
+
+extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_external_toc", "docstrings", "states"]
+external_toc_path = "docs/_toc.yml"
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "drivers/README.md", "docs/**.md"]
+# Folders that are not even looked into.
+exclude_patterns = [".*", "build", "dist", "tests", "tubes", "**/__pycache__"]
+
+default_role = "name"
+smartquotes = False  # What stands in quotes is typed.
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 95
+toc_object_entries_show_parents = "hide"
+
+myst_heading_anchors = 3
+myst_fence_as_directive = ["mermaid"]
+
+nitpicky = True
+# There is no inventory of other projects: pages are built offline.
+nitpick_ignore_regex = [
+    ("py:obj", ".*"),  # Single backticks of docstrings: links where there is something to link to.
+    (
+        "py:class",
+        r"(abc|asyncio|collections|concurrent|contextlib|opentelemetry|prometheus_client|pytest|redis|types|uuid)\..*"
+        r"|Future|([\w.]+\.)?[A-Z]"  # Type variables.
+        r"|tubes\.(alarms|conformance\.bench)\.\w+",  # What only backends and clocks meet.
+    ),
+]
+
+html_theme = "furo"
+html_title = "tubes"
+html_static_path = ["_static"]
+html_css_files = ["tubes.css"]
+html_additional_pages = {"index": "to_docs.html"}
+templates_path = ["_templates"]
+html_copy_source = False
+html_show_sourcelink = False
