@@ -88,7 +88,8 @@ def test_nobody_asks_while_a_tube_pauses(valkey: LocalServer, url: str, seconds:
         time.sleep(0.5)
         before = client.info("stats")["total_commands_processed"]
         time.sleep(1)
-        assert client.info("stats")["total_commands_processed"] - before < 30
+        # Once in 5 seconds each process looks, once in 10 it renews its leases: some 30 commands where both meet.
+        assert client.info("stats")["total_commands_processed"] - before < 60
         assert not got
         tube.resume()
         assert eventually(lambda: len(got) == 5)
