@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from tubes.drivers.driver import Driver, check_name
@@ -37,12 +38,21 @@ class Registry:
         check_name("driver", name)
         found = self._drivers.get(name)
         if found is None:
-            for point in entry_points(group="tubes.drivers", name=name):
-                found = self._drivers.setdefault(name, _load(point))
-        if found is None:
-            names = {point.name for point in entry_points(group="tubes.drivers")} | self._drivers.keys()
-            raise DriverNotFound(name=name, known=", ".join(sorted(names)))
+            point = _points().get(name)
+            if point is None:
+                # It may have been installed since.
+                _points.cache_clear()
+                point = _points().get(name)
+            if point is None:
+                raise DriverNotFound(name=name, known=", ".join(sorted(_points().keys() | self._drivers.keys())))
+            found = self._drivers.setdefault(name, _load(point))
         return found
+
+
+@cache
+def _points() -> dict[str, EntryPoint]:
+    """The entry points by name, read once, since that takes milliseconds; of several with one name the first counts."""
+    return {point.name: point for point in reversed(tuple(entry_points(group="tubes.drivers")))}
 
 
 def _load(point: EntryPoint) -> Driver:

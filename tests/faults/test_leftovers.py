@@ -176,3 +176,23 @@ def test_a_clients_own_settings_do_not_get_in_the_way(valkey: LocalServer, optio
         task.ack()
         assert eventually(lambda: heard == ["put", "take", "delete"])
         tube.drop()
+
+
+def test_a_queue_that_is_closed_while_one_of_its_tubes_turns_out_to_be_gone_is_closed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tubes.connect(url, session_ttl=31.0) as other:
+        queue = tubes.connect(url)
+        tasks = [queue.create_tube(name).put("job") for name in ("gone", "load")]
+        assert all(queue.tube(task.tube).take(timeout=0) for task in tasks)
+        gone = queue.tube("gone")._port.home
+        script = type(gone).script
+
+        def noticed(home: Any, verb: str) -> Any:
+            gone.vanish()  # As by the thread that renews the leases.
+            return script(home, verb)
+
+        monkeypatch.setattr(type(gone), "script", noticed)
+        queue.close()
+        monkeypatch.undo()
+        assert other.tube("load").statistics().tasks["ready"] == 1

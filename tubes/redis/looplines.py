@@ -320,5 +320,5 @@ class ThreadedLine:
 
     def close(self) -> None:
         """End the lines."""
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             line.close()

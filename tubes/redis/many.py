@@ -9,12 +9,11 @@ from uuid import uuid4
 
 from tubes.batches import Batch, Named, gather, named, settled
 from tubes.drivers.options import micros
-from tubes.errors import DuplicateKey, TubeNotFound, TubesError
+from tubes.errors import DuplicateKey, TubesError
 from tubes.redis import record
-from tubes.redis.calls import SERVING, Call, Flow
+from tubes.redis.calls import SERVING, Flow
 from tubes.redis.port import AnyPort, running
-from tubes.redis.scripts import script
-from tubes.redis.wire import ErrorReply, error_of
+from tubes.redis.wire import ErrorReply
 from tubes.task import F
 
 #: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
@@ -128,16 +127,8 @@ class BatchPort(AnyPort[F]):
             if self.gone is not None:
                 raise self.gone()
             part = _part(words, at)
-            reply = yield Call(script("stage"), self.home.key, (name, at, STAY, *part), parts=_parts(name))
-            if reply.__class__ is not ErrorReply:
-                at += len(part)
-            elif reply.code == "STAGEGONE":
-                at = 0
-            elif reply.code == "TUBEGONE":
-                self.home.vanish()
-                raise TubeNotFound(name=self.home.name)
-            else:
-                raise error_of(reply, self.url)
+            reply = yield from self.ask_alone("stage", name, at, STAY, *part, parts=_parts(name))
+            at = 0 if reply.__class__ is ErrorReply else at + len(part)
 
     def _unstage(self, batch: Batch) -> None:
         """What was brought is not needed any more."""
@@ -147,7 +138,7 @@ class BatchPort(AnyPort[F]):
 
     def _remove(self, name: str) -> Flow[None]:
         with suppress(TubesError):
-            yield Call(script("stage"), self.home.key, (name, ""), parts=_parts(name))
+            yield from self.ask_alone("stage", name, "", parts=_parts(name))
 
     # -- taking --------------------------------------------------------------------------------------------------------
 

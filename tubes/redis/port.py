@@ -29,6 +29,7 @@ from tubes.listeners import Listener, checked
 from tubes.redis import record
 from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Session
 from tubes.redis.overview import statistics_of
+from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
 from tubes.statistics import Statistics
 from tubes.task import F, Facts, log_lost
@@ -46,7 +47,7 @@ _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0))
 #: Refusals that a verb tells its caller in its own words.
-_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED"})
+_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
 #: Verbs whose callers want to know what the task says now; a taker knows what it was given.
 _LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
 #: How many tasks are looked at in one call.
@@ -125,12 +126,22 @@ class Port(Generic[F]):
                 if call.resent and verb in _OF_ANYBODY:
                     raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
-            if code == "TUBEGONE":
-                if verb == "drop" and call.resent:
-                    return None  # It was done before its answer was lost.
-                self.home.vanish()
-                raise TubeNotFound(name=self.home.name)
-            raise error_of(reply, self.url)
+            if code == "TUBEGONE" and verb == "drop" and call.resent:
+                return None  # It was done before its answer was lost.
+            raise self._refusal(reply)
+
+    def ask_alone(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Flow[Any]:
+        """As `ask`, for scripts that know no session: they may be done twice."""
+        reply = yield Call(script(verb), self.home.key, args, parts=parts)
+        if reply.__class__ is ErrorReply and reply.code not in _ABOUT_TASKS:
+            raise self._refusal(reply)
+        return reply
+
+    def _refusal(self, reply: ErrorReply) -> TubesError:
+        if reply.code == "TUBEGONE":
+            self.home.vanish()
+            return TubeNotFound(name=self.home.name)
+        return error_of(reply, self.url)
 
     def lose(self, session: Session) -> None:
         """The session has ended on the server: the next call opens a new one."""

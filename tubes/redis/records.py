@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from tubes.drivers.entry import NOTHING_MORE
 from tubes.errors import TubeNotFound
 from tubes.redis import record
-from tubes.redis.calls import Call, Flow
-from tubes.redis.scripts import TURNS, script
-from tubes.redis.wire import ErrorReply, error_of
+from tubes.redis.scripts import TURNS
 
 if TYPE_CHECKING:
     from tubes.redis.port import Port
@@ -140,13 +138,7 @@ class Records:
         return self._call("records", *args, parts=("tasks", "taken", "due"))
 
     def _call(self, verb: str, *args: Any, parts: tuple[str, ...]) -> Any:
-        return self._port.member.run(self._ask(verb, args, parts))
-
-    def _ask(self, verb: str, args: tuple[Any, ...], parts: tuple[str, ...]) -> Flow[Any]:
-        reply = yield Call(script(verb), self._port.home.key, args, parts=parts)
-        if reply.__class__ is ErrorReply:
-            raise error_of(reply, self._port.url)
-        return reply
+        return self._port.member.run(self._port.ask_alone(verb, *args, parts=parts))
 
 
 _NOTHING: Final = Same(None)

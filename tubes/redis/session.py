@@ -297,7 +297,7 @@ class Member:
         known = yield from self._share("beat")
         if known is None:
             return
-        here = {port.home.name for port in list(self._ports.values())}
+        here = {port.home.name for port in self._all()}
         for name in known[2:]:
             if name.decode() not in here:
                 yield from self._open(self.store.key(name.decode()), "any")
@@ -317,7 +317,7 @@ class Member:
         if not self._shared:
             yield from self._share("publish")
             self._shared = True
-            for port in list(self._ports.values()):
+            for port in self._all():
                 yield from self._share("tube", port.home.name)
         if uuid is None or uuid == self.uuid:
             return self.uuid
@@ -326,16 +326,20 @@ class Member:
             raise SessionNotFound(uuid=uuid)
         left, sessions = self.uuid, self._sessions()
         self.uuid, self._caller = uuid, joined[1]
-        for port in self._ports.values():
+        for port in self._all():
             port.session = None
         yield from self._leave("leave", left, sessions)
         for name in joined[2:]:
             yield from self._open(self.store.key(name.decode()), "any")
         return uuid
 
+    def _all(self) -> list[AnyPort[Any]]:
+        """The ports as they are now: the thread that finds a tube dropped takes its port out."""
+        return list(self._ports.values())
+
     def _sessions(self) -> dict[str, Session]:
         """Where the session is open, by the tubes' keys."""
-        return {port.home.key: port.session for port in self._ports.values() if port.session is not None}
+        return {port.home.key: port.session for port in self._all() if port.session is not None}
 
     def _leave(self, how: str, uuid: str, open_in: dict[str, Session]) -> Flow[None]:
         """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
@@ -351,8 +355,9 @@ class Member:
                     if not isinstance(reply, ErrorReply):
                         open_in[key] = (reply[2], reply[3].decode(), 0)
         span: int | str = micros("session_ttl", self.store.lease) if how == "lose" else ""
-        idle = {port.home.key for port in self._ports.values() if port.home.waits_for_nobody()}
-        scripts = {port.home.key: port.home.script("leave") for port in self._ports.values()}
+        homes = [port.home for port in self._all()]
+        idle = {home.key for home in homes if home.waits_for_nobody()}
+        scripts = {home.key: home.script("leave") for home in homes}
         for key, session in open_in.items():
             leave = scripts.get(key)
             if leave is None:
@@ -366,7 +371,7 @@ class Member:
                 if not isinstance(reply, ErrorReply) or reply.code != "AGAIN":
                     break
         if how == "lose":
-            for port in list(self._ports.values()):
+            for port in self._all():
                 port.home.watch(self.store.clock.micros() + int(span))
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -384,7 +389,7 @@ class Member:
             else:
                 self.replies.close()
         self.closed = _closed
-        for port in self._ports.values():
+        for port in self._all():
             port.gone = _closed
             port.home.dismiss(port.home.waiters_of(port), _closed)
             port.listener = None
@@ -395,7 +400,7 @@ class Member:
         try:
             yield from self._leave(how, self.uuid, self._sessions())
         finally:
-            for port in self._ports.values():
+            for port in self._all():
                 port.home.ports.discard(port)
             self._ports.clear()
             self.hang_up()

@@ -17,7 +17,6 @@ from tubes.errors import StreamFenced
 from tubes.redis.wire import ErrorReply
 
 if TYPE_CHECKING:
-    from tubes.redis.calls import Flow
     from tubes.redis.port import Port
     from tubes.redis.session import Member
     from tubes.sync import Queue, Tube
@@ -123,11 +122,7 @@ class Stream:
         return count
 
     def _run(self, verb: str, *args: Any) -> Any:
-        flow = self._ask(verb, args)
-        return self._port.member.run(flow)
-
-    def _ask(self, verb: str, args: tuple[Any, ...]) -> Flow[Any]:
-        reply = yield from self._port.ask(verb, self.name, *args, parts=(self._part,))
+        reply = self._port.member.run(self._port.ask(verb, self.name, *args, parts=(self._part,)))
         if reply.__class__ is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply

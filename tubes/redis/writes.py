@@ -13,11 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import uuid4
 
-from tubes.errors import TubeFull, TubeNotFound, WriteAborted
+from tubes.errors import TubeFull, WriteAborted
 from tubes.redis import record
-from tubes.redis.calls import Call, Flow
-from tubes.redis.scripts import script
-from tubes.redis.wire import ErrorReply, error_of
+from tubes.redis.wire import ErrorReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -206,17 +204,9 @@ class Writer:
             left = self._call("write_clean", write, STAY if aborted else "", parts=(f"chunks:{write}",))
 
     def _call(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Any:
-        return self._port.member.run(self._ask(verb, args, parts))
-
-    def _ask(self, verb: str, args: tuple[Any, ...], parts: tuple[str, ...]) -> Flow[Any]:
-        reply = yield Call(script(verb), self._home.key, args, parts=parts)
+        reply = self._port.member.run(self._port.ask_alone(verb, *args, parts=parts))
         if reply.__class__ is ErrorReply:
-            if reply.code == "TUBEGONE":
-                self._home.vanish()
-                raise TubeNotFound(name=self._home.name)
-            if reply.code in ("ABORTED", "STAGEGONE"):
-                raise WriteAborted(write=args[0], tube=self._home.name, why=str(reply).partition(" ")[2])
-            raise error_of(reply, self._port.url)
+            raise WriteAborted(write=args[0], tube=self._home.name, why=str(reply).partition(" ")[2])
         return reply
 
 

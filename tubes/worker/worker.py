@@ -7,8 +7,8 @@ import dataclasses
 import inspect
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
@@ -235,8 +235,14 @@ class Worker:
     @asynccontextmanager
     async def _connected(self, *, burst: bool) -> AsyncGenerator[Crew | None]:
         """A session of its own, twice: for the event loop, and for threads. None: it was stopped before."""
-        threads, queue, replies = sync.connect(self._queue), aio.connect(self._queue), aio.connect(self._queue)
-        try:
+        async with AsyncExitStack() as ends:
+            # With the last of these the session ends, and what it still has is released.
+            threads = sync.connect(self._queue)
+            ends.push_async_callback(_left, lambda: asyncio.to_thread(threads.close))
+            queue = aio.connect(self._queue)
+            ends.push_async_callback(_left, queue.close)
+            replies = aio.connect(self._queue)
+            ends.push_async_callback(_left, replies.close)
             rests = Rests()
             joined = False
             while not joined and self._asked is None:
@@ -250,13 +256,13 @@ class Worker:
                     _log.warning("%s, again in %.1f s: begin to work", error, span)
                     await asyncio.sleep(span)
             yield Crew(queue, threads, replies, self._hooks, burst=burst) if joined else None
-        finally:
-            # With the last of the two the session ends, and what it still has is released.
-            for close in (replies.close, queue.close, lambda: asyncio.to_thread(threads.close)):
-                try:
-                    await close()
-                except TubesError as error:
-                    _log.warning("the session of a worker was not closed, its tasks wait for its lease: %s", error)
+
+
+async def _left(close: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await close()
+    except TubesError as error:
+        _log.warning("the session of a worker was not closed, its tasks wait for its lease: %s", error)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
