@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from tubes.waiters import Waiter
 
 _TAKEN: Final = State.TAKEN
-# Seconds. Longer than any verb holds the lock: who does not get it may be in the middle of a verb of its own.
-_MOMENT: Final = 0.05
 
 
 class Port(Generic[F]):
@@ -634,18 +633,27 @@ class Port(Generic[F]):
             self.home.later(lambda: self.withdraw(waiter, undo=True))
 
     def let_go(self, task: Any) -> None:
-        """Release a task that nobody works on any more; a moment later where the store is busy, as for a finalizer."""
+        """Release a task that nobody works on any more; a moment later where a finalizer has come into a verb."""
         if self._store.forked:
             return  # The parent has it still.
-        if self._store.lock.acquire(timeout=_MOMENT):
-            self._store.lock.release()
-            self._release_quietly(task)
-        else:
+        if _is_in_verb():
             self.home.later(lambda: self._release_quietly(task))
+        else:
+            self._release_quietly(task)
 
     def _release_quietly(self, task: Any) -> None:
         with suppress(TubesError):
             self.give_back(task)
+
+
+def _is_in_verb() -> bool:
+    """Whether this thread was interrupted in the middle of a verb, and may hold the store's lock."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__package__") == __package__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _keep_data(answer: Facts, task: Facts, entry: Entry) -> None:
