@@ -48,10 +48,11 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
         monkeypatch.setattr(many, "PUTS", 5)
         monkeypatch.setattr(many, "TAKES", 7)
         monkeypatch.setattr(many, "IDS", 6)
+    batches = (10 if stages else 30) * much
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load", driver)
         proxy.cuts = lambda request: random.random() < 0.2
-        for batch in range(30 * much):
+        for batch in range(batches):
             wanted = items(batch, 20, driver, keyed)
             for item, task in zip(wanted, tube.put_many(wanted), strict=True):
                 assert task.data == item.data
@@ -70,7 +71,7 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
         assert proxy.count > 10
         assert tube.statistics().tasks["taken"] == 0
         calls = tube.statistics().calls
-        assert [calls[name] for name in ("put", "take", "ack", "release")] == [n * much for n in (600, 450, 360, 90)]
+        assert [calls[name] for name in ("put", "take", "ack", "release")] == [n * batches for n in (20, 15, 12, 3)]
         ledger.check(tube)
 
 

@@ -42,7 +42,7 @@ def stream(options: dict[str, str], settings: dict[str, str], folder: str) -> No
     spark = session(settings)
 
     def begin(name: str, kind: str, **told: str) -> Any:
-        source = spark.readStream.format("tubes").options(**{**options, "tube": name}, maxTasksPerTrigger="500").load()
+        source = spark.readStream.format("tubes").options(**{**options, "tube": name}, maxTasksPerTrigger="1000").load()
         writer = source.select("data").writeStream.format(kind).options(**told)
         return writer.option("checkpointLocation", f"{folder}/check-{name}").trigger(availableNow=True).start()
 

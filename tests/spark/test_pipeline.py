@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+import tubes
+
 pytestmark = pytest.mark.xdist_group("spark")
 parquet: Any = import_module("pyarrow.parquet")
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 def run(command: list[str], scratch: Path) -> subprocess.CompletedProcess[str]:
@@ -48,61 +50,52 @@ def test_the_pipeline_proves_its_point_and_leaves_nothing_but_its_parquet(tmp_pa
     assert list(processes_of(scratch)) == []
 
 
-#: Findings on a crawl of two pages that link to each other, of which one thing is not as it should be.
-WRONG = """
-import asyncio, sys
-from pathlib import Path
-import local_spark, proof
-from findings import Findings
-from page_stream import PAGE, PageStream, links_of
-import tubes
-
 A, B = "http://h:1/a", "http://h:1/b"
+#: A crawl of two pages that link to each other.
 LINKS = {A: [B], B: [A]}
 
-def fetches(*urls):
+
+def fetches(proof: Any, *urls: str) -> list[Any]:
+    """What the server of one host has seen."""
     seen = [proof.Fetch(url[-2:], 200, float(n), float(n), 0) for n, url in enumerate(urls)]
     return [proof.Record("http://h:1/", 1, seen)]
 
-async def main(folder):
-    with tubes.testing.LocalServer() as server, tubes.connect(server.url) as queue:
-        queue.create_tube("frontier", "utubettl")
-        async with local_spark.running(folder) as spark:
-            def verdicts(name, stored, requests, plain, linked=LINKS):
-                stream = PageStream(spark, server.url, "frontier", "results", folder / name)
-                for path, urls in ((stream.pages, stored), (stream.links, linked)):
-                    rows = [(url, 200, 0.0, 0.0, 1, LINKS.get(url, [url]), "h:1") for url in urls]
-                    frame = spark.createDataFrame(rows, PAGE)
-                    (frame if path == stream.pages else links_of(frame, ["h:1"])).write.parquet(path)
-                findings = Findings(stream, fetches(*requests), dict.fromkeys(plain, 200))
-                print(name, *(check.kept for check in findings.checks(0, 5)))
-                spark.catalog.clearCache()
-            verdicts("right", [A, B], [A, B], [A, B])
-            verdicts("stored-twice", [A, B, B], [A, B], [A, B])
-            verdicts("fetched-twice", [A, B], [A, B, B], [A, B])
-            verdicts("lost", [A], [A, B], [A, B])
-            verdicts("not-followed", [A], [A], [A])
-            verdicts("invented", [A, B], [A], [A])
 
-asyncio.run(main(Path(sys.argv[1])))
-"""
-
-
-def test_the_proof_sees_what_is_wrong(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n{WRONG}", str(folder)]
-    ended = run(command, tmp_path / "scratch")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    # Fetched once; stored once; none lost of the hosts', of the plain crawl's; links followed; buried; one in flight.
-    assert ended.stdout.splitlines() == [
-        "right True True True True True None True",
-        "stored-twice True False True True True None True",
-        "fetched-twice False True True True True None True",
-        "lost True True False False False None True",
-        "not-followed True True True True False None True",
-        "invented True True False False True None True",
-    ]
+@pytest.mark.parametrize(
+    ("stored", "requests", "plain", "verdicts"),
+    [
+        ([A, B], [A, B], [A, B], "True True True True True None True"),
+        ([A, B, B], [A, B], [A, B], "True False True True True None True"),
+        ([A, B], [A, B, B], [A, B], "False True True True True None True"),
+        ([A], [A, B], [A, B], "True True False False False None True"),
+        ([A], [A], [A], "True True True True False None True"),
+        ([A, B], [A], [A], "True True False False True None True"),
+    ],
+    ids=["right", "stored twice", "fetched twice", "lost", "not followed", "invented"],
+)
+def test_the_proof_sees_what_is_wrong(
+    stored: list[str],
+    requests: list[str],
+    plain: list[str],
+    verdicts: str,
+    spark: Any,
+    queue: tubes.Queue,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fetched once, stored once, none lost of the hosts' and of the plain crawl's, links followed, buried, one in flight."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    findings, page_stream, proof = (import_module(name) for name in ("findings", "page_stream", "proof"))
+    queue.create_tube("frontier", "utubettl")
+    stream = page_stream.PageStream(spark, url, "frontier", "results", tmp_path)
+    for path, urls in ((stream.pages, stored), (stream.links, LINKS)):
+        rows = [(page, 200, 0.0, 0.0, 1, LINKS.get(page, [page]), "h:1") for page in urls]
+        frame = spark.createDataFrame(rows, page_stream.PAGE)
+        (frame if path == stream.pages else page_stream.links_of(frame, ["h:1"])).write.parquet(path)
+    checks = findings.Findings(stream, fetches(proof, *requests), dict.fromkeys(plain, 200)).checks(0, 5)
+    assert " ".join(str(check.kept) for check in checks) == verdicts
+    spark.catalog.clearCache()
 
 
 @pytest.mark.parametrize(
