@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from struct import unpack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -61,8 +61,17 @@ class Part:
         column = self.columns[name]
         return [column.value] * self.size if isinstance(column, Same) else column
 
+    def having(self, name: str, values: Container[Any]) -> Part:
+        """Those whose field is among these."""
+        column = self.columns[name]
+        if isinstance(column, Same):
+            return self if column.value in values else Part(0, _EMPTY)
+        return self.where([value in values for value in column])
+
     def where(self, keep: Sequence[bool]) -> Part:
         """Those for which this is true."""
+        if all(keep):
+            return self
         columns = {
             name: column if isinstance(column, Same) else list(compress(column, keep))
             for name, column in self.columns.items()
@@ -130,7 +139,8 @@ class Records:
         start, count = 0, _FIRST
         while start < len(ids):
             some = ids[start : start + count]
-            part = _part(some, *self._read("", "", *some))
+            together = some[-1] - some[0] == len(some) - 1 and some == list(range(some[0], some[-1] + 1))
+            part = _part(some, *self._read(some[0], len(some)) if together else self._read("", "", *some))
             yield part
             start, count = start + count, _next(part, count)
 
@@ -160,11 +170,12 @@ def _part(ids: Sequence[int], raws: list[bytes | None], scores: bytes, dues: byt
     takes, moments = scores.split(), dues.split()
     if None in raws:
         there = [raw is not None for raw in raws]
-        ids, takes, moments = list(compress(ids, there)), list(compress(takes, there)), list(compress(moments, there))
+        ids = list(compress(ids, there))
+        takes, moments = (words if len(words) <= 1 else list(compress(words, there)) for words in (takes, moments))
     found = [raw for raw in raws if raw is not None]
     begins: tuple[int, ...] = unpack(f">{len(found)}Q", b"".join([raw[:8] for raw in found]))
     # Most tubes have many tasks that are alike: nothing is said of each then.
-    alike = len(set(takes)) <= 1 and set(moments) <= {b"-"}
+    alike = len(takes) <= 1 and moments in ([], [b"-"])
     if not found or not alike or max(begins) >> 56:
         rows = list(_rows(ids, found, takes, moments))
         return Part(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else _EMPTY)
@@ -179,8 +190,8 @@ _EMPTY: Final[dict[str, Sequence[Any] | Same]] = dict.fromkeys(Row._fields, ())
 
 def _rows(ids: Iterable[int], raws: list[bytes], takes: list[bytes], moments: list[bytes]) -> Iterator[Row]:
     """The same one by one."""
-    none = [b"-"] * len(raws)
-    for id, raw, take, moment in zip(ids, raws, takes or none, moments or none, strict=True):
+    each = (words if len(words) > 1 else (words or [b"-"]) * len(raws) for words in (takes, moments))
+    for id, raw, take, moment in zip(ids, raws, *each, strict=True):
         stored, at = record.read(id, raw)
         flags = raw[0]
         if take != b"-":

@@ -144,10 +144,14 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a part, but for those that somebody else has taken since."""
         assert isinstance(partition, Taken)
         by = dict(zip(partition.ids, partition.attempts, strict=True))
+        first_takes = set(partition.attempts) == {1}
         with self._settings.connect() as queue:
             for part in Records(self._settings.find(queue)).of(partition.ids):
-                facts = zip(part.values("id"), part.values("state"), part.values("attempts"), strict=True)
-                keep = [attempts == by[id] and state in "tr" for id, state, attempts in facts]
-                ours = part if all(keep) else part.where(keep)
+                ours = part.having("state", "tr")
+                if first_takes:
+                    ours = ours.having("attempts", (1,))
+                else:
+                    facts = zip(ours.values("id"), ours.values("attempts"), strict=True)
+                    ours = ours.where([attempts == by[id] for id, attempts in facts])
                 if ours.size:
                     yield self._columns.batch(ours)

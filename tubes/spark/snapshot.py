@@ -75,7 +75,6 @@ class SnapshotReader(DataSourceReader):
                 assert isinstance(partition, Named)
                 parts = records.of(partition.ids)
             for part in parts:
-                keep = [state in states for state in part.values("state")]
-                wanted = part if all(keep) else part.where(keep)
+                wanted = part.having("state", states)
                 if wanted.size:
                     yield self._columns.batch(wanted)
