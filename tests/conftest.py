@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -11,6 +12,16 @@ import pytest
 import tubes
 from tubes.conformance.faces import AioFace, Face, SyncFace
 from tubes.testing import LocalServer
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: many tests wait for others to do something."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those first that stay together in one process: the others are spread meanwhile."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_collection_finish() -> None:

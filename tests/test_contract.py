@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from parts import OfCodec, OfOrder, OfRank
 
 from tubes import Driver, TaskNotFound
 from tubes.conformance import Bench, Contract, Face
@@ -38,7 +39,7 @@ class TestUtubeTtl(Contract):
     driver = "utubettl"
 
 
-class TestLifo(Contract):
+class TestLifo(OfOrder):
     """The smallest driver of one's own: a value."""
 
     driver = Driver("lifo", order="-id")
@@ -54,7 +55,7 @@ def odd_first(task: Ranked) -> float:
     return task.pri if task.pri % 2 else task.pri + 2**32
 
 
-class TestRankHook(Contract):
+class TestRankHook(OfRank):
     """An order that no knob names: odd priorities first."""
 
     driver = Driver("odd-first", options={"pri", "ttl", "delay"}, rank=odd_first)
@@ -71,7 +72,7 @@ class TestLaneOfOnesOwnName(Contract):
     )
 
 
-class TestThroughJson(Contract):
+class TestThroughJson(OfCodec):
     """What goes through a codec goes the same way."""
 
     driver = "utubettl"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from on_server import OnServer
+from parts import OfOrder
 
 from tubes.conformance import Contract
 from tubes.testing import LocalServer, server_program
@@ -20,13 +21,13 @@ def _server() -> Iterator[None]:
         yield
 
 
-class OnRedis(OnServer, Contract):
+class OnRedis(OnServer):
     """Redis, where it is installed."""
 
 
-class TestFifoOnRedis(OnRedis):
+class TestFifoOnRedis(OnRedis, OfOrder):
     driver = "fifo"
 
 
-class TestUtubeTtlOnRedis(OnRedis):
+class TestUtubeTtlOnRedis(OnRedis, Contract):
     driver = "utubettl"

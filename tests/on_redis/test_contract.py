@@ -6,21 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from on_server import OnServer
+from parts import OfCapacity, OfOrder, OfRank
 
 from tubes import Driver
 from tubes.conformance import Contract
-from tubes.conformance.batches import Batches
-from tubes.conformance.capacity import Capacity
-from tubes.conformance.delay import Delay
-from tubes.conformance.failures import Failures
-from tubes.conformance.options import Options
-from tubes.conformance.order import Order
-from tubes.conformance.ownership import Ownership
-from tubes.conformance.sessions import Sessions
-from tubes.conformance.ttl import TimeToLive
-from tubes.conformance.updates import Updates
-from tubes.conformance.verbs import Verbs
-from tubes.conformance.waking import Waking
 
 if TYPE_CHECKING:
     from tubes.drivers import Ranked
@@ -37,7 +26,7 @@ class OnValkey(OnServer):
 
 
 class Whole(OnValkey, Contract):
-    """All rules. A driver that shares its knobs with one of these has those that are about what it adds."""
+    """All rules."""
 
 
 class TestFifo(Whole):
@@ -48,7 +37,7 @@ class TestFifoTtl(Whole):
     driver = "fifottl"
 
 
-class TestLimFifoTtl(OnValkey, Capacity, Batches, Verbs, Options):
+class TestLimFifoTtl(OnValkey, OfCapacity):
     driver = "limfifottl"
 
 
@@ -60,7 +49,7 @@ class TestUtubeTtl(Whole):
     driver = "utubettl"
 
 
-class TestLifo(OnValkey, Order, Verbs, Ownership, Waking, Batches, Sessions, Updates):
+class TestLifo(OnValkey, OfOrder):
     driver = Driver("lifo", order="-id")
 
 
@@ -68,7 +57,7 @@ def odd_first(task: Ranked) -> float:
     return task.pri if task.pri % 2 else task.pri + 2**32
 
 
-class TestRankHook(OnValkey, Order, Verbs, TimeToLive, Delay, Batches, Failures, Updates):
+class TestRankHook(OnValkey, OfRank):
     """An order that no knob names: odd priorities first."""
 
     driver = Driver(

@@ -84,7 +84,7 @@ def test_the_proof_sees_what_is_wrong(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fetched once, stored once, none lost of the hosts' and of the plain crawl's, links followed, buried, one in flight."""
+    """Fetched, stored once; none of the hosts', of the plain crawl's is lost; links followed; buried; one in flight."""
     monkeypatch.syspath_prepend(EXAMPLES)
     findings, page_stream, proof = (import_module(name) for name in ("findings", "page_stream", "proof"))
     queue.create_tube("frontier", "utubettl")

@@ -23,6 +23,8 @@ from tubes.utube import Utube, changes_of, lane_of
 from tubes.waiters import PENDING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from tubes.drivers.entry import Hold
     from tubes.memory.home import Home
     from tubes.memory.session import Member
@@ -648,7 +650,7 @@ class Port(Generic[F]):
 
 def _is_in_verb() -> bool:
     """Whether this thread was interrupted in the middle of a verb, and may hold the store's lock."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__package__") == __package__:
             return True
