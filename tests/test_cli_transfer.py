@@ -108,6 +108,30 @@ def test_a_line_that_is_none_is_named(place: str, queue: tubes.Queue, line: str)
     assert queue.tube("mail").tasks() == []
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('"ttl": "long"', "ttl='long': must be a number of seconds;"),
+        ('"ttl": 5, "delay": [1]', "delay=[1]: must be a number of seconds;"),
+        ('"pri": 1.5', "pri=1.5: must be a whole number;"),
+        ('"key": 7', "key=7: must be a string"),
+        ('"context": {"a": 1}', "context"),
+        ('"state": "buried", "delay": "x"', "delay='x': must be a number of seconds;"),
+        ('"state": "buried", "reason": 7', "reason must be a string, not 7"),
+    ],
+)
+def test_a_line_with_a_bad_option_is_named_and_nothing_of_its_page_is_put(
+    place: str, queue: tubes.Queue, line: str, said: str
+) -> None:
+    queue.create_tube("mail", "utubettl")
+    good = '{"data": 1}\n' * 501
+    told = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{good}{{"data": 2, {line}}}\n').stderr
+    assert told.startswith("tubes: line 502: ")
+    assert said in told
+    assert told.endswith("; 500 tasks were imported, up to line 500\n")
+    assert [task.data for task in queue.tube("mail").tasks(500)] == []
+
+
 def test_a_file_is_not_overwritten_unasked(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
     queue.create_tube("mail").put(1)
     (tmp_path / "tasks").write_text("precious")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any, Final, cast
 
 import typer
 from rich.console import Console
@@ -22,6 +22,7 @@ import tubes
 from tubes.cli.common import Codec, Name, Url, complete_drivers, connected, given, lanes
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import STATES, context_of, data_of
+from tubes.errors import TubesError
 
 #: How many tasks one call reads or writes.
 _PAGE = 500
@@ -136,6 +137,7 @@ def record_of(task: tubes.Task, now: float) -> dict[str, Any]:
 _OPTIONS = ("pri", "key", "delay", "ttl", "ttr", "max_attempts", "context")
 #: Those that every driver knows.
 _OF_ALL = frozenset({"key", "max_attempts", "context"})
+_NUMBERS: Final[set[type]] = {int, float}
 
 
 def import_(
@@ -187,34 +189,48 @@ def _import(tube: tubes.Tube, lines: IO[str], advance: Callable[[int], None]) ->
     put, kept, left_out = 0, 0, set[str]()
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     while page := list(islice(numbered, _PAGE)):
-        records = [_record(number, line) for number, line in page]
+        done = f"{put} tasks were imported, up to line {page[0][0] - 1}"
+        records = [_record(number, line, done) for number, line in page]
         items = [_item(tube, record, left_out) for record in records]
-        tasks = tube.put_many(items, timeout=PATIENCE)
+        try:
+            tasks = tube.put_many(items, timeout=PATIENCE)
+        except TubesError as error:
+            item = error.facts.get("item")
+            if item is None:
+                say(done)
+                raise
+            raise _refused(page[item][0], str(error).removeprefix(f"item {item}: "), done) from error
         if not tasks:
-            done = f"{put} tasks were imported, up to line {page[0][0] - 1}"
             raise Stop(f"tube {tube.name!r} is full: {done}", Exit.NOTHING)
         for task, record in zip(tasks, records, strict=True):
             kept += not task.created_now
             if record.get("state") == "buried" and task.created_now:
-                task.bury(record.get("reason"))
+                task.bury(record.get("reason") or None)
         put += len(tasks)
         advance(len(tasks))
     return put - kept, kept, left_out
 
 
-def _record(number: int, line: str) -> Mapping[str, Any]:
+def _refused(number: int, why: str, done: str) -> Stop:
+    return Stop(f"line {number}: {why.rstrip('.')}; {done}", Exit.USAGE)
+
+
+def _record(number: int, line: str, done: str) -> Mapping[str, Any]:
     try:
         record: Any = json.loads(line)
     except ValueError as error:
-        raise Stop(f"line {number}: is no JSON: {error}", Exit.USAGE) from error
+        raise _refused(number, f"is no JSON: {error}", done) from error
     if not isinstance(record, dict) or not ("data" in record or "data_base64" in record):
-        raise Stop(f"line {number}: must be an object with data", Exit.USAGE)
+        raise _refused(number, "must be an object with data", done)
     found = cast("dict[str, Any]", record)
+    # What is buried with it is put before: it is looked at now.
+    if not isinstance(found.get("reason") or "", str):
+        raise _refused(number, f"reason must be a string, not {found['reason']!r}", done)
     if "data_base64" in found:
         try:
             return {**found, "data": base64.b64decode(found["data_base64"], validate=True)}
         except (binascii.Error, TypeError, ValueError) as error:
-            raise Stop(f"line {number}: data_base64: {error}", Exit.USAGE) from error
+            raise _refused(number, f"data_base64: {error}", done) from error
     return found
 
 
@@ -229,10 +245,11 @@ def _item(tube: tubes.Tube, record: Mapping[str, Any], left_out: set[str]) -> tu
             options |= lanes(tube, record["utube"])
     left_out |= lacking
     options = {name: value for name, value in options.items() if name not in lacking}
-    if "delay" in options and "ttl" in options:
+    delay, ttl = options.get("delay"), options.get("ttl")
+    if delay is not None and ttl is not None and {type(delay), type(ttl)} <= _NUMBERS:
         # A delay prolongs the ttl, and what was left had that in it.
-        options["ttl"] = max(0.0, options["ttl"] - options["delay"])
-    if record.get("state") == "buried" and "delay" in tube.driver.options:
+        options["ttl"] = max(0.0, ttl - delay)
+    if record.get("state") == "buried" and "delay" in tube.driver.options and type(delay) in _NUMBERS | {type(None)}:
         options["delay"] = _ASIDE
     return tubes.Item(record["data"], **options)
 
