@@ -9,7 +9,7 @@ from on_server import OnServer
 from parts import OfCapacity, OfOrder, OfRank
 
 from tubes import Driver
-from tubes.conformance import Contract
+from tubes.conformance import AioFace, Contract, SyncFace
 
 if TYPE_CHECKING:
     from tubes.drivers import Ranked
@@ -26,14 +26,18 @@ class OnValkey(OnServer):
 
 
 class Whole(OnValkey, Contract):
-    """All rules."""
+    """All rules, on both faces for some drivers and on one for each: how a face waits for a server does not depend on
+    the driver.
+    """
 
 
 class TestFifo(Whole):
+    faces = (SyncFace,)
     driver = "fifo"
 
 
 class TestFifoTtl(Whole):
+    faces = (AioFace,)
     driver = "fifottl"
 
 
@@ -42,6 +46,7 @@ class TestLimFifoTtl(OnValkey, OfCapacity):
 
 
 class TestUtube(Whole):
+    faces = (AioFace,)
     driver = "utube"
 
 
@@ -71,6 +76,7 @@ class TestRankHook(OnValkey, OfRank):
 class TestLaneOfOnesOwnName(Whole):
     """All knobs at once."""
 
+    faces = (SyncFace,)
     driver = Driver(
         "tenants",
         options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},

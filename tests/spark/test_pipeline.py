@@ -12,7 +12,8 @@ import pytest
 
 import tubes
 
-pytestmark = pytest.mark.xdist_group("spark")
+from .conftest import in_session, on_its_own
+
 parquet: Any = import_module("pyarrow.parquet")
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -34,6 +35,7 @@ def processes_of(scratch: Path) -> Iterator[str]:
             continue
 
 
+@on_its_own
 def test_the_pipeline_proves_its_point_and_leaves_nothing_but_its_parquet(tmp_path: Path) -> None:
     kept, scratch = tmp_path / "kept", tmp_path / "scratch"
     program = [sys.executable, str(EXAMPLES / "pipeline.py"), "--keep", str(kept)]
@@ -61,6 +63,7 @@ def fetches(proof: Any, *urls: str) -> list[Any]:
     return [proof.Record("http://h:1/", 1, seen)]
 
 
+@in_session
 @pytest.mark.parametrize(
     ("stored", "requests", "plain", "verdicts"),
     [
@@ -98,6 +101,7 @@ def test_the_proof_sees_what_is_wrong(
     spark.catalog.clearCache()
 
 
+@on_its_own
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -19,9 +19,7 @@ import pytest
 import tubes
 from tubes.testing import LocalServer
 
-from .conftest import SETTINGS, environment
-
-pytestmark = pytest.mark.xdist_group("spark")
+from .conftest import SETTINGS, environment, in_session, on_its_own
 
 PROGRAM = Path(__file__).parent / "program.py"
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
@@ -50,6 +48,7 @@ def run(stream: Any, options: dict[str, str], checkpoint: Path, **more: str) -> 
     return query
 
 
+@in_session
 def test_a_frame_is_written_and_read_without_registering_anything(
     spark: Any, queue: tubes.Queue, options: dict[str, str]
 ) -> None:
@@ -60,6 +59,7 @@ def test_a_frame_is_written_and_read_without_registering_anything(
     assert {task.data for task in queue.tube("t").take_many(10, timeout=0)} == {f"page {n}" for n in range(10)}
 
 
+@in_session
 def test_a_job_that_fails_puts_nothing_and_a_task_that_is_done_again_puts_once(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -93,6 +93,7 @@ def test_a_job_that_fails_puts_nothing_and_a_task_that_is_done_again_puts_once(
     )
 
 
+@in_session
 def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
     from pyspark.errors import AnalysisException
 
@@ -108,6 +109,7 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Que
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
+@in_session
 def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path) -> None:
     source, results = queue.create_tube("t"), queue.create_tube("results")
     source.put_many([f"{number}" for number in range(500)])
@@ -123,6 +125,7 @@ def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dic
     assert [task.data for task in results.take_many(1000, timeout=0)] == ["more"]
 
 
+@in_session
 def test_a_stream_goes_on_as_tasks_come(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_stream_goes_on_as_tasks_come(
         query.stop()
 
 
+@in_session
 def test_the_examples_of_the_guide_run(spark: Any, valkey: LocalServer) -> None:
     # The guide talks of a whole server.
     url = f"{valkey.url}?prefix=guide"
@@ -147,6 +151,7 @@ def test_the_examples_of_the_guide_run(spark: Any, valkey: LocalServer) -> None:
         exec(compile(block.replace("redis://localhost", url), str(GUIDE), "exec"), names)
 
 
+@on_its_own
 def test_spark_connect_knows_the_source_too(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     # In a process of its own: this one has a classic session.
@@ -158,6 +163,7 @@ def test_spark_connect_knows_the_source_too(queue: tubes.Queue, options: dict[st
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
+@on_its_own
 def test_queries_that_are_killed_again_and_again_lose_nothing_and_do_nothing_twice(
     queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -11,10 +11,11 @@ import pytest
 from tubes import Driver, TaskNotFound, TubesError
 from tubes.conformance.faces import AioFace, Face, SyncFace
 from tubes.drivers.options import micros
+from tubes.drivers.registry import Registry
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
 T = TypeVar("T")
@@ -71,9 +72,11 @@ class Bench:
     `driver`: a registered name, or a `Driver`. It must be named.
     `options`: options for `create_tube` without which the driver makes no sense; most have none.
     `session_ttl`: the lease in seconds that `connect` asks for.
+    `faces`: those on which each test runs.
     """
 
     driver: str | Driver
+    faces: ClassVar[Sequence[type[Face]]] = (SyncFace, AioFace)
     options: ClassVar[Mapping[str, Any]] = {}
     session_ttl: float = 30.0
 
@@ -94,11 +97,17 @@ class Bench:
     #: The driver as a value.
     knobs: Driver
 
-    @pytest.fixture(autouse=True, params=[SyncFace, AioFace], ids=lambda face: face.name)
-    def _bench(self, request: pytest.FixtureRequest) -> Iterator[None]:
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Each test once per face."""
+        metafunc.parametrize("_face", self.faces, ids=[face.name for face in self.faces])
+
+    @pytest.fixture(autouse=True)
+    def _bench(self, request: pytest.FixtureRequest, _face: type[Face]) -> Iterator[None]:
         if not hasattr(self, "driver"):
             pytest.fail(f"{type(self).__name__} names no driver: set `driver = ...` in the class", pytrace=False)
-        self.face = request.param()
+        self.knobs = Registry().find(self.driver) if isinstance(self.driver, str) else self.driver
+        self._skip(request.function)
+        self.face = _face()
         self.clock = ManualClock()
         self._queues: list[Any] = []
         self._ids: list[int] = []
@@ -107,7 +116,6 @@ class Bench:
             self._queues.append(self.queue)
             self.tube = self.create("contract")
             self.knobs = self.tube.driver
-            self._skip(request.function)
             yield
         finally:
             for queue in self._queues:
