@@ -200,7 +200,8 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
     [
         (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
         (["stats", "--url", "memory://"], Exit.USAGE, "name a server"),
-        (["take", "nosuch"], Exit.NOT_FOUND, "nosuch"),
+        (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` makes it"),
+        (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
         (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
         (["create", "a tube"], Exit.USAGE, "must be 1 to 32"),
         (["create", "mail", "-o", "ttr"], Exit.USAGE, "name=value"),

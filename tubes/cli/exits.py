@@ -89,6 +89,16 @@ class Group(TyperGroup):
         sys.exit(int(code))
 
 
+def _in_words_of_the_command(error: BaseException) -> str:
+    """What an error says, without the names that only Python knows."""
+    if isinstance(error, tubes.TubeNotFound):
+        name = error.facts["name"]
+        return f"there is no tube {name!r}: `tubes tubes` lists those that are there, `tubes create {name}` makes it"
+    if isinstance(error, tubes.InvalidOption) and error.facts["option"] == "session_ttl":
+        return str(tubes.InvalidOption(**{**error.facts, "option": "--hold"}))
+    return str(error)
+
+
 def _end(error: BaseException) -> int:
     """Say what went wrong; answers the code."""
     if os.environ.get("TUBES_DEBUG") == "1":
@@ -109,7 +119,7 @@ def _end(error: BaseException) -> int:
         return error.code
     for kinds, code in _KINDS:
         if isinstance(error, kinds):
-            say(str(error))
+            say(_in_words_of_the_command(error))
             return code
     # An error of the command line: typer brings click along under names of its own.
     shown: Any = getattr(error, "format_message", None)
