@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,9 +82,9 @@ def test_sessions_that_serve_each_other_over_a_line_that_is_cut_do_everything_on
     through: str, proxy: Proxy, ledger: Ledger, much: int
 ) -> None:
     """Whoever puts takes for those who wait in its process."""
-    with tubes.connect(through) as queue:
+    with tubes.connect(through) as queue, ExitStack() as ends:
         tube = queue.create_tube("load")
-        sessions = [queue.session() for _ in range(4)]
+        sessions = [ends.enter_context(queue.session()) for _ in range(4)]
         errors: list[BaseException] = []
         left = threading.Semaphore(0)
 
@@ -378,9 +379,9 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
 
 def test_who_takes_for_another_session_leaves_that_ones_answers_alone(through: str, proxy: Proxy) -> None:
     """A session's put is cut; before it comes again another session's line takes for the first one."""
-    with tubes.connect(through) as queue:
+    with tubes.connect(through) as queue, queue.session() as beside:
         tube = queue.create_tube("load")
-        other = queue.session().tube("load")
+        other = beside.tube("load")
         other.put("for whoever waits")
         port: Any = tube._port
         others: Any = other._port
