@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class OnServer(Bench):
-    """A key space of its own for every test."""
+    """A key space of its own for every test.
+
+    Some drivers run on both faces and each on one: how a face waits for a server does not depend on the driver.
+    """
 
     #: Where the server is.
     url: ClassVar[str]

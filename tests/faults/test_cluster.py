@@ -45,14 +45,17 @@ class OnCluster(OnServer, Ownership, Lanes, Sessions, Queues):
 
 
 class TestFifoOnCluster(OnCluster):
+    faces = (AioFace,)
     driver = "fifo"
 
 
 class TestUtubeTtlOnCluster(OnCluster):
+    faces = (SyncFace,)
     driver = "utubettl"
 
 
 class TestFailuresOnCluster(OnCluster, Failures, UniqueKeys, Updates, Looking):
+    faces = (AioFace,)
     driver = "fifottl"
 
 

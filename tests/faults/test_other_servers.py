@@ -8,7 +8,7 @@ import pytest
 from on_server import OnServer
 from parts import OfOrder
 
-from tubes.conformance import Contract
+from tubes.conformance import AioFace, Contract, SyncFace
 from tubes.testing import LocalServer, server_program
 
 
@@ -26,8 +26,10 @@ class OnRedis(OnServer):
 
 
 class TestFifoOnRedis(OnRedis, OfOrder):
+    faces = (AioFace,)
     driver = "fifo"
 
 
 class TestUtubeTtlOnRedis(OnRedis, Contract):
+    faces = (SyncFace,)
     driver = "utubettl"

@@ -26,9 +26,7 @@ class OnValkey(OnServer):
 
 
 class Whole(OnValkey, Contract):
-    """All rules, on both faces for some drivers and on one for each: how a face waits for a server does not depend on
-    the driver.
-    """
+    """All rules."""
 
 
 class TestFifo(Whole):
@@ -55,6 +53,7 @@ class TestUtubeTtl(Whole):
 
 
 class TestLifo(OnValkey, OfOrder):
+    faces = (AioFace,)
     driver = Driver("lifo", order="-id")
 
 
@@ -65,6 +64,7 @@ def odd_first(task: Ranked) -> float:
 class TestRankHook(OnValkey, OfRank):
     """An order that no knob names: odd priorities first."""
 
+    faces = (SyncFace,)
     driver = Driver(
         "odd-first",
         options={"pri", "ttl", "delay"},

@@ -6,7 +6,10 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -36,13 +39,30 @@ SETTINGS = {
 }
 
 
+@cache
+def spark_home() -> TemporaryDirectory[str]:
+    """The Spark of the wheel, without its second copy of PySpark: a zip, which each Python worker compiles anew."""
+    package = find_spec("pyspark")
+    assert package is not None
+    assert package.submodule_search_locations
+    folder = TemporaryDirectory(prefix="tubes-spark-")
+    for part in ("bin", "jars"):
+        (Path(folder.name) / part).symlink_to(Path(package.submodule_search_locations[0]) / part)
+    return folder
+
+
 def environment() -> dict[str, str]:
     """What a program needs that uses Spark here; there is always a Java, if only that of a wheel."""
     home = java_home()
     assert home is not None, "no Java: neither the system's nor the extra java"
     known = os.environ.get("PYTHONPATH", "")
     paths = [*PATHS, *(part for part in known.split(os.pathsep) if part and part not in PATHS)]
-    return {"JAVA_HOME": home, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
+    return {
+        "JAVA_HOME": home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_HOME": spark_home().name,
+    }
 
 
 @pytest.fixture(scope="session")

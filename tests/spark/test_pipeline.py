@@ -12,7 +12,7 @@ import pytest
 
 import tubes
 
-from .conftest import in_session, on_its_own
+from .conftest import in_session, on_its_own, spark_home
 
 parquet: Any = import_module("pyarrow.parquet")
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 def run(command: list[str], scratch: Path) -> subprocess.CompletedProcess[str]:
     """Run it with a folder of its own for what is temporary."""
     scratch.mkdir()
-    environment = os.environ | {"TMPDIR": str(scratch)}
+    environment = os.environ | {"TMPDIR": str(scratch), "SPARK_HOME": spark_home().name}
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
 
 
