@@ -5,3 +5,14 @@ if call('HGET', S, 'epoch') ~= ARGV[7] then
   return redis.error_reply('FENCED somebody else goes on with this stream')
 end
 call('PEXPIRE', S, IDLE)
+-- A chunk as it is written down: ids, ':', attempts; those once if they are the same for all.
+local function written(ids, attempts)
+  local by = attempts[1] or ''
+  for n = 2, #attempts do
+    if attempts[n] ~= by then
+      by = table.concat(attempts, ' ')
+      break
+    end
+  end
+  return table.concat(ids, ' ') .. ':' .. by
+end

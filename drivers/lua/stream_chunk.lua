@@ -4,6 +4,14 @@ if not chunk then
 --#include flush
   return false
 end
-local named, meant = {}, {}
-for id in string.gmatch(string.match(chunk, '(.*):'), '%d+') do named[#named + 1] = id end
-for attempts in string.gmatch(string.match(chunk, ':(.*)'), '%d+') do meant[#meant + 1] = attempts end
+local named, meant, size = {}, {}, 0
+local ids, by = string.match(chunk, '(.*):(.*)')
+for id in string.gmatch(ids, '%d+') do
+  size = size + 1
+  named[size] = id
+end
+if string.find(by, ' ', 1, true) then
+  for attempts in string.gmatch(by, '%d+') do meant[#meant + 1] = attempts end
+else
+  for n = 1, size do meant[n] = by end
+end

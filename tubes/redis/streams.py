@@ -36,7 +36,8 @@ class Chunk(NamedTuple):
     def of(cls, reply: bytes) -> Chunk:
         """As the scripts write it down."""
         ids, _, attempts = reply.partition(b":")
-        return cls(list(map(int, ids.split())), list(map(int, attempts.split())))
+        numbers, each = list(map(int, ids.split())), list(map(int, attempts.split()))
+        return cls(numbers, each * len(numbers) if len(each) == 1 else each)
 
 
 class Stream:

@@ -31,7 +31,7 @@ if not changed then
 --#include flush
   return chunk
 end
-chunk = table.concat(ids, ' ') .. ':' .. table.concat(attempts, ' ')
+chunk = written(ids, attempts)
 call('HSET', S, field, chunk)
 --#done chunk
 return chunk

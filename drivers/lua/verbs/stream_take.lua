@@ -16,7 +16,7 @@ if #ids == 0 then
 --#include flush
   return false
 end
-chunk = table.concat(ids, ' ') .. ':' .. table.concat(attempts, ' ')
+chunk = written(ids, attempts)
 call('HSET', S, field, chunk, ARGV[8], ARGV[9] + 1, 'last', ARGV[8])
 --#done chunk
 return chunk
