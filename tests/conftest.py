@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 from uuid import uuid4
+from zlib import crc32
 
 import pytest
 
@@ -14,9 +17,24 @@ from tubes.conformance.faces import AioFace, Face, SyncFace
 from tubes.testing import LocalServer
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: many tests wait for others to do something."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands out tests by the hundred: for each that it gives out the scheduler looks at all that it has given out."""
+    scheduler: Any = import_module("xdist.scheduler").LoadGroupScheduling(config, log)
+    group_of = scheduler._split_scope
+
+    def part_of(nodeid: str) -> str:
+        group: str = group_of(nodeid)
+        return group if group != nodeid else f"{nodeid.partition('::')[0]} {crc32(nodeid.encode()) % 100}"
+
+    scheduler._split_scope = part_of
+    return scheduler
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
