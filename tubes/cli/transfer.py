@@ -195,7 +195,7 @@ def _import(tube: tubes.Tube, lines: IO[str], advance: Callable[[int], None]) ->
         try:
             tasks = tube.put_many(items, timeout=PATIENCE)
         except TubesError as error:
-            item = error.facts.get("item")
+            item: int | None = error.facts.get("item")
             if item is None:
                 say(done)
                 raise
