@@ -38,11 +38,9 @@ class Registry:
         check_name("driver", name)
         found = self._drivers.get(name)
         if found is None:
+            if name not in _points():
+                _points.cache_clear()  # It may have been installed since.
             point = _points().get(name)
-            if point is None:
-                # It may have been installed since.
-                _points.cache_clear()
-                point = _points().get(name)
             if point is None:
                 raise DriverNotFound(name=name, known=", ".join(sorted(_points().keys() | self._drivers.keys())))
             found = self._drivers.setdefault(name, _load(point))

@@ -11,6 +11,7 @@ from parts import OfCodec, OfOrder, OfRank
 
 from tubes import Driver, TaskNotFound
 from tubes.conformance import Bench, Contract, Face
+from tubes.conformance.order import Order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +80,17 @@ class TestThroughJson(OfCodec):
 
     def connect(self, face: Face, clock: ManualClock) -> Any:
         return face.connect("memory://", clock=clock, codec="json")
+
+
+class TestDriverThatConnectRegisters(Order):
+    """A name that only this queue knows."""
+
+    driver = "mine"
+
+    def connect(self, face: Face, clock: ManualClock) -> Any:
+        queue = face.connect("memory://", clock=clock)
+        queue.register_driver(Driver("mine", order="-id"))
+        return queue
 
 
 class TestRankHookThatFails(Bench):

@@ -44,9 +44,7 @@ def test_make_targets_that_are_named_are_there() -> None:
 
 
 def test_commands_that_are_named_are_there() -> None:
-    named = {
-        name for text in PAGES.values() for name in re.findall(rf"{TYPED}tubes ([a-z][a-z-]*)", text, re.MULTILINE)
-    }
+    named = typed("tubes")
     assert {"put", "top", "stats", "buried"} <= named
     assert named - COMMANDS == set()
 

@@ -10,7 +10,7 @@ if listening or call('EXISTS', M .. ':keys') == 1 then
 --#include ack_each
 --#fast
 else
-  local ids, tasks, first, text_of, lost = named, {}, ARGV[1] * TURNS, {}, false
+  local ids, first, text_of, lost = named, ARGV[1] * TURNS, {}, false
   local scores = all_of('ZMSCORE', M .. ':taken', named)
   for n = 1, #named do
     local score, by = scores[n], meant[n]
@@ -22,21 +22,19 @@ else
     -- As text it is compared at once.
     if score == text or (score and by == '' and score - first >= 0 and score - first < TURNS) then
       done[n] = '1'
---#if PLAIN
---#else
-      tasks[#tasks + 1] = { id = named[n], state = 't' }
---#end
     else
       done[n], lost = '0', true
     end
   end
---#if PLAIN
   if lost then
     ids = {}
     for n = 1, #named do
       if done[n] == '1' then ids[#ids + 1] = named[n] end
     end
   end
+--#if TIMED
+  local tasks = {}
+  for n = 1, #ids do tasks[n] = { id = ids[n], state = 't' } end
 --#end
 --#moves ack t
 end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,6 @@ from tubes import ServerFull
 from tubes.conformance.bench import eventually
 from tubes.redis import many
 from tubes.testing import LocalServer
-
-if TYPE_CHECKING:
-    pass
 
 
 def staged(client: Any, prefix: str = "") -> list[Any]:

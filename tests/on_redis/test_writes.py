@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -23,13 +24,24 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def tube(url: str) -> tubes.Tube:
-    return tubes.connect(url).create_tube("t")
+def tube(url: str) -> Iterator[tubes.Tube]:
+    with tubes.connect(url) as queue:
+        yield queue.create_tube("t")
 
 
 def stage(writer: Writer, write: str, rows: list[bytes] = ROWS, **options: object) -> list[Staged]:
     head = writer.head(writer.tube._port.home.driver.check_put(options))
     return [writer.stage(write, chunk) for chunk in writer.chunks([(head, rows)], 10)]
+
+
+def died(tube: tubes.Tube, done: int) -> tuple[Writer, list[Staged]]:
+    """A writer that has sealed a write and put so many of its chunks, and what it had brought."""
+    writer = Writer(tube)
+    brought = stage(writer, "load-1")
+    writer._seal("load", 1, brought)
+    for chunk in brought[:done]:
+        writer._put(chunk.keyed, chunk.tasks, chunk.name, chunk.words, (), 0.0)
+    return writer, brought
 
 
 def data(tube: tubes.Tube) -> list[Any]:
@@ -104,11 +116,7 @@ def test_a_write_is_put_once_however_often_it_is_done(tube: tubes.Tube, valkey: 
 
 @pytest.mark.parametrize("done", range(4))
 def test_who_dies_in_the_middle_of_publishing_leaves_the_rest_to_the_next(tube: tubes.Tube, done: int) -> None:
-    dead = Writer(tube)
-    brought = stage(dead, "load-1")
-    dead._seal("load", 1, brought)
-    for chunk in brought[:done]:
-        dead._put(chunk.keyed, chunk.tasks, chunk.name, chunk.words, (), 0.0)
+    _, brought = died(tube, done)
     writer = Writer(tube)
     assert writer.publish("load", 1, stage(writer, "load-1")) == 25 - sum(chunk.tasks for chunk in brought[:done])
     assert data(tube) == [str(number) for number in range(25)]
@@ -173,7 +181,6 @@ def test_a_full_tube_says_so(url: str) -> None:
 
 def test_a_tube_that_is_gone_is_not_found(tube: tubes.Tube) -> None:
     writer = Writer(tube)
-    tubes.connect(tube._port.member.url)
     tube.drop()
     with pytest.raises(TubeNotFound):
         stage(writer, uuid4().hex)
@@ -181,11 +188,7 @@ def test_a_tube_that_is_gone_is_not_found(tube: tubes.Tube) -> None:
 
 @pytest.mark.parametrize("done", range(3))
 def test_what_was_sealed_is_put_although_the_write_is_given_up_then(tube: tubes.Tube, done: int) -> None:
-    dead = Writer(tube)
-    brought = stage(dead, "load-1")
-    dead._seal("load", 1, brought)
-    for chunk in brought[:done]:
-        dead._put(chunk.keyed, chunk.tasks, chunk.name, chunk.words, (), 0.0)
+    dead, _ = died(tube, done)
     dead.clean("load-1", aborted=True)
     Writer(tube).publish("load", 1, [])
     assert data(tube) == [str(number) for number in range(25)]

@@ -94,8 +94,6 @@ def _in_words_of_the_command(error: BaseException) -> str:
     if isinstance(error, tubes.TubeNotFound):
         name = error.facts["name"]
         return f"there is no tube {name!r}: `tubes tubes` lists those that are there, `tubes create {name}` makes it"
-    if isinstance(error, tubes.InvalidOption) and error.facts["option"] == "session_ttl":
-        return str(tubes.InvalidOption(**{**error.facts, "option": "--hold"}))
     return str(error)
 
 

@@ -14,6 +14,7 @@ import tubes
 from tubes.cli.common import AsJson, Codec, Ids, Name, SomeIds, Url, complete_drivers, connected, given, lanes, pairs
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, line, printable, task_json, words_of
+from tubes.drivers.options import micros
 
 #: How many lines of stdin are put in one call.
 _LINES = 1000
@@ -105,6 +106,8 @@ def take(
     """
     if release and hold is not None:
         raise Stop("--release and --hold exclude each other", Exit.USAGE)
+    if hold is not None:
+        micros("--hold", hold)
     with connected(url, codec, 30.0 if hold is None else hold) as queue:
         tube = queue.tube(name)
         session = None if hold is None else queue.identify()

@@ -365,8 +365,9 @@ class Port(Generic[F]):
             return -1, 0  # Of another tube that had the same name: no task here.
         return task._record.id, task._turn if task._state is _TAKEN else 0
 
-    def _settle_task(self, task: Any, act: Callable[[Engine, int], Any]) -> F:
-        answer: F = self._do(act)
+    @staticmethod
+    def _settled(task: Any, answer: F) -> F:
+        """The answer of a verb that has ended a caller's take of a task."""
         if isinstance(task, Facts):
             task._turn = SETTLED
         return answer
@@ -404,10 +405,7 @@ class Port(Generic[F]):
             engine.release(now, entry, span, reason=reason)
             return entry
 
-        released = self._do_held(task, act)
-        if isinstance(task, Facts):
-            task._turn = SETTLED
-        return released
+        return self._settled(task, self._do_held(task, act))
 
     def give_back(self, task: Any) -> F:
         """Give a held task back at once: nothing has failed."""
@@ -418,10 +416,7 @@ class Port(Generic[F]):
             engine.release(now, entry)
             return entry
 
-        released = self._do_held(task, act)
-        if isinstance(task, Facts):
-            task._turn = SETTLED
-        return released
+        return self._settled(task, self._do_held(task, act))
 
     def touch(self, task: Any, seconds: float) -> F:
         """Prolong the time to run of a held task."""
@@ -456,7 +451,7 @@ class Port(Generic[F]):
             verb(engine, now, entry)
             return entry
 
-        return self._settle_task(task, act)
+        return self._settled(task, self._do(act))
 
     def update(self, task: Any, changes: Mapping[str, Any]) -> F:
         """Change a task."""

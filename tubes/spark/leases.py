@@ -144,13 +144,11 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a part, but for those that somebody else has taken since."""
         assert isinstance(partition, Taken)
         by = dict(zip(partition.ids, partition.attempts, strict=True))
-        first_takes = set(partition.attempts) == {1}
+        each = set(partition.attempts)
         with self._settings.connect() as queue:
             for part in Records(self._settings.find(queue)).of(partition.ids):
-                ours = part.having("state", "tr")
-                if first_takes:
-                    ours = ours.having("attempts", (1,))
-                else:
+                ours = part.having("state", "tr").having("attempts", each)
+                if len(each) > 1:
                     facts = zip(ours.values("id"), ours.values("attempts"), strict=True)
                     ours = ours.where([attempts == by[id] for id, attempts in facts])
                 if ours.size:
