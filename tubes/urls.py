@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tubes.clock import Clock
@@ -14,7 +15,15 @@ from tubes.memory.session import Member as MemoryMember
 from tubes.memory.store import open_store
 
 #: Schemes of the backend on Redis, which is imported when it is first asked for.
-_REDIS = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+_REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+
+# Where a URL has a password, be it one or not.
+_PASSWORD: Final = re.compile(r"(//[^:@/?#]*:)[^?]*(?=@)|([?&](?:ssl_)?password=)[^&]*")
+
+
+def shown(url: str) -> str:
+    """The URL without its password, as errors and logs have it."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", url)
 
 
 def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, face: Face) -> Member:
@@ -32,18 +41,18 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
         return _connect_redis(url, codec, clock, session_ttl, face)
     # What urlsplit drops without a word would make two URLs one.
     if not url.isprintable() or " " in url:
-        raise InvalidOption(option="url", value=url, rule="must be printable and without blanks")
+        raise InvalidOption(option="url", value=shown(url), rule="must be printable and without blanks")
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise InvalidOption(option="url", value=url, rule=f"is no URL: {error}") from error
+        raise InvalidOption(option="url", value=shown(url), rule=f"is no URL: {error}") from error
     if parts.scheme in _REDIS:
         return _connect_redis(url, codec, clock, session_ttl, face)
     if parts.scheme != "memory":
         rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
-        raise InvalidOption(option="url", value=url, rule=rule)
+        raise InvalidOption(option="url", value=shown(url), rule=rule)
     if parts.path or parts.query or parts.fragment:
-        raise InvalidOption(option="url", value=url, rule="memory:// takes a name and nothing else")
+        raise InvalidOption(option="url", value=shown(url), rule="memory:// takes a name and nothing else")
     return MemoryMember(open_store(parts.netloc, clock, codec), lease, face)
 
 

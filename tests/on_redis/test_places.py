@@ -11,8 +11,9 @@ import pytest
 import redis
 
 import tubes
-from tubes import DriverNotFound, InvalidOption, ServerRefused
+from tubes import ConnectionLost, DriverNotFound, InvalidOption, ServerRefused
 from tubes.drivers import Ranked
+from tubes.redis import calls
 from tubes.testing import LocalServer
 
 
@@ -53,6 +54,23 @@ def test_what_the_server_refuses_is_said_at_once(port: int, url: str) -> None:
 def test_a_setting_that_nobody_knows_is_refused(port: int) -> None:
     with pytest.raises(InvalidOption):
         tubes.connect(f"redis://127.0.0.1:{port}?foo=1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:secret@localhost:99999999", "redis://who:secret@localhost/x", "redis+cluster://:secret@localhost:bad",
+        "redis+sentinel://who:secret@localhost", "rediss://:secret@[::1", "redis://:secret @localhost",
+        "redis://:secret/@localhost", "nobody://:secret@localhost", "memory://:secret@localhost/x",
+        "redis://127.0.0.1:0?password=secret", "redis://:secret@127.0.0.1:0",
+    ],
+)  # fmt: skip
+def test_a_url_that_leads_nowhere_is_shown_without_its_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "PATIENCE", 0.0)
+    with pytest.raises(ConnectionLost if "127.0.0.1:0" in url else InvalidOption) as refused:
+        tubes.connect(url)
+    assert "secret" not in str(refused.value)
+    assert "***" in str(refused.value)
 
 
 @pytest.mark.parametrize("rank_lua", ["pri +", "foo", "nil"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import redis
 import redis.cluster as redis_cluster
@@ -15,6 +16,7 @@ from redis.exceptions import AuthorizationError, RedisClusterException
 from redis.retry import Retry
 
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused
+from tubes.urls import shown
 
 _sentinels: Final[Any] = redis_sentinel
 _clusters: Final[Any] = redis_cluster
@@ -162,15 +164,6 @@ def _settings() -> dict[str, Any]:
     return {**_SETTINGS, "retry": Retry(NoBackoff(), 0)}
 
 
-def _shown(url: str) -> str:
-    """The URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
-
-
 def locate(place: Any) -> tuple[Server, str]:
     """The server of a URL or of a redis-py client, and the prefix of its keys."""
     if isinstance(place, redis.RedisCluster):
@@ -187,12 +180,15 @@ def locate(place: Any) -> tuple[Server, str]:
     rest = url.partition("?")[0] + ("?" + urlencode(query, doseq=True) if query else "")
     try:
         if parts.scheme == "redis+cluster":
-            return _Cluster(_shown(url), lambda: _cluster(rest), secure=False), prefix
+            nodes = _hosts(urlsplit(rest).netloc, 6379)
+            return _Cluster(shown(url), lambda: _cluster(nodes, _login(rest)), secure=False), prefix
         if parts.scheme == "redis+sentinel":
-            return _Pooled(_shown(url), _sentinel(rest)), prefix
-        return _Pooled(_shown(url), _untyped(redis.ConnectionPool).from_url(rest, **_settings())), prefix
+            return _Pooled(shown(url), _sentinel(rest)), prefix
+        if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
+            raise ValueError(f"{parts.path[1:]!r} is no number of a database")
+        return _Pooled(shown(url), _untyped(redis.ConnectionPool).from_url(rest, **_settings())), prefix
     except (ValueError, TypeError) as error:
-        raise InvalidOption(option="url", value=_shown(url), rule=str(error)) from error
+        raise InvalidOption(option="url", value=shown(url), rule=str(error)) from error
 
 
 def _name_of(pool: Any) -> str:
@@ -231,7 +227,7 @@ def _sentinel(url: str) -> Any:
     return watchers.master_for(service, db=int(db or 0), **settings).connection_pool
 
 
-def _cluster(url: str) -> Any:
+def _cluster(hosts: list[tuple[str, int]], login: dict[str, Any]) -> Any:
     """`redis+cluster://[user:password@]host:port,…`."""
-    nodes: Any = [_clusters.ClusterNode(host, port) for host, port in _hosts(urlsplit(url).netloc, 6379)]
-    return _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **_login(url)})
+    nodes: Any = [_clusters.ClusterNode(host, port) for host, port in hosts]
+    return _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login})
