@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+import redis
+
 import tubes
+from tubes import TubeNotFound
 from tubes.redis.records import Part, Records, Row
+from tubes.testing import LocalServer
 
 
 def rows_of(parts: Iterable[Part]) -> list[Row]:
@@ -68,3 +73,23 @@ def test_large_data_are_read_in_small_parts(url: str) -> None:
         parts = list(Records(tube).between(0, 300))
         assert sum(part.size for part in parts) == 300
         assert max(part.size for part in parts[1:]) <= 5
+
+
+def test_scripts_that_the_server_has_forgotten_are_brought_again(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue, redis.Redis.from_url(valkey.url) as client:
+        tube = queue.create_tube("t")
+        tube.put_many(range(10))
+        for _ in range(2):
+            client.script_flush()
+            assert len(rows_of(Records(tube).between(0, 10))) == 10
+
+
+def test_a_tube_that_is_gone_has_no_records(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put("x")
+        records = Records(tube)
+        tube.drop()
+        for look in (records.extent, lambda: rows_of(records.between(0, 5)), lambda: rows_of(records.of([0, 3]))):
+            with pytest.raises(TubeNotFound):
+                look()

@@ -10,6 +10,7 @@ import sys, threading
 sys.modules["hiredis"] = None
 import tubes
 from tubes.redis import wire
+from tubes.redis.records import Records
 assert wire.hiredis is None
 with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl=31.0) as other:
     tube, others = queue.create_tube("t", "utubettl"), other.tube("t")
@@ -24,6 +25,8 @@ with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl
         others.put("later", **options)
         taker.join()
         assert got[0].ack().data == "later"
+    tube.put_many(range(3))
+    assert [part.size for part in Records(tube).between(0, 10)] == [3]
     print("done")
 """
 

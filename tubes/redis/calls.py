@@ -43,6 +43,9 @@ class Call:
     `slot`: where its answer is kept, if not in a slot of the line: for calls for a session that is not the line's.
     """
 
+    #: How many replies come; the last one counts, unless one is an error.
+    replies = 1
+
     __slots__ = (
         "_own_slot", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session", "slot",
     )  # fmt: skip
@@ -97,6 +100,22 @@ class Call:
         session, token, caller = self.session
         field = f"a{token}.{caller}.{self.slot}"
         return pack(*what, *keys, session, token, field, self.number, self.now, *self.args)
+
+
+class Look(Call):
+    """A plain command and a script that only looks, both at one moment: answers the replies of both."""
+
+    replies = 4
+
+    __slots__ = ("_command",)
+
+    def __init__(self, command: tuple[Any, ...], script: Script, key: str, *args: Any, parts: tuple[str, ...]) -> None:
+        super().__init__(script, key, args, parts=parts)
+        self._command: Final = command
+
+    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+        """The request, as a transaction."""
+        return b"".join((pack("MULTI"), pack(*self._command), super().pack(whole=whole, moving=moving), pack("EXEC")))
 
 
 class Rest:

@@ -210,15 +210,16 @@ class ThreadLine:
 
     def _until_answered(self, packed: bytes, key: str, call: Call | None = None) -> Any:
         until = time.monotonic() + (self._patience or calls.PATIENCE)
+        replies = 1 if call is None else call.replies
         tries = 0
         while True:
             try:
                 wire = self._wire(key)
-                reply = wire.call(packed)
+                reply = wire.call(packed, replies)
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
-                    reply = wire.call(call.pack(whole=True, moving=self._server.moving))
+                    reply = wire.call(call.pack(whole=True, moving=self._server.moving), replies)
                 if reply.__class__ is not ErrorReply or reply.code not in calls.PASSING:
                     return reply
                 self._server.moved()

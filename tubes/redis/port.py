@@ -27,7 +27,7 @@ from tubes.errors import (
 )
 from tubes.listeners import Listener, checked
 from tubes.redis import record
-from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Session
+from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Look, Session
 from tubes.redis.overview import statistics_of
 from tubes.redis.scripts import script
 from tubes.redis.wire import ErrorReply, error_of
@@ -132,7 +132,14 @@ class Port(Generic[F]):
 
     def ask_alone(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Flow[Any]:
         """As `ask`, for scripts that know no session: they may be done twice."""
-        reply = yield Call(script(verb), self.home.key, args, parts=parts)
+        return (yield from self._answer(Call(script(verb), self.home.key, args, parts=parts)))
+
+    def look(self, command: tuple[Any, ...], verb: str, *args: Any, parts: tuple[str, ...]) -> Flow[Any]:
+        """The replies to a plain command that only looks, and to such a script, both at one moment. For threads."""
+        return (yield from self._answer(Look(command, script(verb), self.home.key, *args, parts=parts)))
+
+    def _answer(self, call: Call) -> Flow[Any]:
+        reply = yield call
         if reply.__class__ is ErrorReply and reply.code not in _ABOUT_TASKS:
             raise self._refusal(reply)
         return reply

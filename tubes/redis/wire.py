@@ -66,11 +66,14 @@ class Wire:
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
         self._buffer: Final = bytearray(_CHUNK)
 
-    def call(self, packed: bytes) -> Any:
-        """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`."""
+    def call(self, packed: bytes, replies: int = 1) -> Any:
+        """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`.
+
+        Of several `replies` the last one, or the first error in any.
+        """
         try:
             self._sock.sendall(packed)
-            return self._read()
+            return self._read() if replies == 1 else _last([self._read() for _ in range(replies)])
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
 
@@ -94,7 +97,7 @@ class Wire:
             try:
                 return self._connection.read_response(disable_decoding=True)
             except redis.ResponseError as error:
-                return ErrorReply(_code_of(error) + str(error))
+                return _value_of(error)
         while (reply := reader.gets()) is False:
             size = self._sock.recv_into(self._buffer)
             if not size:
@@ -150,6 +153,20 @@ class Wire:
         return ConnectionLost(url=self.url, why=why)
 
 
+def _last(replies: list[Any]) -> Any:
+    parts: list[Any] = replies[-1] if replies[-1].__class__ is list else []
+    for reply in (*replies, *parts):
+        if isinstance(reply, redis.ResponseError):  # As redis-py's parser leaves it in a list.
+            return _value_of(reply)
+        if reply.__class__ is ErrorReply:
+            return reply
+    return replies[-1]
+
+
+def _value_of(error: redis.ResponseError) -> ErrorReply:
+    return ErrorReply(_CODES.get(type(error).__name__, "") + str(error))
+
+
 #: The words that redis-py cuts off where it knows an error by a class of its own.
 _CODES: Final = {
     "NoScriptError": "NOSCRIPT ",
@@ -162,7 +179,3 @@ _CODES: Final = {
     "AskError": "ASK ",
     "TryAgainError": "TRYAGAIN ",
 }
-
-
-def _code_of(error: redis.ResponseError) -> str:
-    return _CODES.get(type(error).__name__, "")

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 pa: Final[Any] = import_module("pyarrow")
+pc: Final[Any] = import_module("pyarrow.compute")
 RecordBatch: TypeAlias = Any
 Array: TypeAlias = Any
 DataType: TypeAlias = Any

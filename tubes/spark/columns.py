@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption
-from tubes.redis.records import Part, Same
-from tubes.spark.arrow import Array, DataType, RecordBatch, pa
+from tubes.redis.records import Part, Plain, Same
+from tubes.spark.arrow import Array, DataType, RecordBatch, pa, pc
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tubes.spark.settings import Settings
 
+#: Rows that are handed to Spark at once: each batch costs it as much as some hundred rows.
+_ROWS: Final = 10_000
+#: Where nothing is left, a slice to its end without this fails in PyArrow 26.
+_END: Final = (1 << 31) - 1
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 #: By name: the type as Spark and as Arrow call it. The order is that of the schema.
 _COLUMNS: Final[dict[str, tuple[str, DataType]]] = {
@@ -59,36 +65,78 @@ class Columns:
             types_of["data"] = pa.binary()
         self.schema: Final = pa.schema([(name, types_of[name]) for name in self.names])
 
-    def batch(self, part: Part) -> RecordBatch:
-        """These tasks."""
+    def batches(self, parts: Iterable[Part]) -> Iterator[RecordBatch]:
+        """These tasks, many at once."""
+        some: list[RecordBatch] = []
+        rows = 0
+        for part in parts:
+            if part.size:
+                some.append(self._batch(part))
+                rows += part.size
+            if rows >= _ROWS:
+                yield from _together(some)
+                some, rows = [], 0
+        yield from _together(some)
+
+    def _batch(self, part: Part) -> RecordBatch:
+        raws = pa.array(part.raws, pa.binary()) if isinstance(part, Plain) else None
         arrays: list[Array] = []
         for name, kind in zip(self.names, self.schema.types, strict=True):
-            column = part.columns[name]
+            column = part.columns.get(name)
             if name == "data":
-                arrays.append(self._data(part.values(name), kind))
+                stored = (
+                    pa.array(part.values(name), pa.binary())
+                    if raws is None
+                    else pc.binary_slice(raws, Plain.HEAD, _END)
+                )
+                arrays.append(self._data(stored, kind))
+            elif column is None:
+                arrays.append(_moments(pc.binary_slice(raws, 0, Plain.HEAD)))
             elif isinstance(column, Same):
                 arrays.append(pa.repeat(pa.scalar(column.value, kind), part.size))
+            elif name == "id":
+                arrays.append(_numbers(array("q", column), kind))
             elif kind == _MOMENT:
                 arrays.append(pa.array(column, pa.int64()).cast(kind))
             else:
                 arrays.append(pa.array(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _data(self, raws: Sequence[bytes], kind: DataType) -> Array:
+    def _data(self, stored: Array, kind: DataType) -> Array:
         if kind == pa.binary():
-            return pa.array(raws, kind)
-        texts = self._texts(raws)
+            return stored
+        texts = self._texts(stored)
         try:
-            return pa.array(texts, pa.binary()).cast(kind)
+            return texts.cast(kind)
         except pa.ArrowInvalid:  # Bytes that are no text: nothing that a query should end for.
-            return pa.array([text.decode("utf-8", "replace") for text in texts], kind)
+            return pa.array([text.decode("utf-8", "replace") for text in texts.to_pylist()], kind)
 
 
-def _values(raws: Sequence[bytes]) -> Sequence[bytes]:
+def _together(batches: list[RecordBatch]) -> list[RecordBatch]:
+    if len(batches) <= 1:
+        return batches
+    joined: list[RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def _numbers(values: array[int], kind: DataType) -> Array:
+    """Without a look at each."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _moments(heads: Array) -> Array:
+    """Of 8 bytes each."""
+    moments = array("q", heads.buffers()[2].to_pybytes())
+    if sys.byteorder == "little":
+        moments.byteswap()
+    return _numbers(moments, _MOMENT)
+
+
+def _values(stored: Array) -> Array:
     """JSON, but strings without their quotes."""
-    if {raw[:1] for raw in raws} == {b'"'} and b"\\" not in b"".join(raws):
-        return [raw[1:-1] for raw in raws]
-    return [_value(raw) for raw in raws]
+    if pc.all(pc.starts_with(stored, '"')).as_py() and b"\\" not in stored.buffers()[2].to_pybytes():
+        return pc.binary_slice(stored, 1, -1)
+    return pa.array([_value(raw) for raw in stored.to_pylist()], pa.binary())
 
 
 def _value(raw: bytes) -> bytes:
@@ -103,11 +151,11 @@ def _value(raw: bytes) -> bytes:
         return raw
 
 
-def _same(raws: Sequence[bytes]) -> Sequence[bytes]:
-    return raws
+def _same(stored: Array) -> Array:
+    return stored
 
 
-def _unpacked(raws: Sequence[bytes]) -> Sequence[bytes]:
+def _unpacked(stored: Array) -> Array:
     """MessagePack as JSON, but strings as they are."""
     import msgspec
 
@@ -118,11 +166,11 @@ def _unpacked(raws: Sequence[bytes]) -> Sequence[bytes]:
             return raw
         return data.encode("utf-8", "replace") if isinstance(data, str) else msgspec.json.encode(data)
 
-    return [text(raw) for raw in raws]
+    return pa.array([text(raw) for raw in stored.to_pylist()], pa.binary())
 
 
 #: What `data` shows, by codec and format.
-_TEXTS: Final[dict[tuple[str, str], Callable[[Sequence[bytes]], Sequence[bytes]]]] = {
+_TEXTS: Final[dict[tuple[str, str], Callable[[Array], Array]]] = {
     ("json", "value"): _values,
     ("json", "json"): _same,
     ("raw", "value"): _same,

@@ -11,7 +11,7 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from tubes.redis.records import Records
+from tubes.redis.records import Part, Records
 from tubes.redis.streams import Chunk, Stream
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
@@ -35,6 +35,16 @@ class Taken(InputPartition):
 
     ids: list[int]
     attempts: list[int]
+
+    def those_of(self, part: Part) -> Part:
+        """Those that are still as they were taken."""
+        each = set(self.attempts)
+        ours = part.having("state", "tr").having("attempts", each)
+        if len(each) == 1:
+            return ours
+        by = dict(zip(self.ids, self.attempts, strict=True))
+        facts = zip(ours.values("id"), ours.values("attempts"), strict=True)
+        return ours.where([attempts == by[id] for id, attempts in facts])
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -143,13 +153,6 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The tasks of a part, but for those that somebody else has taken since."""
         assert isinstance(partition, Taken)
-        by = dict(zip(partition.ids, partition.attempts, strict=True))
-        each = set(partition.attempts)
         with self._settings.connect() as queue:
-            for part in Records(self._settings.find(queue)).of(partition.ids):
-                ours = part.having("state", "tr").having("attempts", each)
-                if len(each) > 1:
-                    facts = zip(ours.values("id"), ours.values("attempts"), strict=True)
-                    ours = ours.where([attempts == by[id] for id, attempts in facts])
-                if ours.size:
-                    yield self._columns.batch(ours)
+            parts = Records(self._settings.find(queue)).of(partition.ids)
+            yield from self._columns.batches(partition.those_of(part) for part in parts)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tubes.spark.settings import Settings
 
 #: Tasks of one partition, unless `numPartitions` says how many there are.
-_PARTITION: Final = 100_000
+_PARTITION: Final = 250_000
 
 
 @dataclass
@@ -74,7 +74,4 @@ class SnapshotReader(DataSourceReader):
             else:
                 assert isinstance(partition, Named)
                 parts = records.of(partition.ids)
-            for part in parts:
-                wanted = part.having("state", states)
-                if wanted.size:
-                    yield self._columns.batch(wanted)
+            yield from self._columns.batches(part.having("state", states) for part in parts)
