@@ -24,6 +24,9 @@ from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.updates import Updates
+from tubes.redis.records import Records
+from tubes.redis.streams import Stream
+from tubes.redis.writes import Writer
 
 if TYPE_CHECKING:
     from faults.ledger import Ledger
@@ -76,6 +79,21 @@ def test_keys_leave_nothing_on_any_node(cluster: Cluster) -> None:
         for tube in made:
             tube.drop()
     assert not [key for client in cluster.clients for key in client.keys(f"*{prefix}*") if b"tube" in key]
+
+
+def test_many_tasks_are_looked_at_taken_and_put_on_whichever_node(cluster: Cluster) -> None:
+    for name in ("a", "b", "c", "d"):
+        with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+            writer = Writer(queue.create_tube(name))
+            chunks = list(writer.chunks([(writer.head({}), [b"%d" % number for number in range(50)])], 20))
+            writer.publish("w", 1, [writer.stage("w-1", chunk) for chunk in chunks])
+            assert sum(part.size for part in Records(writer.tube).between(0, 100)) == 50
+            queue.detach()
+        with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+            queue.create_tube(name).put_many(range(50))
+            stream = Stream.open(queue, name, "s")
+            assert sum(len(chunk.ids) for chunk in stream.take(1, 50)) == 50
+            assert stream.ack(1) == 50
 
 
 def test_tubes_of_all_nodes_work_at_once(cluster: Cluster) -> None:

@@ -192,3 +192,30 @@ def test_what_was_sealed_is_put_although_the_write_is_given_up_then(tube: tubes.
     dead.clean("load-1", aborted=True)
     Writer(tube).publish("load", 1, [])
     assert data(tube) == [str(number) for number in range(25)]
+
+
+def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writes, "_LOOKS", 2)
+    writer = Writer(tube)
+    brought = stage(writer, "w")
+    with pytest.raises(WriteAborted, match="is gone"):
+        writer.publish_once("w", [*brought, Staged("never brought", 5, 12, False)])
+    assert tube.statistics().tasks["total"] == 0
+    assert writer.publish_once("w", brought) == 25
+
+
+def test_what_is_sealed_outlives_what_is_brought(tube: tubes.Tube, valkey: LocalServer) -> None:
+    _, brought = died(tube, 1)
+    with redis.Redis.from_url(valkey.url) as client:
+        left = [client.pttl(f"{tube._port.home.key}:staged:{chunk.name}") for chunk in brought]
+    assert left[0] == -2
+    assert min(left[1:]) > writes.STAY
+
+
+def test_a_tube_that_is_dropped_leaves_nothing_of_a_write_that_was_sealed(
+    tube: tubes.Tube, valkey: LocalServer, url: str
+) -> None:
+    died(tube, 1)
+    assert "staged" in leftovers(valkey, url)
+    tube.drop()
+    assert leftovers(valkey, url) <= {"chunks"}

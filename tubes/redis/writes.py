@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = 200
 BYTES: Final = 1_000_000
-#: For how long what was brought stays if nobody seals or gives up its write, and for how long a write is known, in ms.
+#: For how long what was brought stays if nobody seals or gives up its write, in milliseconds.
 STAY: Final = 24 * 3600 * 1000
+#: For how long a write is known, one that is sealed with what was brought for it.
 KNOWN: Final = 30 * 24 * 3600 * 1000
+#: Chunks that one script looks at.
+_LOOKS: Final = 1_000
 #: Seconds after which a write that was sealed and is not put may be somebody's who is gone.
 ABANDONED: Final = 60
 #: Seconds between two looks for room in a tube that is full.
@@ -161,7 +164,7 @@ class Writer:
         plan = list(brought)
         while (sealed := self._seal(name, number, plan)) is not None:
             count += self._finish(name, *sealed, KNOWN, timeout)
-        self.clean(f"{name}-{number}")
+        self.clean(f"{name}-{number}", put=True)
         return count
 
     def publish_once(self, write: str, brought: Iterable[Staged], timeout: float = 0.0) -> int:
@@ -170,13 +173,17 @@ class Writer:
         sealed = self._seal(write, 0, list(brought))
         if sealed is not None:
             count += self._finish(write, *sealed, "", timeout)
-        self.clean(write)
+        self.clean(write, put=True)
         return count
 
     def _seal(self, name: str, number: int, plan: list[Staged]) -> tuple[str, list[str]] | None:
         """Decide what is put; answers the number of the write that is to be finished, and its chunks."""
+        gone = 0
+        for first in range(0, len(plan), _LOOKS):
+            names = [some.name for some in plan[first : first + _LOOKS]]
+            gone += self._call("write_keep", KNOWN, *names, parts=tuple(f"staged:{chunk}" for chunk in names))
         told = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
-        reply = self._call("write_seal", name, number, told, *(some.name for some in plan), parts=_of(name))
+        reply = self._call("write_seal", name, number, told, gone, KNOWN, parts=_of(name))
         if reply is None:
             return None
         sealed, _, chunks = reply.decode().partition(" ")
@@ -197,11 +204,15 @@ class Writer:
             count += self._finish(name.decode(), number.decode(), chunks.decode().split(), KNOWN, 0.0)
         return count
 
-    def clean(self, write: str, *, aborted: bool = False) -> None:
-        """Remove what was brought for a write and is not sealed; `aborted`: what comes later is refused."""
+    def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
+        """Remove what was brought for a write.
+
+        `aborted`: what comes later is refused. `put`: whatever of it is going to be put is; else what is sealed stays.
+        """
         left = 1
         while left:
-            left = self._call("write_clean", write, STAY if aborted else "", parts=(f"chunks:{write}",))
+            told = (STAY if aborted else "", "" if put else STAY)
+            left = self._call("write_clean", write, *told, parts=(f"chunks:{write}",))
 
     def _call(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Any:
         reply = self._port.member.run(self._port.ask_alone(verb, *args, parts=parts))

@@ -84,7 +84,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
                 writer.publish(self._name, 0, chunks, self._settings.timeout)
             else:
                 writer.publish_once(self._name, chunks, self._settings.timeout)
-            writer.clean(self._write)
+            writer.clean(self._write, put=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The job has failed: nothing is put."""

@@ -15,6 +15,11 @@ if ARGV[6] == '' and (taken > 0 or waiting_there + ARGV[8] > 0) then
 --#include flush
   return { taken, waiting_there + ARGV[8] }
 end
+for _, name in ipairs(call('ZRANGE', M .. ':sealed', 0, -1)) do
+  local chunks = call('HGET', M .. ':written:' .. name, 'chunks')
+  for chunk in string.gmatch(chunks or '', '(%S+) %S+ %S+ %S+') do call('UNLINK', M .. ':staged:' .. chunk) end
+  call('UNLINK', M .. ':written:' .. name)
+end
 for _, key in ipairs({ 'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'rests', 'keys', 'seen', 'leases', 'waiting', 'marker', 'room', 'sealed' }) do
   call('UNLINK', M .. ':' .. key)
 end
