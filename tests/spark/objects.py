@@ -34,6 +34,8 @@ _TYPES: dict[str, types.DataType] = {
     "string": types.StringType(), "binary": types.BinaryType(), "boolean": types.BooleanType(),
     "int": types.IntegerType(), "bigint": types.LongType(), "double": types.DoubleType(), "date": types.DateType(),
     "timestamp": types.TimestampType(), "interval day to second": types.DayTimeIntervalType(),
+    "interval year to month": types.YearMonthIntervalType(), "interval year": types.YearMonthIntervalType(0, 0),
+    "interval month": types.YearMonthIntervalType(1, 1),
 }  # fmt: skip
 
 

@@ -48,6 +48,21 @@ def test_columns_without_data_are_an_object(queue: tubes.Queue, options: dict[st
     }  # fmt: skip
 
 
+def test_keys_of_maps_become_text_as_values_do(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    ddl = (
+        "days map<date,int>, prices map<decimal(5,2),int>, spans map<interval day to second,int>, numbers map<int,int>"
+    )
+    row = {
+        "days": [(datetime.date(2026, 1, 2), 1)], "prices": [(Decimal("1.50"), 2)],
+        "spans": [(datetime.timedelta(seconds=90), 3)], "numbers": [(7, 4)],
+    }  # fmt: skip
+    write(options, [[row]], ddl)
+    assert data(queue) == [
+        {"days": {"2026-01-02": 1}, "prices": {"1.50": 2}, "spans": {"90.0": 3}, "numbers": {"7": 4}}
+    ]
+
+
 def test_columns_of_options_are_those_of_put(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t", "utubettl")
     ddl = (

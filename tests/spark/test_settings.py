@@ -127,6 +127,18 @@ def test_a_write_makes_the_tube_if_it_is_told_the_driver(queue: tubes.Queue, opt
     assert queue.tube("t").driver.name == "utube"
 
 
+def test_a_write_that_is_refused_makes_no_tube(queue: tubes.Queue, options: dict[str, str]) -> None:
+    for told, ddl in (
+        ({"driver": "fifo"}, "data string, utube string"),
+        ({"driver": "utube"}, "data string, ttl int"),
+        ({"driver": "fifo", "pri": "3"}, "data string"),
+        ({"driver": "fifo"}, "data string, extra int"),
+    ):
+        with pytest.raises(tubes.TubesError):
+            source({**options, **told}).writer(schema(ddl), overwrite=False)
+        assert queue.tubes() == []
+
+
 @pytest.mark.parametrize(
     ("ddl", "match"),
     [
@@ -139,6 +151,11 @@ def test_a_write_makes_the_tube_if_it_is_told_the_driver(queue: tubes.Queue, opt
         ("data binary", "codec raw"),
         ("url string, UTUBE string", "'UTUBE'"),
         ("Data string", "'Data'"),
+        ("data string, pri int, pri int", "'pri'"),
+        ("data interval year to month", "data interval year to month"),
+        ("url string, when struct<since: array<interval month>>", "when.since interval month"),
+        ("data string, ttl interval year", "ttl interval year"),
+        ("data map<struct<a: int>, string>", "JSON can't have"),
     ],
 )
 def test_a_column_that_would_be_lost_is_refused(

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.types import ArrayType, MapType, StructType, YearMonthIntervalType
+
 from tubes.codecs import encode
 from tubes.errors import CodecError, InvalidOption
 from tubes.spark.arrow import RecordBatch
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType
 
     from tubes.drivers.driver import Driver
     from tubes.redis.writes import Head, Writer
@@ -51,6 +53,12 @@ class Payload:
     def plan(cls, settings: Settings, schema: StructType) -> Payload:
         """What to make of a frame with this schema, in the tube of these settings; says what is wrong with it."""
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        if len(types) < len(schema.fields):
+            names = [field.name for field in schema.fields]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidOption(option="column", value=twice, rule="must be there once: rename the other, or drop it")
+        for field in schema.fields:
+            _check_type(field.name, field.dataType)
         for name in types:
             if name.lower() != name and name.lower() in {"data", *_OPTIONS}:
                 rule = f"is {name.lower()} to Spark: write it so, or call it something else"
@@ -76,9 +84,9 @@ class Payload:
                 raise InvalidOption(option="column", value=f"{name} {types[name]}", rule=rule)
         _check_data(settings, types["data"] if data else "struct")
         with settings.connect() as queue:
-            driver = settings.find(queue)._port.home.driver
             keyed = {"key": "any"} if "key" in options else {}
-            driver.check_put({**dict.fromkeys(options), **settings.defaults, **keyed})
+            settings.find_driver(queue).check_put({**dict.fromkeys(options), **settings.defaults, **keyed})
+            settings.find(queue)
         return cls(settings, data, fields, options)
 
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
@@ -138,6 +146,24 @@ def _number(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, datetime.timedelta) else value
 
 
+def _check_type(name: str, kind: DataType) -> None:
+    """Whether a column of this type can be written at all."""
+    if isinstance(kind, YearMonthIntervalType):
+        rule = "has no length in seconds: cast it to a number, or to an interval of days"
+        raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
+    if isinstance(kind, MapType):
+        if isinstance(kind.keyType, (ArrayType, MapType, StructType)):
+            rule = "has keys that JSON can't have: make them strings, or the map an array of its entries"
+            raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
+        _check_type(name, kind.keyType)
+        _check_type(name, kind.valueType)
+    elif isinstance(kind, ArrayType):
+        _check_type(name, kind.elementType)
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            _check_type(f"{name}.{field.name}", field.dataType)
+
+
 def _check_data(settings: Settings, kind: str) -> None:
     """Whether a column of this type can be the data."""
     text = kind == "string" or kind.startswith(("char", "varchar"))
@@ -168,7 +194,7 @@ def _encoder(settings: Settings) -> Callable[[Any], bytes]:
 def _plain(value: Any) -> Any:
     """Data without what JSON has no word for: that becomes text."""
     if value.__class__ is dict:
-        return {name: _plain(some) for name, some in value.items()}
+        return {_plain(name): _plain(some) for name, some in value.items()}
     if value.__class__ is list:
         return [_plain(some) for some in value]
     if isinstance(value, (datetime.datetime, datetime.date)):

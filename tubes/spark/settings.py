@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import tubes
 from tubes.codecs import find as find_codec
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
+from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption
 
 if TYPE_CHECKING:
     from tubes.codecs import Codec
+    from tubes.drivers.driver import Driver
     from tubes.sync import Queue, Tube
 
 #: Seconds for which the tasks of a stream stay its own while nobody is there, unless `lease` says else.
@@ -55,6 +57,13 @@ class Settings:
         if self.driver is not None and self.tube not in queue.tubes():
             return queue.create_tube(self.tube, self.driver, if_not_exists=True)
         return queue.tube(self.tube)
+
+    def find_driver(self, queue: Queue) -> Driver:
+        """The driver of the tube, or of the one that `find` would make."""
+        if self.driver is not None and self.tube not in queue.tubes():
+            return Registry().find(self.driver)
+        driver: Driver = queue.tube(self.tube).driver
+        return driver
 
     def find_codec(self) -> Codec:
         """What makes data of bytes and back."""
