@@ -1,8 +1,9 @@
 """How fast rows and tasks go through Spark, beside two Python processes that put them by `put_many`.
 
-    python -m benchmarks.spark [--rows 1000000]
+    python -m benchmarks.spark [--rows 1000000] [--rounds 3]
 
-All in one run, on one Valkey; ratios are of rates, in rows per second. Not part of `make bench`: it takes minutes.
+All in one run, on one Valkey, everything once in each round. Ratios are of rates, in rows per second, of one round;
+medians are shown. Not part of `make bench`: it takes minutes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +29,12 @@ ROOT = Path(__file__).parent.parent
 #: Tasks of a micro-batch, and of a call of the two processes.
 TRIGGER = 50_000
 CALL = 2_000
+YARDSTICK = "two processes, put_many"
+#: At least so many times the rate of the yardstick.
+GOALS = {
+    "write, at-least-once": 0.8, "write, all or nothing": 0.8, "read": 1.75,
+    "source into noop": 0.375, "source into tubes": 0.2,
+}  # fmt: skip
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -43,23 +51,28 @@ def row(number: int) -> str:
     return f"http://example.com/pages/{number:010d}"
 
 
-def put_rows(url: str, tube: str, first: int, end: int) -> None:
-    """What one of the two processes does."""
+def put_rows(url: str, tube: str, first: int, end: int, ready: Any) -> None:
+    """What one of the two processes does, when both are ready."""
     with tubes.connect(url) as queue:
         there = queue.tube(tube)
+        ready.wait()
         for start in range(first, end, CALL):
             there.put_many([row(number) for number in range(start, min(start + CALL, end))])
 
 
-def by_processes(url: str, tube: str, rows: int) -> None:
-    """Put rows by two processes."""
+def by_processes(url: str, tube: str, rows: int) -> float:
+    """Put rows by two processes; the seconds that it took, without their start."""
     fork = multiprocessing.get_context("spawn")
-    parts = [(url, tube, 0, rows // 2), (url, tube, rows // 2, rows)]
+    ready = fork.Barrier(3)
+    parts = [(url, tube, 0, rows // 2, ready), (url, tube, rows // 2, rows, ready)]
     processes = [fork.Process(target=put_rows, args=part) for part in parts]
     for process in processes:
         process.start()
+    ready.wait()
+    began = time.perf_counter()
     for process in processes:
         process.join()
+    return time.perf_counter() - began
 
 
 def started() -> Any:
@@ -76,59 +89,79 @@ def started() -> Any:
     return builder.getOrCreate()
 
 
-def measure(rows: int, server: LocalServer, queue: tubes.Queue) -> dict[str, tuple[float, str]]:
-    """Rates by what was done, each with what it is to reach."""
-    spark = started()
-    rates: dict[str, tuple[float, str]] = {}
-    warm = spark.range(1000).selectExpr("cast(id as string) as data")
-    frame = spark.range(rows, numPartitions=2).selectExpr(
-        "concat('http://example.com/pages/', lpad(cast(id as string), 10, '0')) as data"
-    )
-    frame = frame.cache()
-    frame.count()
+class Subjects:
+    """What is measured: each answers the seconds that it took."""
 
-    def clocked(what: str, goal: str, act: Callable[[], Any], count: int = rows) -> None:
-        began = time.perf_counter()
-        act()
-        rates[what] = (count / (time.perf_counter() - began), goal)
-        print(f"{what}: {rates[what][0]:,.0f}", file=sys.stderr)
+    def __init__(self, rows: int, server: LocalServer, queue: tubes.Queue) -> None:
+        self._url = server.url
+        self._queue = queue
+        self._spark = started()
+        frame = self._spark.range(rows, numPartitions=2).selectExpr(
+            "concat('http://example.com/pages/', lpad(cast(id as string), 10, '0')) as data"
+        )
+        # Once with few rows, so that no process is started later.
+        self._frame, self._rows = frame.limit(1000), 1000
+        for _ in self.one_round():
+            pass
+        self._frame, self._rows = frame.cache(), rows
+        self._frame.count()
 
-    def fresh(name: str) -> dict[str, str]:
-        if name in queue.tubes():
-            queue.tube(name).truncate()
+    def one_round(self) -> Iterator[tuple[str, float]]:
+        """All of it, by name."""
+        self._fresh("plain")
+        yield YARDSTICK, by_processes(self._url, "plain", self._rows)
+        rows = self._fresh("rows")
+        yield "write, at-least-once", self._write({**rows, "delivery": "at-least-once"})
+        rows = self._fresh("rows")
+        yield "write, all or nothing", self._write(rows)
+        yield "read", self._read(rows)
+        yield "source into noop", self._stream(rows, "noop")
+        self._write(rows)
+        yield "source into tubes", self._stream(rows, "tubes", **self._fresh("results"))
+
+    def _fresh(self, name: str) -> dict[str, str]:
+        if name in self._queue.tubes():
+            self._queue.tube(name).truncate()
         else:
-            queue.create_tube(name)
-        return {"url": server.url, "tube": name}
+            self._queue.create_tube(name)
+        return {"url": self._url, "tube": name}
 
-    def write(told: dict[str, str], what: Any = frame) -> None:
-        what.write.format("tubes").options(**told).mode("append").save()
+    def _write(self, told: dict[str, str]) -> float:
+        return clocked(self._frame.write.format("tubes").options(**told).mode("append").save)
 
-    def read(told: dict[str, str]) -> None:
-        spark.read.format("tubes").options(**told).load().write.format("noop").mode("overwrite").save()
+    def _read(self, told: dict[str, str]) -> float:
+        return clocked(
+            self._spark.read.format("tubes").options(**told).load().write.format("noop").mode("overwrite").save
+        )
 
-    def streamed(told: dict[str, str], kind: str, **sink: str) -> None:
-        source = spark.readStream.format("tubes").options(**told, maxTasksPerTrigger=str(TRIGGER)).load()
+    def _stream(self, told: dict[str, str], kind: str, **sink: str) -> float:
+        source = self._spark.readStream.format("tubes").options(**told, maxTasksPerTrigger=str(TRIGGER)).load()
         with tempfile.TemporaryDirectory() as folder:
             writer = source.select("data").writeStream.format(kind).options(**sink)
-            query = writer.option("checkpointLocation", folder).trigger(availableNow=True).start()
-            query.awaitTermination()
+            writer = writer.option("checkpointLocation", folder).trigger(availableNow=True)
+            return clocked(lambda: writer.start().awaitTermination())
 
-    small = fresh("warm")
-    write(small, warm)
-    read(small)
-    streamed(small, "noop")
-    fresh("plain")
-    clocked("two processes, put_many", "", lambda: by_processes(server.url, "plain", rows))
-    direct = fresh("rows")
-    clocked("write, at-least-once", "0.8 of put_many", lambda: write({**direct, "delivery": "at-least-once"}))
-    whole = fresh("rows")
-    clocked("write, all or nothing", "0.8 of put_many", lambda: write(whole))
-    clocked("read", "1.75 of put_many", lambda: read(whole))
-    clocked("source into noop", "0.375 of put_many", lambda: streamed(whole, "noop"))
-    write(whole)
-    results = fresh("results")
-    clocked("source into tubes", "0.2 of put_many", lambda: streamed(whole, "tubes", **results))
-    spark.stop()
+    def stop(self) -> None:
+        """End Spark."""
+        self._spark.stop()
+
+
+def clocked(act: Callable[[], Any]) -> float:
+    """The seconds that something took."""
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def measure(rows: int, rounds: int, server: LocalServer, queue: tubes.Queue) -> dict[str, list[float]]:
+    """Rates by what was done, one of each round."""
+    subjects = Subjects(rows, server, queue)
+    rates: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for what, seconds in subjects.one_round():
+            rates.setdefault(what, []).append(rows / seconds)
+            print(f"round {number + 1}, {what}: {rows / seconds:,.0f}", file=sys.stderr)
+    subjects.stop()
     return rates
 
 
@@ -136,17 +169,19 @@ def main() -> None:
     """Measure, and show."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    rows: int = parser.parse_args().rows
+    parser.add_argument("--rounds", type=int, default=3)
+    told = parser.parse_args()
     with LocalServer() as server, tubes.connect(server.url) as queue:
-        rates = measure(rows, server, queue)
+        rates = measure(told.rows, told.rounds, server, queue)
         client: Any = server.client()
         slowest = client.slowlog_get(1)
-    base = rates["two processes, put_many"][0]
-    table = Table(title=f"Spark, local[2], {rows:,} rows")
+    table = Table(title=f"Spark, local[2], {told.rows:,} rows, {told.rounds} rounds")
     for name in ("", "rows per second", "beside put_many", "goal"):
-        table.add_column(name, justify="left" if name in ("", "goal") else "right")
-    for what, (rate, goal) in rates.items():
-        table.add_row(what, f"{rate:,.0f}", f"{rate / base:.2f}", goal)
+        table.add_column(name, justify="left" if name == "" else "right")
+    for what, each in rates.items():
+        beside = median(rate / base for rate, base in zip(each, rates[YARDSTICK], strict=True))
+        goal = GOALS.get(what)
+        table.add_row(what, f"{median(each):,.0f}", f"{beside:.2f}", f"{goal}" if goal else "")
     Console().print(table)
     if slowest:
         print(f"the longest call held the server for {slowest[0]['duration'] / 1000:.1f} ms")
