@@ -81,6 +81,14 @@ def text(option: str, value: Any) -> str:
     return str.__str__(value)
 
 
+#: How the names begin that the library itself writes into a context.
+RESERVED: Final = "tubes."
+
+
+class Addressed(dict[str, str]):
+    """A context of the library's own: its names may be those."""
+
+
 def context(option: str, value: Any) -> dict[str, str] | None:
     """Strings by names: a copy; None of an empty mapping, which says nothing."""
     if not isinstance(value, Mapping):
@@ -91,6 +99,9 @@ def context(option: str, value: Any) -> dict[str, str] | None:
             raise InvalidOption(
                 option=option, value=value, rule=f"must map strings to strings, not {name!r}: {words!r}"
             )
+        if name.startswith(RESERVED) and not isinstance(value, Addressed):
+            rule = f"must have no names that begin with {RESERVED!r}: those are the library's own, as {name!r}"
+            raise InvalidOption(option=option, value=value, rule=rule)
     return pairs or None
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import tubes
-from tubes import CallFailed, CallTimeout, InvalidOption, QueueClosed
+from tubes import CallFailed, CallTimeout, ConnectionLost, InvalidOption, QueueClosed, ServerFull, TubeFull
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
+from tubes.replies import answer_async
 from tubes.testing import LocalServer
-from tubes.worker import Bury, Retry, Worker
+from tubes.worker import Bury, Retry, Worker, handling
 
 
 @pytest.fixture(params=["memory", "server"])
@@ -204,7 +205,7 @@ def test_bad_input_is_refused_and_puts_nothing(there: Any, queue: tubes.Queue) -
 def test_a_call_waits_for_room(queue: tubes.Queue) -> None:
     tube = queue.create_tube("few", capacity=1)
     tube.put("first")
-    with pytest.raises(CallTimeout):
+    with pytest.raises(TubeFull):
         tube.call("second", timeout=0.1)
     worker = Worker(queue)
     worker.on(tube, lambda task: task.data)
@@ -213,6 +214,65 @@ def test_a_call_waits_for_room(queue: tubes.Queue) -> None:
     assert tube.call("second", timeout=20) == "second"
     worker.stop()
     thread.join(20)
+
+
+def test_a_context_that_is_handed_on_makes_no_second_call(queue: tubes.Queue) -> None:
+    asked, parts = queue.create_tube("asked"), queue.create_tube("parts")
+    worker = Worker(queue, concurrency=2)
+    done = threading.Event()
+
+    @worker.on(asked)
+    def ask(task: tubes.Task) -> str:
+        assert task.context == {"trace": "4bf9"}
+        parts.put("part", context=task.context)
+        assert done.wait(20)
+        return "whole"
+
+    @worker.on(parts)
+    def part(task: tubes.Task) -> str:
+        done.set()
+        return task.context["trace"]
+
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert asked.call("all", timeout=20, context={"trace": "4bf9"}) == "whole"
+    worker.stop()
+    thread.join(20)
+
+
+def test_names_of_the_librarys_own_are_refused_in_a_context(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    for name in ("tubes.reply-to", "tubes.call", "tubes.anything"):
+        for put in (tube.put, tube.call):
+            with pytest.raises(InvalidOption, match="the library's own"):
+                put("x", context={name: "reply.mail"})
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_a_reply_outlasts_errors_of_the_backend(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that passes, and a server that is full until the task has ended."""
+    tube = queue.create_tube("mail")
+    tries: list[str] = []
+    answer = answer_async
+
+    async def refused(queue: Any, task: Any, *about: Any) -> None:
+        tries.append(str(task.data))
+        if tries.count(str(task.data)) == 1:
+            raise ServerFull(url="a server") if task.data == "full" else ConnectionLost(url="a server", why="a test")
+        if task.data == "full":
+            assert tube.statistics().tasks["taken"] == 0
+        await answer(queue, task, *about)
+
+    monkeypatch.setattr(handling, "answer_async", refused)
+    worker = Worker(queue)
+    worker.on(tube, lambda task: task.data)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    for data in ("lost", "full"):
+        assert tube.call(data, timeout=20) == data
+    worker.stop()
+    thread.join(20)
+    assert tries == ["lost", "lost", "full", "full"]
 
 
 def test_nothing_is_left_on_a_server_of_a_caller_that_was_killed() -> None:

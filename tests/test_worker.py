@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import tubes
 from tubes import InvalidOption, TubeNotFound
 from tubes.testing import ManualClock
-from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy
+from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy, rests
 
 Act = Callable[[Any], Any]
 
@@ -289,6 +290,117 @@ def test_what_fails_for_ever_is_tried_once_in_a_burst(queue: tubes.Queue, kind: 
     assert tube.statistics().tasks["ready"] == 3
 
 
+def give_back(task: tubes.Task) -> None:
+    task.release()
+
+
+def retry_later(task: tubes.Task) -> None:
+    raise Retry(delay=5)  # A fifo has no delays.
+
+
+@pytest.mark.parametrize("how", [give_back, retry_later, fail])
+def test_a_burst_ends_however_a_task_comes_back(queue: tubes.Queue, how: Act) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(3))
+    calls: list[int] = []
+
+    def act(task: tubes.Task) -> None:
+        calls.append(task.id)
+        if len(calls) > 20:
+            raise Bury("it has no end")
+        how(task)
+
+    work(queue, act)
+    assert calls == [0, 1, 2]
+    assert tube.statistics().tasks["ready"] == 3
+
+
+def test_a_burst_ends_although_its_handler_releases_all(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(3))
+    calls: list[int] = []
+
+    def act(task: tubes.Task) -> None:
+        calls.append(task.id)
+        tube.release_all()
+
+    work(queue, act)
+    assert sorted(calls) == [0, 1, 2]
+
+
+def test_of_several_tubes_one_that_is_gone_keeps_nobody_from_the_others(queue: tubes.Queue, kind: Any) -> None:
+    there = queue.create_tube("there")
+    there.put_many(range(5))
+    assert work(queue, kind(lambda task: None), ["nowhere", "there"]) == Summary(acked=5)
+    queue.create_tube("nowhere").put("last")
+    gone = queue.create_tube("gone")
+    there.put_many(range(5))
+
+    def drop(task: Any) -> None:
+        if "gone" in queue.tubes():
+            gone.drop()
+
+    assert work(queue, kind(drop), ["nowhere", "gone", "there"]) == Summary(acked=6)
+
+
+def test_a_coroutine_that_nobody_would_run_fails_its_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    async def send(task: Any) -> None: ...
+
+    tube.put("ann", max_attempts=1)
+    assert work(queue, lambda task: send(task)) == Summary(buried=1)
+    assert (tube.buried()[0].reason or "").startswith("TypeError: a plain handler has answered a coroutine")
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl"])
+def test_what_would_fail_without_end_is_kept_longer_from_time_to_time(
+    queue: tubes.Queue, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def after(attempts: int) -> float:
+        asked.append(attempts)
+        return 0.001
+
+    monkeypatch.setattr(rests, "after", after)
+    queue.create_tube("mail", driver).put("ann")
+    worker = Worker(queue)
+
+    @worker.on("mail")
+    def act(task: tubes.Task) -> None:
+        if task.attempts == 4:
+            worker.stop()
+            raise Bury("enough")
+        raise ValueError if task.attempts % 2 else Retry
+
+    assert worker.run() == Summary(released=3, buried=1)
+    assert asked == [1, 2, 3]
+
+
+def test_a_task_is_kept_for_some_seconds_at_most() -> None:
+    assert 0.05 <= rests.after(1) <= 0.15
+    assert 7.5 <= rests.after(1 << 40) <= 22.5
+
+
+@pytest.mark.parametrize(
+    ("driver", "options"), [("fifo", {"max_attempts": 3}), ("fifottl", {"max_attempts": 3, "backoff": [0.0]})]
+)
+def test_what_has_a_last_attempt_is_not_kept(
+    queue: tubes.Queue, driver: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(rests, "after")
+    tube = queue.create_tube("mail", driver, **options)
+    tube.put("ann")
+    worker = Worker(queue)
+
+    @worker.on("mail")
+    def act(task: tubes.Task) -> None:
+        if task.attempts == 3:
+            worker.stop()
+        raise ValueError
+
+    assert worker.run() == Summary(released=2, buried=1)
+
+
 def test_what_is_tried_once_is_not_given_up_meanwhile(
     queue: tubes.Queue, kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -368,6 +480,9 @@ def test_failures_are_logged_with_their_traces(
     assert "the handler of" in record.message
     assert record.exc_info is not None
     assert record.exc_info[0] is ValueError
+    frames = [frame.name for frame in traceback.extract_tb(record.exc_info[2])]
+    assert frames[-1] == "fail"
+    assert not {"_call", "job", "_contained"} & set(frames)
 
 
 # -- what is around handlers -------------------------------------------------------------------------------------------

@@ -17,13 +17,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from tubes.drivers.options import micros
+from tubes.drivers.options import Addressed, micros
+from tubes.drivers.options import context as check_context
 from tubes.errors import (
     CallFailed,
     CallTimeout,
     CodecError,
     InvalidOption,
     QueueClosed,
+    TubeFull,
     TubeNotFound,
     TubesError,
 )
@@ -38,6 +40,8 @@ _log = logging.getLogger("tubes")
 REPLY_TO: Final = "tubes.reply-to"
 CALL: Final = "tubes.call"
 ERROR: Final = "tubes.error"
+#: How the names of reply tubes begin.
+_PREFIX: Final = "reply."
 #: Seconds without a call after which a reply tube is dropped.
 _LINGER: Final = 10.0
 #: Seconds to rest after an error.
@@ -51,7 +55,7 @@ class Replies:
     def __init__(self, queue: Queue) -> None:
         # A connection of its own: its thread waits for the connection's tube and for nothing else.
         self._queue: Final = queue
-        self.name: Final = f"reply.{uuid4().hex[:26]}"
+        self.name: Final = f"{_PREFIX}{uuid4().hex[:26]}"
         self._tube: Tube = self._open()
         self._lock: Final = threading.Lock()
         self._pending: Final[dict[str, Future[Any]]] = {}
@@ -124,7 +128,7 @@ class Replies:
             return self._is_over
 
     def _hand_over(self, reply: Any) -> None:
-        context = reply.context
+        context = _context_of(reply)
         with self._lock:
             future = self._pending.pop(context.get(CALL, ""), None)
         if future is None:  # It comes too late, or twice.
@@ -169,9 +173,8 @@ def _checked(timeout: Any, options: dict[str, Any]) -> float | None:
 
 def _addressed(replies: Replies, call: str, options: dict[str, Any]) -> dict[str, Any]:
     context = options.get("context")
-    if context is not None and not hasattr(context, "keys"):
-        return options  # The put says what is wrong with it.
-    return {**options, "context": {**(context or {}), REPLY_TO: replies.name, CALL: call}}
+    checked = check_context("context", context or {}) or {}
+    return {**options, "context": Addressed({**checked, REPLY_TO: replies.name, CALL: call})}
 
 
 def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
@@ -185,7 +188,7 @@ def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
             room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
             task = tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
         if task is None:
-            raise CallTimeout(id="-", tube=tube.name, timeout=timeout)
+            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.home.options.get("capacity"))
         try:
             return future.result(None if ends is None else max(ends - time.monotonic(), 0.0))
         except FutureTimeout:
@@ -209,7 +212,7 @@ async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]
             room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
             task = await tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
         if task is None:
-            raise CallTimeout(id="-", tube=tube.name, timeout=timeout)
+            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.home.options.get("capacity"))
         limit = asyncio.timeout(None if ends is None else max(ends - time.monotonic(), 0.0))
         try:
             async with limit:
@@ -233,13 +236,17 @@ _FOR_EVER: Final = 100 * 365 * 24 * 3600
 
 def is_call(task: Any) -> bool:
     """Whether somebody waits for what comes of this task."""
-    more = task._more
-    return more is not None and more.context is not None and REPLY_TO in more.context
+    return _context_of(task).get(REPLY_TO, "").startswith(_PREFIX)
+
+
+def _context_of(task: Any) -> dict[str, str]:
+    """With what is the library's own in it."""
+    return (None if task._more is None else task._more.context) or {}
 
 
 def _replies_to(task: Any, result: Any, why: str | None) -> tuple[list[Any], dict[str, str]]:
     """What is put, the first that the codec takes, and with which context."""
-    context = {CALL: task.context.get(CALL, "")}
+    context = Addressed({CALL: _context_of(task).get(CALL, "")})
     if why is not None:
         context[ERROR] = why
     # Codecs for bytes know no None.
@@ -247,10 +254,13 @@ def _replies_to(task: Any, result: Any, why: str | None) -> tuple[list[Any], dic
 
 
 def answer(queue: Queue, task: Any, result: Any = None, why: str | None = None) -> None:
-    """Tell the caller what came of a task: what its handler has returned, or why it failed."""
+    """Tell the caller what came of a task: what its handler has returned, or why it failed.
+
+    Raises what the backend raises, but where nobody waits any more: then it does nothing.
+    """
     candidates, context = _replies_to(task, result, why)
     try:
-        tube = queue.tube(task.context[REPLY_TO])
+        tube = queue.tube(_context_of(task)[REPLY_TO])
         refused: CodecError | None = None
         for data in candidates:
             try:
@@ -262,15 +272,13 @@ def answer(queue: Queue, task: Any, result: Any = None, why: str | None = None) 
             answer(queue, task, why=f"CodecError: {refused}")
     except TubeNotFound:
         _log.debug("nobody waits for the reply to %r any more", task)
-    except TubesError as error:
-        _log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)
 
 
 async def answer_async(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
     """The same with asyncio."""
     candidates, context = _replies_to(task, result, why)
     try:
-        tube = await queue.tube(task.context[REPLY_TO])
+        tube = await queue.tube(_context_of(task)[REPLY_TO])
         refused: CodecError | None = None
         for data in candidates:
             try:
@@ -282,5 +290,3 @@ async def answer_async(queue: Any, task: Any, result: Any = None, why: str | Non
             await answer_async(queue, task, why=f"CodecError: {refused}")
     except TubeNotFound:
         _log.debug("nobody waits for the reply to %r any more", task)
-    except TubesError as error:
-        _log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from tubes.codecs import decode
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, SECOND
+from tubes.drivers.options import KEEP, RESERVED, SECOND
 from tubes.drivers.timers import NEVER
 from tubes.errors import CodecError, TaskNotTaken, TubesError
 
@@ -108,8 +108,12 @@ class Facts:
 
     @property
     def context(self) -> dict[str, str]:
-        """What travels with the task besides its data, trace ids for example: a copy; empty if it was put without."""
-        return dict(self._more.context) if self._more is not None and self._more.context else {}
+        """What travels with the task besides its data, trace ids for example: a copy; empty if it was put without.
+
+        It may be handed on to another task; who is to hear of this one (`call`) is no part of it.
+        """
+        context = None if self._more is None else self._more.context
+        return {name: words for name, words in context.items() if not name.startswith(RESERVED)} if context else {}
 
     @property
     def created_now(self) -> bool:

@@ -55,8 +55,11 @@ class Crew:
         self._tubes: Final[dict[str, Tube]] = {}
         #: Those of a burst that have failed, and are not tried again in it.
         self._aside: Final[list[tuple[Flight, Verdict]]] = []
+        #: Tasks without a last attempt that this burst has given to a handler, and that are still there.
+        self._tried: Final[set[tuple[str, int]]] = set()
         self._changed: Final = asyncio.Event()
         self._stopping = False
+        self._stopped: Final = asyncio.Event()
         self._at_once = False
         # Asked by threads too.
         self._ended: Final = threading.Event()
@@ -82,6 +85,7 @@ class Crew:
     def stop(self, *, now: bool) -> None:
         """Take no more; `now`: and wait for nothing."""
         self._stopping = True
+        self._stopped.set()
         self._at_once = self._at_once or now
         self._changed.set()
 
@@ -164,6 +168,9 @@ class Crew:
         """A task was taken: call its handler."""
         self._flights.add(flight)
         self.keeper.add(flight)
+        if (flight.task.tube, flight.task.id) in self._tried:
+            self.set_aside(flight, Verdict("release"))
+            return
         flight.runner = self._loop.create_task(self._handling.run(flight))
 
     def end(self, flight: Flight, outcome: str = "") -> None:
@@ -171,6 +178,8 @@ class Crew:
         if flight in self._flights:
             self._flights.discard(flight)
             flight.taker.free()
+            if self.burst and flight.task.max_attempts is None and outcome not in ("acked", "buried"):
+                self._tried.add((flight.task.tube, flight.task.id))
             self.count(outcome, flight)
             self._changed.set()
 
@@ -188,6 +197,12 @@ class Crew:
             flight.runner.cancel()
         self._aside.append((flight, verdict))
         self.end(flight)
+
+    async def rest(self, span: float) -> None:
+        """Rest for so many seconds, but not when it is time to end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(span):
+                await self._stopped.wait()
 
     def call(self, act: Callable[..., object], *args: Any) -> None:
         """Do this in the event loop, if there is still one."""
@@ -223,8 +238,11 @@ class Crew:
             self.call(self.set_aside, flight, verdict)
             return
         if is_call(task) and self._handling.is_last(task, "release"):
-            with suppress(TubesError), sync.connect(self.threads) as queue:
-                answer(queue, task, why=reason_of(error))
+            try:
+                with sync.connect(self.threads) as queue:
+                    answer(queue, task, why=reason_of(error))
+            except TubesError as lost:
+                _log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, lost)
         try:
             outcome = settle(self.thread_tube(task._tube), task, verdict, self.has_ended)
         finally:

@@ -59,5 +59,7 @@ def _renewal(task: AsyncTask) -> tuple[float, float]:
     span = task.ttr or _SPAN
     left = span
     if dies and task.due == task.expires:  # Its ttl comes first.
-        left = min(max((task.due or 0.0) - time.time(), 0.0), span)
+        # No clock is behind the server's when that put the task.
+        now = max(time.time(), task.created)
+        left = min(max((task.due or 0.0) - now, 0.0), span)
     return span, time.monotonic() + left / 3

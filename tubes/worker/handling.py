@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.errors import CodecError
+from tubes.errors import CodecError, QueueClosed, ServerFull, TubesError
 from tubes.replies import answer_async, is_call
 from tubes.task import SETTLED, Task, of_face
+from tubes.worker import rests
+from tubes.worker.flight import NEVER
 from tubes.worker.hooks import surround, surround_async
 from tubes.worker.outcomes import DONE, Verdict, reason_of, verdict_of
+from tubes.worker.rests import Rests
 from tubes.worker.settling import settle_async
 
 if TYPE_CHECKING:
@@ -74,16 +78,41 @@ class Handling:
                 _log.warning("too late: the handler of %r has ended, and its task has gone back", task)
             return
         verdict = DONE if error is None else self._verdict(flight, error)
-        if is_call(task) and self.is_last(task, verdict.verb):
-            why = None if error is None else verdict.reason or reason_of(error)
-            await answer_async(crew.reply_queue, task, result, why)
+        why = None if error is None else verdict.reason or reason_of(error)
+        told = not (is_call(task) and self.is_last(task, verdict.verb)) or await self._tell(task, result, why)
+        if self._would_spin(flight, verdict):
+            # It is kept meanwhile: others would only fail by it too.
+            flight.ends_at = NEVER
+            await crew.rest(rests.after(task.attempts))
         if self.is_set_aside(flight, verdict):
             crew.set_aside(flight, verdict)
         elif crew.keeper.claim(flight):
             outcome = ""
             if flight.task._turn != SETTLED:
                 outcome = await self.settle(flight, verdict)
+            if not told:
+                await self._tell(task, result, why, settled=True)
             crew.end(flight, outcome)
+
+    async def _tell(self, task: Any, result: Any, why: str | None, *, settled: bool = False) -> bool:
+        """Tell the caller what came of a task, however long the backend is away.
+
+        False: a server is full, which the end of the task may change; so that comes first.
+        """
+        spans = Rests()
+        while True:
+            try:
+                await answer_async(self._crew.reply_queue, task, result, why)
+                return True
+            except TubesError as error:
+                if self._crew.has_ended() or isinstance(error, QueueClosed):
+                    _log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)
+                    return True
+                if isinstance(error, ServerFull) and not settled:
+                    return False
+                span = spans.next()
+                _log.warning("%s, again in %.1f s: the reply to task %d of tube %r", error, span, task.id, task.tube)
+            await asyncio.sleep(span)
 
     async def settle(self, flight: Flight, verdict: Verdict) -> str:
         """Carry out a verdict."""
@@ -132,6 +161,9 @@ class Handling:
             try:
                 mine = of_face(Task, crew.thread_tube(task._tube), task)
                 result = handler(mine)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError("a plain handler has answered a coroutine, which nobody runs: make it `async def`")
             except BaseException as error:
                 crew.call(done, None, _as_failure(error))
             else:
@@ -151,7 +183,8 @@ class Handling:
             return Verdict("bury", f"CodecError: {error}")
         verdict = verdict_of(error)
         if verdict.error is not None:
-            _log.error("the handler of %r failed", flight.task, exc_info=error)
+            task = flight.task
+            _log.error("the handler of task %d of tube %r failed", task.id, task.tube, exc_info=_its_own(error))
         return verdict
 
     @staticmethod
@@ -161,5 +194,28 @@ class Handling:
 
     def is_set_aside(self, flight: Flight, verdict: Verdict) -> bool:
         """Whether it would come again and again in a burst that never ends."""
-        endless = verdict.verb == "release" and not verdict.delay and flight.task.max_attempts is None
-        return self._crew.burst and endless and flight.task._turn != SETTLED
+        return self._crew.burst and self._is_endless(flight, verdict)
+
+    def _would_spin(self, flight: Flight, verdict: Verdict) -> bool:
+        """Whether it would come again and again without a rest between."""
+        return not self._crew.burst and self._is_endless(flight, verdict) and not _rests_of(flight.task)
+
+    @staticmethod
+    def _is_endless(flight: Flight, verdict: Verdict) -> bool:
+        """Whether a task goes back, at once as far as its handler has asked for, and for any number of times."""
+        task = flight.task
+        later = bool(verdict.delay) and "delay" in task._tube.driver.options
+        return verdict.verb == "release" and not later and task.max_attempts is None and task._turn != SETTLED
+
+
+def _rests_of(task: Any) -> Any:
+    """What its tube says of rests after failures."""
+    return task._tube._port.home.options.get("backoff")
+
+
+def _its_own(error: BaseException) -> BaseException:
+    """The error as its handler has raised it: without the frames of who has called that."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)

@@ -71,6 +71,6 @@ def reason_of(error: BaseException) -> str:
 def _shown(error: Any) -> str:
     try:
         said = str(error)
-    except Exception:  # Its own __str__ fails.
+    except BaseException:  # Its own __str__ fails, in whatever way.
         return ""
     return said if len(said) <= _LONGEST else said[:_LONGEST] + "..."

@@ -10,6 +10,11 @@ _FIRST: Final = 0.1
 _CAP: Final = 15.0
 
 
+def after(attempts: int) -> float:
+    """Seconds for which a task is kept that has failed so often and would come again at once, without end."""
+    return min(_FIRST * 2.0 ** min(attempts - 1, 20), _CAP) * random.uniform(0.5, 1.5)
+
+
 class Rests:
     """Longer from error to error, and never the same for two workers: a server that comes back is not run over."""
 

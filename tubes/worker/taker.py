@@ -29,6 +29,8 @@ class Taker:
         self._has_room.set()
         self._taking: asyncio.Task[None] | None = None
         self._rests: Final = Rests()
+        #: Between two looks for tubes that are not there, while others are.
+        self._looks: Final = Rests()
         self._tubes: dict[str, AsyncTube] = {}
 
     def begin(self, post: Post) -> None:
@@ -57,10 +59,10 @@ class Taker:
         except TubesError as error:
             if isinstance(error, QueueClosed) and self._crew.has_ended():
                 raise asyncio.CancelledError from error
+            were_there = bool(self._tubes)
             self._tubes.clear()
             if isinstance(error, TubeNotFound) and timeout == 0:
-                _log.warning("%s", error)
-                return False
+                return were_there  # Of several one is gone: look at the others.
             span = self._rests.next()
             _log.warning("%s, again in %.1f s: take from %s", error, span, ", ".join(self.post.tubes))
             await asyncio.sleep(span)
@@ -70,10 +72,11 @@ class Taker:
     async def _fill(self, timeout: float | None) -> bool:
         if not self._free:
             return False
-        for name in self.post.tubes:
-            if name not in self._tubes:
-                self._tubes[name] = await self._crew.queue.tube(name)
-        tubes = [self._tubes[name] for name in self.post.tubes]
+        tubes = await self._find()
+        if len(tubes) == len(self.post.tubes):
+            self._looks.reset()
+        elif timeout is None:
+            timeout = self._looks.next()
         if len(tubes) == 1:
             tasks = await tubes[0].take_many(self._free, timeout)
             for task in tasks:
@@ -85,6 +88,20 @@ class Taker:
             self._start(one)
             started = True
         return started
+
+    async def _find(self) -> list[AsyncTube]:
+        """The tubes that are there."""
+        missing: TubeNotFound | None = None
+        for name in self.post.tubes:
+            if name not in self._tubes:
+                try:
+                    self._tubes[name] = await self._crew.queue.tube(name)
+                except TubeNotFound as error:
+                    _log.warning("%s", error)
+                    missing = error
+        if missing is not None and not self._tubes:
+            raise missing
+        return [self._tubes[name] for name in self.post.tubes if name in self._tubes]
 
     def _start(self, task: Any) -> None:
         self._free -= 1
