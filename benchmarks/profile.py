@@ -1,0 +1,143 @@
+"""Where the time of a verb goes: bytecodes by function in Python, commands of its script on a server.
+
+    python -m benchmarks.profile [--driver utubettl]
+
+Bytecodes are the same in every run, whatever else the machine does; microseconds of commands are not. What they have
+shown is told in `docs/performance.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+import tubes
+from tubes.testing import LocalServer
+
+ROOT = Path(__file__).parent.parent
+#: Calls that are looked at; before them others fill caches.
+CALLS = 200
+WARM = 50
+
+
+class Verb(NamedTuple):
+    """What is looked at, and what makes it possible, which is not."""
+
+    name: str
+    act: Callable[[Any], Any]
+    before: Callable[[], Any] = lambda: None
+
+
+def verbs_of(tube: tubes.Tube) -> list[Verb]:
+    """The verbs that each task goes through. In tubes with lanes each task has one of its own."""
+    numbers = count()
+
+    def put(_: Any = None) -> Any:
+        return tube.put("x", **({"utube": f"{next(numbers)}"} if tube.driver.lane else {}))
+
+    def take(_: Any = None) -> Any:
+        return tube.take(timeout=0)
+
+    def ack(task: Any) -> Any:
+        return tube.ack(task)
+
+    for _ in range(2 * (WARM + CALLS)):
+        put()
+    return [Verb("put", put), Verb("take", take), Verb("ack", ack, take)]
+
+
+def bytecodes(verb: Verb) -> Counter[str]:
+    """How many bytecodes a call runs, by function, those of other packages under their names."""
+    found: Counter[str] = Counter()
+
+    def in_frame(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            found[_name_of(frame)] += 1
+        return in_frame
+
+    def entered(frame: FrameType, event: str, _: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return in_frame
+
+    for number in range(WARM + CALLS):
+        made = verb.before()
+        if number >= WARM:
+            sys.settrace(entered)
+        try:
+            verb.act(made)
+        finally:
+            sys.settrace(None)
+    # The call from here is none of the verb.
+    return Counter({name: times for name, times in found.items() if not name.startswith("benchmarks")})
+
+
+def _name_of(frame: FrameType) -> str:
+    path = Path(frame.f_code.co_filename)
+    if path.is_relative_to(ROOT):
+        return f"{'.'.join(path.relative_to(ROOT).with_suffix('').parts)} {frame.f_code.co_qualname}"
+    return str(frame.f_globals.get("__name__", "?"))
+
+
+def commands(client: Any, verb: Verb) -> dict[str, tuple[float, float]]:
+    """How often a call of a verb makes a command on the server, and its microseconds; `evalsha` is all of them."""
+    made = [verb.before() for _ in range(WARM + CALLS)]
+    for one in made[:WARM]:
+        verb.act(one)
+    client.config_resetstat()
+    for one in made[WARM:]:
+        verb.act(one)
+    stats: dict[str, Any] = client.info("commandstats")
+    found = {name.removeprefix("cmdstat_"): (one["calls"] / CALLS, one["usec"] / CALLS) for name, one in stats.items()}
+    return {name: each for name, each in found.items() if name not in ("config|resetstat", "info")}
+
+
+def show_bytecodes(title: str, verb: Verb, most: int = 8) -> None:
+    """A table of the functions that run most."""
+    found = bytecodes(verb)
+    table = Table(title=f"{title}, {verb.name}: {found.total() / CALLS:,.0f} bytecodes per call", title_justify="left")
+    table.add_column("function")
+    table.add_column("per call", justify="right")
+    for name, times in found.most_common(most):
+        table.add_row(name, f"{times / CALLS:,.0f}")
+    Console().print(table)
+
+
+def show_commands(title: str, client: Any, verb: Verb) -> None:
+    """A table of the commands of a script."""
+    found = commands(client, verb)
+    whole = found.pop("evalsha", (0.0, 0.0))[1]
+    table = Table(title=f"{title}, {verb.name}: {whole:.1f} µs of the server per call", title_justify="left")
+    for name in ("command", "per call", "µs"):
+        table.add_column(name, justify="left" if name == "command" else "right")
+    for name, (calls, micros) in sorted(found.items(), key=lambda one: -one[1][1]):
+        table.add_row(name, f"{calls:.1f}", f"{micros:.1f}")
+    table.add_row("Lua, and the call", "", f"{whole - sum(micros for _, micros in found.values()):.1f}")
+    Console().print(table)
+
+
+def main() -> None:
+    """Show it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--driver", default="fifo")
+    driver: str = parser.parse_args().driver
+    with LocalServer() as server:
+        for url in ("memory://", server.url):
+            with tubes.connect(url) as queue:
+                for verb in verbs_of(queue.create_tube("profiled", driver)):
+                    show_bytecodes(f"{driver} on {url.partition(':')[0]}", verb)
+        with tubes.connect(server.url) as queue, server.client() as client:
+            for verb in verbs_of(queue.create_tube("measured", driver)):
+                show_commands(f"{driver} on a server", client, verb)
+
+
+if __name__ == "__main__":
+    main()
