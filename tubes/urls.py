@@ -18,7 +18,7 @@ from tubes.memory.store import open_store
 _REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 # Where a URL has a password, be it one or not.
-_PASSWORD: Final = re.compile(r"(//[^:@/?#]*:)[^?]*(?=@)|([?&](?:ssl_)?password=)[^&]*")
+_PASSWORD: Final = re.compile(r"(:/+[^:@/?#]*:)[^?]*(?=@)|([?&](?:ssl_)?password=)[^&]*")
 
 
 def shown(url: str) -> str:

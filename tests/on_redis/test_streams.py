@@ -235,3 +235,68 @@ def test_what_a_stream_has_nobody_else_can_ack(desk: Desk) -> None:
     desk.open().take(1, 1)
     with pytest.raises(TaskNotTaken):
         tube.ack(0)
+
+
+@every_driver
+def test_a_batch_that_was_taken_is_whole_whatever_the_limit_is_now(desk: Desk, driver: str) -> None:
+    desk.tube(driver, 60)
+    stream = desk.open()
+    stream.take(1, 35)
+    desk.crash(stream)
+    assert ids(desk.open().take(1, 12)) == list(range(35))
+
+
+def test_a_batch_of_which_a_part_was_lost_is_still_whole(desk: Desk) -> None:
+    tube = desk.tube("fifo", 60)
+    stream = desk.open()
+    stream.take(1, 35)
+    desk.crash(stream, LEASE + 1)
+    thief = [take(tube).id for _ in range(3)]
+    stream = desk.open()
+    assert ids(stream.retake(1)) == ids(stream.take(1, 35)) == [id for id in range(35) if id not in thief]
+    assert stream.ack(1) == 32
+    assert tube.statistics().tasks["taken"] == 3
+
+
+@pytest.mark.parametrize("how", ["kicked", "released later"])
+def test_an_ack_does_not_count_for_what_was_left_out(desk: Desk, how: str, clock: ManualClock) -> None:
+    tube = desk.tube("fifottl", 20)
+    stream = desk.open()
+    stream.take(1, 20)
+    if how == "kicked":
+        tube.bury(4)
+        Stream.skip(tube, "s", [4])
+        tube.kick()
+    else:
+        desk.crash(stream, LEASE + 1)
+        tube.update(4, delay=60)
+        Stream.skip(tube, "s", [4])
+        clock.advance(60)
+        stream = desk.open()
+    assert stream.ack(1) == 19
+    assert [task.id for task in tube.take_many(100, timeout=0)] == [4]
+
+
+def test_what_was_left_out_and_taken_again_is_acked(desk: Desk) -> None:
+    tube = desk.tube("fifo", 5)
+    stream = desk.open()
+    stream.take(1, 5)
+    Stream.skip(tube, "s", [4])
+    desk.crash(stream, LEASE + 1)
+    stream = desk.open()
+    assert ids(stream.retake(1)) == [0, 1, 2, 3, 4]
+    assert stream.ack(1) == 5
+
+
+def test_numbers_of_batches_may_leap(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.tube("fifo", 30)
+    stream = desk.open()
+    assert ids(stream.take(300_000, 10)) == list(range(10))
+    assert (stream.first, stream.last) == (300_000, 300_000)
+    desk.crash(stream)
+    stream = desk.open()
+    calls: list[str] = []
+    run = stream._run
+    monkeypatch.setattr(stream, "_run", lambda verb, *args: calls.append(verb) or run(verb, *args))
+    assert stream.ack(300_000) == 10
+    assert calls == ["stream_ack"]

@@ -60,8 +60,8 @@ def test_chunks_are_small_and_keep_the_order(tube: tubes.Tube) -> None:
     writer = Writer(tube)
     plain, keyed = writer.head({}), writer.head({"key": "k"})
     chunks = list(writer.chunks([(plain, ROWS), (plain, ROWS), (keyed, ROWS[:1]), (plain, ROWS[:1])], 20))
-    assert [chunk.tasks for chunk in chunks] == [20, 20, 10, 1, 1]
-    assert [chunk.keyed for chunk in chunks] == [False, False, False, True, False]
+    assert [chunk.tasks for chunk in chunks] == [20, 20, 10, 2]
+    assert [chunk.keyed for chunk in chunks] == [False, False, False, True]
     for chunk in chunks:
         writer.put(chunk)
     assert data(tube) == [raw.decode().strip('"') for raw in [*ROWS, *ROWS, ROWS[0], ROWS[0]]]
@@ -174,7 +174,6 @@ def test_a_full_tube_says_so(url: str) -> None:
         with pytest.raises(TubeFull, match="capacity is 12"):
             writer.publish("load", 1, brought)
         assert tube.statistics().tasks["total"] == 10
-        tube.truncate()
         with pytest.raises(TubeFull):
             writer.put(next(writer.chunks([(writer.head({}), ROWS)])))
 
@@ -199,7 +198,7 @@ def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monke
     writer = Writer(tube)
     brought = stage(writer, "w")
     with pytest.raises(WriteAborted, match="is gone"):
-        writer.publish_once("w", [*brought, Staged("never brought", 5, 12, False)])
+        writer.publish_once("w", [*brought, brought[0]._replace(name="never brought")])
     assert tube.statistics().tasks["total"] == 0
     assert writer.publish_once("w", brought) == 25
 
@@ -219,3 +218,40 @@ def test_a_tube_that_is_dropped_leaves_nothing_of_a_write_that_was_sealed(
     assert "staged" in leftovers(valkey, url)
     tube.drop()
     assert leftovers(valkey, url) <= {"chunks"}
+
+
+def test_rows_with_and_without_keys_share_chunks(tube: tubes.Tube) -> None:
+    writer = Writer(tube)
+    rows = [(writer.head({"key": f"{number}"} if number % 2 else {}), [b"%d" % number]) for number in range(100)]
+    chunks = list(writer.chunks(rows, 1000))
+    assert [chunk.tasks for chunk in chunks[:4]] == [1, 5, 1, 5]  # Five with keys at a time, here.
+    assert sum(chunk.tasks for chunk in chunks) == 100
+    writer.publish_once("w", [writer.stage("w", chunk) for chunk in chunks])
+    tasks = tube.take_many(1000, timeout=0)
+    assert [(task.data, task.key) for task in tasks] == [(n, f"{n}" if n % 2 else None) for n in range(100)]
+
+
+def test_a_write_that_has_no_room_stands_in_nobodys_way(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", capacity=30)
+        writer = Writer(tube)
+        large = [writer.stage("large-1", chunk) for _ in range(2) for chunk in writer.chunks([(writer.head({}), ROWS)])]
+        assert max(chunk.tasks for chunk in large) <= 30
+        with pytest.raises(TubeFull):
+            writer.publish("large", 1, large)
+        with redis.Redis.from_url(valkey.url) as client:
+            client.zadd(f"{tube._port.home.key}:sealed", {"large": 1})  # A while ago.
+        tube.truncate()
+        tube.put_many(range(20))
+        assert writer.publish("small", 1, stage(writer, "small-1", ROWS[:5])) == 5
+
+
+def test_what_was_brought_for_a_tube_is_not_put_into_another_of_its_name(url: str) -> None:
+    with tubes.connect(url) as queue:
+        writer = Writer(queue.create_tube("t", "utubettl"))
+        brought = stage(writer, "w", utube="lane", pri=5)
+        writer.tube.drop()
+        tube = queue.create_tube("t")
+        with pytest.raises(WriteAborted, match="made again"):
+            Writer(tube).publish_once("w", brought)
+        assert tube.statistics().tasks["total"] == 0

@@ -12,7 +12,7 @@ import tubes
 from tubes import CodecError, InvalidOption
 from tubes.redis import writes
 
-from .objects import read, write
+from .objects import read, schema, source, write
 
 UTC = datetime.UTC
 
@@ -222,3 +222,24 @@ def test_a_write_of_large_rows_is_cut_by_bytes(queue: tubes.Queue, options: dict
     large = "x" * (writes.BYTES // 2)
     write(options, [[{"data": large}] * 5], "data string")
     assert [len(text) for text in data(queue)] == [len(large)] * 5
+
+
+def test_surrogates_do_not_end_a_read(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t", "utube")
+    tube.put("x", utube="caf\udce9", key="caf\udce9")
+    tube.bury(0, "no file caf\udce9")
+    (row,) = read(options)
+    assert (row["utube"], row["key"], row["reason"]) == ("caf?", "caf?", "no file caf?")
+
+
+def test_large_data_are_handed_over_in_small_batches(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t").put_many(["x" * 1_000_000] * 30)
+    reader = source(options).reader(schema("data string"))
+    sizes = [batch.nbytes for part in reader.partitions() for batch in reader.read(part)]
+    assert len(sizes) >= 3
+    assert max(sizes) < 10_000_000
+
+
+def test_there_are_no_more_partitions_than_tasks(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t").put_many(range(10))
+    assert len(source({**options, "numPartitions": "3000"}).reader(schema("data string")).partitions()) == 10

@@ -250,3 +250,39 @@ def test_a_reader_that_is_stopped_leaves_its_tasks_to_the_next(query: Query, tub
     query.commit()
     query.run()
     assert query.got == EVERYTHING
+
+
+def test_a_batch_is_whole_after_a_crash_with_a_smaller_limit(tube: tubes.Tube, options: dict[str, str]) -> None:
+    query = Query({**options, "maxTasksPerTrigger": "80", "lease": "1", "consumer": "c"})
+    query.plan()
+    query.crash()
+    other = Query({**options, "maxTasksPerTrigger": "7", "lease": "1", "consumer": "c"})
+    other.run()
+    assert other.got == EVERYTHING
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_what_was_not_delivered_is_not_acked(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    tube.bury(3)
+    query.deliver()
+    tube.kick()
+    query.commit()
+    query.run()
+    assert sorted(query.got, key=int) == EVERYTHING
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_what_the_lease_has_lost_before_it_was_planned_is_taken_again(query: Query, tube: tubes.Tube) -> None:
+    latest = query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))
+    query.crash(1.3)
+    query.start()
+    assert query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30)) == latest
+    assert len(query.reader.partitions(query.offsets[-1], latest)) == 1
+    assert tube.statistics().tasks["taken"] == 30
+
+
+@pytest.mark.parametrize("lease", ["0.5", "1000000"])
+def test_a_lease_is_neither_too_short_nor_too_long(tube: tubes.Tube, options: dict[str, str], lease: str) -> None:
+    with pytest.raises(tubes.InvalidOption, match="1 second to 3 days"):
+        Query({**options, "lease": lease})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Tasks that one call reads; ids that one looks for.
 _READS: Final = 2_000
 #: How many the first one reads, and bytes that one is to read: large data are not known before.
-_FIRST: Final = 200
+_FIRST: Final = 2
 _BYTES: Final = 500_000
 _IDS: Final = 5_000
 
@@ -197,7 +197,7 @@ def _next(part: Part, count: int) -> int:
     """How many tasks to read next, after this many, of which these are there."""
     raws = part.raws if isinstance(part, Plain) else part.values("data")
     size = sum(map(len, raws))
-    return max(1, min(_READS, count * 5, _BYTES * part.size // size if size else _READS))
+    return max(1, min(_READS, count * 10, _BYTES * part.size // size if size else _READS))
 
 
 def _part(ids: Sequence[int], raws: list[bytes | None], known: tuple[bytes, bytes]) -> Part:

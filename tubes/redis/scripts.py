@@ -36,7 +36,7 @@ _LIBRARY: Final = ("task", "many", "chance", "keys", "order", "paces", "failures
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset(
     {"open", "beat", "session", "mark", "ring", "names", "there", "stage", "extent", "ids", "scores", "overview"}
-    | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean"}
+    | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
 )
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
@@ -45,7 +45,7 @@ _COUNTERS: Final = ("next", "takes", "acks")
 #: The score of a taken task is the number of its session times this, plus its attempts.
 TURNS: Final = 1 << 20
 #: Milliseconds after which a stream is forgotten that nobody goes on with: a week.
-_IDLE: Final = 7 * 24 * 3600 * 1000
+IDLE: Final = 7 * 24 * 3600 * 1000
 
 
 class Script(NamedTuple):
@@ -258,7 +258,7 @@ class _Assembly:
         delays, jitter, seed = self._settings.rests or ((), 0, 0)
         words = {
             "TURNS": str(TURNS),
-            "IDLE": str(_IDLE),
+            "IDLE": str(IDLE),
             "WATCHED": "(ARGV[5] == '' and now + 10000000 or 1e18)",
             "NEWEST_FIRST": "true" if newest else "false",
             "GREATEST_FIRST": "true" if self._driver.signs[0] < 0 else "false",

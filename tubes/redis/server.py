@@ -188,7 +188,10 @@ def locate(place: Any) -> tuple[Server, str]:
             raise ValueError(f"{parts.path[1:]!r} is no number of a database")
         return _Pooled(shown(url), _untyped(redis.ConnectionPool).from_url(rest, **_settings())), prefix
     except (ValueError, TypeError) as error:
-        raise InvalidOption(option="url", value=shown(url), rule=str(error)) from error
+        rule = str(error)
+        if shown(url) != url:  # What is quoted may be a part of the password.
+            rule = "cannot be read: in a password / is written %2F, # is %23, ? is %3F"
+        raise InvalidOption(option="url", value=shown(url), rule=rule) from None
 
 
 def _name_of(pool: Any) -> str:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from tubes.drivers.options import positive, text
 from tubes.errors import StreamFenced
+from tubes.redis.scripts import IDLE
 from tubes.redis.wire import ErrorReply
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tubes.redis.port import Port
     from tubes.redis.session import Member
     from tubes.sync import Queue, Tube
@@ -64,7 +67,7 @@ class Stream:
         self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
         lanes = self._port.home.driver.lane is not None
         self._most: Final = CHUNK_WITH_LANES if lanes else CHUNK
-        self._part: Final = f"stream:{name}"
+        self._parts: Final = (f"stream:{name}", f"skipped:{name}")
         self._epoch = b""
         #: The first batch that is not done, and the last one that was taken.
         self.first, self.last = 1, 0
@@ -88,14 +91,22 @@ class Stream:
         return stream
 
     def take(self, batch: int, limit: int) -> list[Chunk]:
-        """Take up to `limit` tasks as this batch, in chunks; what was taken as it before is part of it."""
+        """Take up to `limit` tasks as this batch, in chunks. What was taken as it before is part of it, all of it."""
         positive("limit", limit)
         chunks: list[Chunk] = []
+        if batch <= self.last:
+            while (reply := self._run("stream_take", self._epoch, batch, len(chunks), 0)) is not None:
+                chunks.append(Chunk.of(reply))
+            if chunks and len(chunks[-1].ids) < self._most:
+                return chunks  # There was no more then.
+            limit -= sum(len(chunk.ids) for chunk in chunks)
         while limit > 0:
             wanted = min(limit, self._most)
             reply = self._run("stream_take", self._epoch, batch, len(chunks), wanted)
             if reply is None:
                 break
+            if self.first > self.last:
+                self.first = batch
             self.last = max(self.last, batch)
             chunks.append(Chunk.of(reply))
             limit -= len(chunks[-1].ids)
@@ -110,6 +121,18 @@ class Stream:
             chunks.append(Chunk.of(reply))
         return chunks
 
+    @staticmethod
+    def skip(tube: Tube, name: str, ids: Sequence[int]) -> None:
+        """Whoever reads a batch of this stream has left these tasks out: an ack of the batch does not end them.
+
+        A task that comes back by itself counts as the stream's own as long as nobody else has taken it; but not if it
+        was buried, say, when its batch was read, and is kicked before that is acked.
+        """
+        port = cast("Port[Any]", tube._port)
+        for first in range(0, len(ids), CHUNK):
+            some = ids[first : first + CHUNK]
+            port.member.run(port.ask_alone("stream_skip", name, IDLE, *some, parts=(f"skipped:{name}",)))
+
     def ack(self, batch: int) -> int:
         """All batches up to this one are done; how many tasks that ended. Those that others took since are theirs."""
         count = 0
@@ -123,7 +146,7 @@ class Stream:
         return count
 
     def _run(self, verb: str, *args: Any) -> Any:
-        reply = self._port.member.run(self._port.ask(verb, self.name, *args, parts=(self._part,)))
+        reply = self._port.member.run(self._port.ask(verb, self.name, *args, parts=self._parts))
         if reply.__class__ is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply

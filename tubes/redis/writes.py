@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import uuid4
 
@@ -40,12 +41,13 @@ _REST: Final = 0.05
 
 
 class Staged(NamedTuple):
-    """A chunk that was brought: its name, how many tasks and words it has, whether any has a key."""
+    """A chunk that was brought: its name, how many tasks and words it has, if any has a key, for which tube it is."""
 
     name: str
     tasks: int
     words: int
     keyed: bool
+    born: str
 
 
 class Head(NamedTuple):
@@ -97,24 +99,26 @@ class Writer:
         """Runs of tasks with the same options in chunks of at most `most`; where there are lanes or keys of fewer."""
         if self._lanes:
             most = min(most, CHUNK_WITH_LANES)
+        most = min(most, self._home.options.get("capacity") or most)
         words: list[Any] = []
         count = size = 0
         keyed = False
         for head, raws in runs:
             at = 0
             while at < len(raws):
-                limit = min(most, CHUNK_WITH_LANES) if head.keyed else most
+                limit = min(most, CHUNK_WITH_LANES) if head.keyed or (keyed and count) else most
                 some = raws[at : at + max(limit - count, 1)]
                 length = sum(map(len, some))
                 while len(some) > 1 and size + length > BYTES:
                     some = some[: len(some) // 2]
                     length = sum(map(len, some))
-                if count and (count >= limit or size + length > BYTES or head.keyed != keyed):
+                if count and (count >= limit or size + length > BYTES or (head.keyed and not keyed)):
                     yield Words(words, count, keyed)
                     words, count, size = [], 0, 0
                     continue
-                keyed = head.keyed
-                words += (len(some), *head.words)
+                keyed = head.keyed or (keyed and count > 0)
+                # Among those with keys the others say that they have none.
+                words += (len(some), *head.words, *(("", "") if keyed and not head.keyed else ()))
                 words += some
                 at += len(some)
                 count += len(some)
@@ -151,8 +155,9 @@ class Writer:
     def stage(self, write: str, chunk: Words) -> Staged:
         """Bring a chunk for a write. Raises `WriteAborted` if that was given up."""
         name = uuid4().hex
-        self._call("write_stage", write, name, STAY, *chunk.words, parts=(f"chunks:{write}", f"staged:{name}"))
-        return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed)
+        parts = (f"chunks:{write}", f"staged:{name}")
+        born: bytes = self._call("write_stage", write, name, STAY, *chunk.words, parts=parts)
+        return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed, born.decode())
 
     def publish(self, name: str, number: int, brought: Iterable[Staged], timeout: float = 0.0) -> int:
         """Put what was brought for the write `name-number`; how many tasks that put.
@@ -183,7 +188,9 @@ class Writer:
             names = [some.name for some in plan[first : first + _LOOKS]]
             gone += self._call("write_keep", KNOWN, *names, parts=tuple(f"staged:{chunk}" for chunk in names))
         told = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
-        reply = self._call("write_seal", name, number, told, gone, KNOWN, parts=_of(name))
+        # Of chunks of two tubes of this name, one after the other, those of the first are none of the second's.
+        born = " ".join({some.born for some in plan})
+        reply = self._call("write_seal", name, number, told, gone, KNOWN, born, parts=_of(name))
         if reply is None:
             return None
         sealed, _, chunks = reply.decode().partition(" ")
@@ -201,7 +208,9 @@ class Writer:
         count = 0
         others = self._call("write_others", ABANDONED, parts=("sealed",))
         for name, number, chunks in zip(*(iter(others),) * 3, strict=True):
-            count += self._finish(name.decode(), number.decode(), chunks.decode().split(), KNOWN, 0.0)
+            # One for which there is no room is none of this write's business.
+            with suppress(TubeFull):
+                count += self._finish(name.decode(), number.decode(), chunks.decode().split(), KNOWN, 0.0)
         return count
 
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from tubes.spark.settings import Settings
 
-#: Rows that are handed to Spark at once: each batch costs it as much as some hundred rows.
+#: Rows that are handed to Spark at once, each batch costs it as much as some hundred rows; and bytes.
 _ROWS: Final = 10_000
+_BYTES: Final = 8_000_000
 #: Where nothing is left, a slice to its end without this fails in PyArrow 26.
 _END: Final = (1 << 31) - 1
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
@@ -68,14 +69,15 @@ class Columns:
     def batches(self, parts: Iterable[Part]) -> Iterator[RecordBatch]:
         """These tasks, many at once."""
         some: list[RecordBatch] = []
-        rows = 0
+        rows = size = 0
         for part in parts:
             if part.size:
                 some.append(self._batch(part))
                 rows += part.size
-            if rows >= _ROWS:
+                size += some[-1].nbytes
+            if rows >= _ROWS or size >= _BYTES:
                 yield from _together(some)
-                some, rows = [], 0
+                some, rows, size = [], 0, 0
         yield from _together(some)
 
     def _batch(self, part: Part) -> RecordBatch:
@@ -99,7 +101,7 @@ class Columns:
             elif kind == _MOMENT:
                 arrays.append(pa.array(column, pa.int64()).cast(kind))
             else:
-                arrays.append(pa.array(column, kind))
+                arrays.append(_texts(column) if kind == pa.string() else pa.array(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _data(self, stored: Array, kind: DataType) -> Array:
@@ -110,6 +112,14 @@ class Columns:
             return texts.cast(kind)
         except pa.ArrowInvalid:  # Bytes that are no text: nothing that a query should end for.
             return pa.array([text.decode("utf-8", "replace") for text in texts.to_pylist()], kind)
+
+
+def _texts(column: Sequence[str | None]) -> Array:
+    try:
+        return pa.array(column, pa.string())
+    except UnicodeEncodeError:  # Lone surrogates, as in names of files: nothing that a query should end for.
+        known = [text if text is None else text.encode("utf-8", "replace").decode() for text in column]
+        return pa.array(known, pa.string())
 
 
 def _together(batches: list[RecordBatch]) -> list[RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,8 +32,9 @@ _MOST: Final = 50_000
 
 @dataclass
 class Taken(InputPartition):
-    """Tasks that were taken, and by which attempt each."""
+    """Tasks that were taken for a consumer, and by which attempt each."""
 
+    consumer: str
     ids: list[int]
     attempts: list[int]
 
@@ -61,8 +63,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._named: Final = settings.consumer or uuid4().hex
         self._queue: Queue | None = None
         self._stream: Stream | None = None
-        #: What this process has taken and Spark has not planned yet, by batch.
-        self._fresh: dict[int, list[Chunk]] = {}
+        #: What this process has taken and Spark has not planned yet, by batch, and when.
+        self._fresh: dict[int, tuple[float, list[Chunk]]] = {}
         #: How many tasks a query that takes what is available now may still take.
         self._budget: int | None = None
         with settings.connect() as queue:
@@ -99,14 +101,17 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif not isinstance(limit, ReadAllAvailable):
             most = min(most, _MOST)
         waits = batch <= stream.last  # It was taken, and never planned.
-        if self._budget is not None and not waits:
+        if waits:
+            return {"consumer": stream.name, "seq": batch}
+        if self._budget is not None:
             most = min(most, self._budget)
+        now = time.monotonic()
         chunks = stream.take(batch, most) if most else []
         if not chunks:
             return start
-        if self._budget is not None and not waits:
+        if self._budget is not None:
             self._budget -= sum(len(chunk.ids) for chunk in chunks)
-        self._fresh[batch] = chunks
+        self._fresh[batch] = now, chunks
         return {"consumer": stream.name, "seq": batch}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -124,12 +129,15 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids: list[int] = []
         attempts: list[int] = []
         for batch in range(max(done + 1, stream.first), end["seq"] + 1):
-            for chunk in self._fresh.pop(batch, None) or stream.retake(batch):
+            since, chunks = self._fresh.pop(batch, (0.0, []))
+            if not chunks or time.monotonic() - since > self._settings.lease / 2:
+                chunks = stream.retake(batch)
+            for chunk in chunks:
                 ids += chunk.ids
                 attempts += chunk.attempts
-        count = self._settings.num_partitions or min(_PARTITIONS, -(-len(ids) // _WORTHWHILE))
+        count = min(self._settings.num_partitions or min(_PARTITIONS, -(-len(ids) // _WORTHWHILE)), len(ids))
         edges = [len(ids) * number // count for number in range(count + 1)] if ids else []
-        return [Taken(ids[first:last], attempts[first:last]) for first, last in pairwise(edges)]
+        return [Taken(stream.name, ids[first:last], attempts[first:last]) for first, last in pairwise(edges)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark will not ask for these batches again."""
@@ -154,5 +162,15 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a part, but for those that somebody else has taken since."""
         assert isinstance(partition, Taken)
         with self._settings.connect() as queue:
-            parts = Records(self._settings.find(queue)).of(partition.ids)
-            yield from self._columns.batches(partition.those_of(part) for part in parts)
+            tube = self._settings.find(queue)
+
+            def delivered() -> Iterator[Part]:
+                for part in Records(tube).of(partition.ids):
+                    ours = partition.those_of(part)
+                    if ours.size < part.size:
+                        # An ack counts for what was delivered and for nothing else.
+                        left_out = set(part.values("id")) - set(ours.values("id"))
+                        Stream.skip(tube, partition.consumer, sorted(left_out))
+                    yield ours
+
+            yield from self._columns.batches(delivered())

@@ -219,7 +219,7 @@ def _checked_json(value: Any) -> bytes:
         return b"null"
     try:
         json.loads(value, parse_constant=_no_number)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CodecError(codec="json", action="encode", value=value, why=error) from None
-    raw: bytes = value.encode()
+    raw: bytes = value.strip().encode()
     return raw

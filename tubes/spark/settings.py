@@ -11,6 +11,7 @@ from tubes.codecs import find as find_codec
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption
+from tubes.urls import shown
 
 if TYPE_CHECKING:
     from tubes.codecs import Codec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which the tasks of a stream stay its own while nobody is there, unless `lease` says else.
 LEASE: Final = 60.0
+#: A stream that nobody goes on with is forgotten after a week: its tasks are to be free long before.
+_LONGEST: Final = 3 * 24 * 3600
 #: What Spark itself adds to the options of a query.
 _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname"})
 _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~"}
@@ -124,7 +127,7 @@ def _text(name: str, value: str) -> str:
 def _url(name: str, value: str) -> str:
     if value.startswith("memory:"):
         rule = "lives in one process, and Spark's executors are others: use redis://… or another URL of a server"
-        raise InvalidOption(option=name, value=value, rule=rule)
+        raise InvalidOption(option=name, value=shown(value), rule=rule)
     return _text(name, value)
 
 
@@ -173,8 +176,8 @@ def _seconds(name: str, value: str) -> float:
 
 def _lease(name: str, value: str) -> float:
     seconds = _seconds(name, value)
-    if seconds < 1:
-        raise InvalidOption(option=name, value=value, rule="must be at least 1 second")
+    if not 1 <= seconds <= _LONGEST:
+        raise InvalidOption(option=name, value=value, rule=f"must be 1 to {_LONGEST} seconds: 1 second to 3 days")
     return seconds
 
 

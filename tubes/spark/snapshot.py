@@ -55,7 +55,8 @@ class SnapshotReader(DataSourceReader):
         with self._settings.connect() as queue:
             records = Records(self._settings.find(queue))
             extent = records.extent()
-            count = self._settings.num_partitions or -(-extent.tasks // _PARTITION) or 1
+            count = self._settings.num_partitions or -(-extent.tasks // _PARTITION)
+            count = min(count, extent.tasks) or 1
             span = extent.next - extent.lowest
             if extent.tasks * 4 >= span:
                 edges = [extent.lowest + span * number // count for number in range(count + 1)]

@@ -1,4 +1,5 @@
--- The tasks of a batch are done, those of its last chunk; so is one whose lease was over, if nobody else has taken it since.
+-- The tasks of a batch are done, those of its last chunk; so is one whose lease was over, if nobody else has taken it since,
+-- and it was not left out when the batch was read.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch
 -- answers  how many chunks are left, ' ', how many tasks were done
 --#include begin
@@ -15,10 +16,11 @@ end
 if left >= 0 then
 --#include stream_chunk
 --#include ack_some
+  local skipped = M .. ':skipped:' .. ARGV[6]
   for n = 1, #named do
     if done[n] == '1' then
       count = count + 1
-    else
+    elseif call('SREM', skipped, named[n]) == 0 then
       local task, due = find(named[n])
       if task and task.state == 'r' and task.attempts == meant[n] + 0 then
 --#move delete r

@@ -20,6 +20,7 @@ for n = 1, #named do
     if may then pull(task) end
 --#end
     if may then
+      call('SREM', M .. ':skipped:' .. ARGV[6], named[n])
       task.owner = ARGV[1]
 --#move take r
       by = task.attempts
