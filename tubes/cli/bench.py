@@ -11,9 +11,10 @@ from uuid import uuid4
 import typer
 
 import tubes
+from tubes.cli.columns import Column, Grid
 from tubes.cli.common import complete_drivers, place_of
 from tubes.cli.exits import say
-from tubes.cli.show import as_json, console, table, text
+from tubes.cli.show import as_json, console, text
 
 #: How many tasks one call of a batch has.
 _BATCH = 500
@@ -38,7 +39,7 @@ def bench(
         for result in results:
             as_json(result)
         return
-    made = table("verb", "tasks/s", "median", "99 %", right=("tasks/s", "median", "99 %"))
+    made = Grid([Column("verb"), *(Column(name, right=True) for name in ("tasks/s", "median", "99 %"))])
     for result in results:
         spans = (f"{result['median_ms']:.3f} ms", f"{result['p99_ms']:.3f} ms")
         made.add_row(text(result["verb"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))

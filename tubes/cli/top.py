@@ -14,14 +14,30 @@ from rich.console import Group
 from rich.live import Live
 
 import tubes
+from tubes.cli.columns import Column, Grid
 from tubes.cli.common import Url, connected, place_of
 from tubes.cli.look import busiest, lanes_table, overview_json, pause_of
-from tubes.cli.show import COLORS, as_json, console, span, table, text
+from tubes.cli.show import COLORS, as_json, console, span, text
 
 #: A tube with more lanes is not looked at lane by lane; the others are, every so many seconds.
 _LANES, _LANES_EVERY = 1000, 5.0
 #: What is counted per second.
 _RATES = ("put", "take", "ack")
+_COLUMNS = (
+    Column("tube", least=16),
+    Column("ready", right=True),
+    Column("taken", right=True),
+    Column("delayed", right=True, leaves=5),
+    Column("buried", right=True),
+    Column("oldest", right=True, leaves=6),
+    Column("put/s", right=True, leaves=4),
+    Column("take/s", right=True, leaves=7),
+    Column("ack/s", right=True, leaves=3),
+    Column("wait", right=True, leaves=2),
+    Column("sess", right=True, leaves=1),
+    Column("late", right=True, leaves=9),
+    Column("", leaves=8),
+)
 
 
 class Board:
@@ -75,8 +91,7 @@ class Board:
 
     def show(self, rows: int) -> Any:
         """The tables, as far as they have room."""
-        numbers = ("ready", "taken", "delayed", "buried", "oldest", "put/s", "take/s", "ack/s", "wait", "sess", "late")
-        made = table("tube", *numbers, "", right=numbers)
+        made = Grid(_COLUMNS)
         names = self.names()
         for name in names[:rows]:
             made.add_row(*self._row(name))
