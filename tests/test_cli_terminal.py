@@ -112,6 +112,22 @@ def test_top_goes_on_when_the_server_is_back() -> None:
         assert ended(top) == Exit.DONE
 
 
+def test_top_says_for_how_long_a_server_that_hangs_has_not_answered() -> None:
+    with LocalServer() as server:
+        with tubes.connect(server.url) as queue:
+            queue.create_tube("mail").put(1)
+        top = terminal(server.url, "top", "--interval", "0.1")
+        top.expect("mail")
+        server.signal(signal.SIGSTOP)
+        try:
+            top.expect(r"mail.*no answer for 1\.\ds")  # What was seen stays.
+            top.expect(r"no answer for 2\.\ds")
+            top.send("q")
+            assert ended(top) == Exit.DONE
+        finally:
+            server.signal(signal.SIGCONT)
+
+
 def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     take = terminal(url, "take", "mail", "--timeout", "60")
