@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,7 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
     [
         (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
         (["stats", "--url", "memory://"], Exit.USAGE, "name a server"),
+        (["stats", "--url", "memory://of-nobody-here"], Exit.USAGE, "memory://of-nobody-here is new in every process"),
         (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` makes it"),
         (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
         (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
@@ -222,6 +224,16 @@ def test_what_makes_no_sense_is_said_in_one_line(shell: Shell, words: list[str],
 def test_a_url_must_be_given() -> None:
     result = CliRunner().invoke(app, ["stats"], env={"TUBES_URL": ""})
     assert (result.exit_code, "TUBES_URL" in result.stderr) == (Exit.USAGE, True)
+
+
+def test_who_types_a_command_does_not_wait_long_for_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubes.redis.calls.PATIENCE", 60.0)
+    for words in (["stats"], ["bench", "-n", "1"]):
+        began = time.monotonic()
+        result = CliRunner().invoke(app, words, env={"TUBES_URL": "redis://127.0.0.1:1"})
+        assert result.exit_code == Exit.UNREACHABLE
+        assert time.monotonic() - began < 30
+        assert "there is no connection to redis://127.0.0.1:1" in result.stderr
 
 
 def test_without_a_command_the_help_is_shown() -> None:
