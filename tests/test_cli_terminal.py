@@ -218,6 +218,9 @@ def test_the_shell_completes_the_names_of_tubes(url: str, queue: tubes.Queue) ->
     asked = environment(url) | {"_TUBES_COMPLETE": "complete_bash", "COMP_WORDS": "tubes stats ma", "COMP_CWORD": "2"}
     run = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, check=False)
     assert run.stdout.split() == ["mail", "main"]
+    asked |= {"COMP_WORDS": "tubes peek mail --state b", "COMP_CWORD": "4"}
+    run = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["buried"]
 
 
 def test_a_command_that_is_told_to_end_gives_back_what_it_has(url: str, queue: tubes.Queue) -> None:

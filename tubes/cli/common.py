@@ -6,14 +6,14 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 import tubes
-from tubes.cli.exits import Exit, Stop, say
+from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.memory.store import named
 from tubes.patience import impatient
 
@@ -38,6 +38,11 @@ def complete_tubes(incomplete: str) -> list[str]:
 def complete_drivers(incomplete: str) -> list[str]:
     """The names of drivers that begin so."""
     return [name for name in ("fifo", "fifottl", "limfifottl", "utube", "utubettl") if name.startswith(incomplete)]
+
+
+def complete_states(incomplete: str) -> list[str]:
+    """The states of tasks that begin so."""
+    return [name for name in ("ready", "taken", "buried", "delayed") if name.startswith(incomplete)]
 
 
 Url = Annotated[
@@ -93,6 +98,25 @@ def _notice(place: str) -> Generator[None]:
         yield
     finally:
         notice.cancel()
+
+
+def each(ids: Iterable[int], act: Callable[[int], object], done: str) -> list[int]:
+    """Do this to tasks one by one; answers their ids. What goes wrong in the middle says what was done before."""
+    did: list[int] = []
+    try:
+        for task in ids:
+            act(task)
+            did.append(task)
+    except tubes.TubesError as error:
+        if not did:
+            raise
+        raise Stop(f"{in_words_of_the_command(error)}; {done}: {listed(did)}", code_of(error)) from error
+    return did
+
+
+def listed(ids: Iterable[int]) -> str:
+    """Ids in a sentence."""
+    return ", ".join(map(str, ids))
 
 
 def sure(what: str, *, yes: bool) -> None:

@@ -13,9 +13,9 @@ from rich.table import Table
 
 import tubes as library
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_tubes, connected
+from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_states, complete_tubes, connected
 from tubes.cli.exits import Exit, Stop
-from tubes.cli.show import COLORS, STATES, as_json, console, line, moment, span, task_json, tasks_table, text
+from tubes.cli.show import COLORS, STATES, as_json, console, line, moment, span, task_json, tasks_table, text, until
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
 #: Within so many seconds tasks move by themselves, in the statistics of a tube.
@@ -59,12 +59,10 @@ def stats(
 
 
 def overview_json(name: str, seen: library.Overview) -> dict[str, Any]:
-    """A tube at a glance, for JSON: a pause without an end is `"for ever"`."""
+    """A tube at a glance, for JSON."""
     facts = dataclasses.asdict(seen)
     counted = facts.pop("statistics")
-    if counted["paused"] == math.inf:
-        counted["paused"] = "for ever"
-    return {"tube": name, **facts, **counted}
+    return {"tube": name, **facts, **counted, "paused": until(counted["paused"])}
 
 
 def pause_of(seen: library.Overview) -> str:
@@ -128,7 +126,10 @@ def peek(
     name: Name,
     ids: Ids = None,
     state: Annotated[
-        str | None, typer.Option("--state", "-s", help="Only those that are ready, taken, buried or delayed.")
+        str | None,
+        typer.Option(
+            "--state", "-s", help="Only those that are ready, taken, buried or delayed.", autocompletion=complete_states
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many, without ids.")] = 10,
     url: Url = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -46,6 +47,11 @@ def as_json(thing: Any) -> None:
     line(json.dumps(thing, ensure_ascii=False, allow_nan=False))
 
 
+def until(moment: float | None) -> float | str | None:
+    """The end of a pause for JSON; one without an end is `"for ever"`."""
+    return "for ever" if moment == math.inf else moment
+
+
 def printable(words: str) -> str:
     """Without what would move a terminal's cursor."""
     if words.isprintable():
@@ -83,7 +89,7 @@ def task_json(task: tubes.Task) -> dict[str, Any]:
         "expires": task.expires,
         "ttl": task.ttl,
         "ttr": task.ttr,
-        **context_of(task),
+        "context": context_of(task).get("context"),
     }
 
 
