@@ -67,6 +67,8 @@ def test_extras_that_are_named_are_there() -> None:
 def test_make_installs_extras_that_are_there() -> None:
     (installed,) = re.findall(r"^EXTRAS := (.*)$", MAKEFILE, re.MULTILINE)
     assert set(installed.split()) == EXTRAS.keys()
+    (for_the_pages,) = re.findall(r"^DOCS := (.*)$", MAKEFILE, re.MULTILINE)
+    assert set(for_the_pages.split()) < EXTRAS.keys()
 
 
 def test_all_public_names_are_in_the_reference() -> None:
@@ -84,6 +86,12 @@ def public(module: ModuleType) -> list[str]:
 def test_every_page_has_its_place() -> None:
     listed = re.findall(r"^ *(?:- file|root): (.*)$", (ROOT / "docs/_toc.yml").read_text(), re.MULTILINE)
     assert sorted(f"{name}.md" for name in listed) == sorted(PAGES)
+
+
+def test_no_two_pages_have_one_title() -> None:
+    # In the menu the README is called otherwise, see _toc.yml.
+    titles = [text.partition("\n")[0] for name, text in PAGES.items() if name != "README.md"]
+    assert sorted(title for title in titles if titles.count(title) > 1) == []
 
 
 @pytest.fixture(scope="module")
