@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel docs
 
-.PHONY: demo pipeline test soak check docs matrix bench bench-spark clean
+.PHONY: demo pipeline test soak check docs matrix bench bench-spark bench-scale clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -41,6 +41,9 @@ bench: .venv/ready  ## how fast, beside the queues of the standard library
 
 bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes that put them
 	$(BIN)/python -m benchmarks.spark
+
+bench-scale: .venv/ready  ## what a verb costs when much waits, beside when little does: some eight minutes
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 clean:
 	rm -rf .venv .matrix build dist *.egg-info
