@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel docs
 
-.PHONY: demo pipeline test soak check docs matrix bench bench-spark bench-scale clean
+.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-spark bench-scale clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -21,8 +21,11 @@ pipeline: .venv/ready  ## the same pages crawled in a loop of streams on Spark, 
 test: .venv/ready  ## all tests
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUTES=30
-	$(BIN)/python tests/faults/soak.py $(or $(MINUTES),10)
+soak: .venv/ready  ## producers, workers and chaos with books on every task, and a plot: make soak MINUTES=30
+	PYTHONPATH=tests $(BIN)/python -m soak $(or $(MINUTES),10)
+
+soak-faults: .venv/ready  ## the fault tests, long and again and again: make soak-faults MINUTES=30
+	$(BIN)/python tests/faults/rounds.py $(or $(MINUTES),10)
 
 check: .venv/ready docs  ## lint, types, and the pages
 	$(BIN)/ruff check .
