@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +246,32 @@ def test_a_release_of_all_that_comes_again_releases_nothing_that_was_taken_meanw
         Between(proxy, lambda: others.take(timeout=0))
         tube.release_all()
         assert tube.statistics().tasks["taken"] == 1
+
+
+@pytest.mark.parametrize("verb", ["put", "put_many", "awaited"])
+def test_a_put_that_comes_again_when_something_has_fallen_due_is_put_once(
+    through: str, proxy: Proxy, beside: tubes.Queue, verb: str
+) -> None:
+    others = beside.create_tube("timed", "fifottl")
+
+    def let_fall_due() -> None:
+        others.put("delayed", delay=0.001)
+        time.sleep(0.002)
+
+    async def put() -> None:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.tube("timed")
+            Between(proxy, let_fall_due)
+            await tube.put("once")
+
+    with tubes.connect(through) as queue:
+        tube = queue.tube("timed")
+        if verb == "awaited":
+            asyncio.run(put())
+        else:
+            Between(proxy, let_fall_due)
+            tube.put("once") if verb == "put" else tube.put_many(["once"])
+        assert sorted(task.data for task in tube.tasks()) == ["delayed", "once"]
 
 
 def test_a_session_that_one_of_two_leaves_over_a_line_that_is_cut_lives_on(

@@ -117,8 +117,6 @@ class Port(Generic[F]):
             code = reply.code
             if code in _ABOUT_TASKS:
                 return reply
-            if code == "AGAIN":
-                continue
             if code == "SESSIONGONE":
                 self.lose(session)
                 if verb in _OF_TAKERS:
@@ -292,10 +290,8 @@ class Port(Generic[F]):
         `session`: by which it was done, if that is not certainly the port's.
         """
         known = self.home.script(verb)
-        while (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
-            reply = yield Call(known, self.home.key, args, by, self.member.store.now(), slot=slot)
-            if reply.__class__ is not ErrorReply or reply.code != "AGAIN":
-                return
+        if (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
+            yield Call(known, self.home.key, args, by, self.member.store.now(), slot=slot)
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
