@@ -274,6 +274,43 @@ def test_a_put_that_comes_again_when_something_has_fallen_due_is_put_once(
         assert sorted(task.data for task in tube.tasks()) == ["delayed", "once"]
 
 
+@pytest.mark.parametrize("verb", ["ack", "ack_many", "awaited"])
+def test_an_ack_that_comes_again_when_its_session_has_ended_does_not_say_that_it_was_not_done(
+    through: str, proxy: Proxy, beside: tubes.Queue, valkey: LocalServer, verb: str
+) -> None:
+    others = beside.tube("load")
+    others.put("job")
+
+    def end(tube: Any) -> None:
+        """Let its lease be over, and be noticed."""
+        port = tube._port
+        with valkey.client() as client:
+            client.zadd(f"{port.home.key}:leases", {port.session[1]: 1})
+            client.hset(port.home.key, "soonest", 1)
+        assert others.take(timeout=0) is None
+
+    async def ack() -> None:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.tube("load")
+            task = await tube.take(timeout=0)
+            assert task is not None
+            Between(proxy, lambda: end(tube))
+            await task.ack()
+
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        if verb == "awaited":
+            with pytest.raises(ConnectionLost):
+                asyncio.run(ack())
+        else:
+            task = tube.take(timeout=0)
+            assert task is not None
+            Between(proxy, lambda: end(tube))
+            with pytest.raises(ConnectionLost):
+                task.ack() if verb == "ack" else tube.ack_many([task])
+        assert tube.statistics().calls["ack"] == 1
+
+
 def test_a_session_that_one_of_two_leaves_over_a_line_that_is_cut_lives_on(
     through: str, proxy: Proxy, beside: tubes.Queue, cut: Cut
 ) -> None:

@@ -56,12 +56,13 @@ _LOOKS: Final = 1000
 _CHANGES: Final = ("pri", "delay", "ttl")
 
 
-#: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
+#: Verbs that find nothing to do when the session has ended.
 _OF_TAKERS: Final = frozenset(
     {"ack", "ack_many", "release", "release_many", "renew_many", "touch", "hold", "untake", "leave"}
 )
-_OF_ANYBODY: Final = frozenset(
-    {"put", "put_many", "put_keyed", "take", "take_many", "kick", "kick_task", "bury", "update"}
+#: Those of which nobody knows then whether they were done, if they were sent before.
+_ONCE: Final = frozenset(
+    {"put", "put_many", "put_keyed", "take", "take_many", "ack", "ack_many", "kick", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
 )
 
@@ -119,10 +120,10 @@ class Port(Generic[F]):
                 return reply
             if code == "SESSIONGONE":
                 self.lose(session)
+                if call.resent and verb in _ONCE:
+                    raise ConnectionLost(url=self.url, why=UNSURE)
                 if verb in _OF_TAKERS:
                     return reply
-                if call.resent and verb in _OF_ANYBODY:
-                    raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
             if code == "TUBEGONE" and verb == "drop" and call.resent:
                 return None  # It was done before its answer was lost.
