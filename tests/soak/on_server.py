@@ -34,7 +34,7 @@ _WORKERS: Final = (
 )
 _PRODUCERS: Final = (Job("producer", "fifo", True), Job("aio_producer", "fifo", False))
 #: Seconds within which workers must have done all that is left.
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 90.0
 #: Nothing is lost with a server that is killed: the system has what it wrote before it answered.
 _PERSISTENCE: Final = {"appendonly": "yes", "appendfsync": "no"}
 
@@ -42,7 +42,7 @@ _PERSISTENCE: Final = {"appendonly": "yes", "appendfsync": "no"}
 def soak(
     seconds: float, seed: int, *, program: str = "valkey", rest: float = 1.0, workers: int = len(_WORKERS)
 ) -> Part:
-    """Run, and judge."""
+    """Run, and judge. `workers`: the first so many; four are one for each tube."""
     dice = random.Random(seed)
     seeds = (str(number) for number in count(seed * 1000))
     with ExitStack() as stack:

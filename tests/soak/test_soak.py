@@ -17,18 +17,18 @@ from soak.samples import SHORTEST, Sample, growths
 
 
 def test_a_short_soak_on_a_server_keeps_the_rules() -> None:
-    part = on_server.soak(3.0, seed=1, rest=0.05, workers=4)
+    part = on_server.soak(2.0, seed=1, rest=0.05, workers=4)
     assert part.mistakes == []
     assert part.is_good
-    assert part.judged > 100
-    assert sum(part.counts.values()) >= 3
+    assert part.judged > 50
+    assert part.counts
 
 
 def test_a_short_soak_in_memory_keeps_the_rules() -> None:
-    part = in_memory.soak(1.0, seed=1)
+    part = in_memory.soak(0.6, seed=1)
     assert part.mistakes == []
     assert part.is_good
-    assert part.judged > 100
+    assert part.judged > 50
 
 
 @pytest.fixture
