@@ -5,7 +5,7 @@ EXTRAS := test check examples bench msgpack conformance server hiredis spark jav
 # What the pages are made of: Sphinx, and what the modules import whose docstrings they show.
 DOCS := docs conformance prometheus otel
 
-.PHONY: demo pipeline test soak check docs matrix bench bench-spark clean
+.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-spark bench-scale clean
 
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
@@ -32,8 +32,11 @@ pipeline: .venv/ready  ## the same pages crawled in a loop of streams on Spark, 
 test: .venv/ready  ## all tests
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUTES=30
-	$(BIN)/python tests/faults/soak.py $(or $(MINUTES),10)
+soak: .venv/ready  ## producers, workers and chaos with books on every task, and a plot: make soak MINUTES=30
+	PYTHONPATH=tests $(BIN)/python -m soak $(or $(MINUTES),10)
+
+soak-faults: .venv/ready  ## the fault tests, long and again and again: make soak-faults MINUTES=30
+	$(BIN)/python tests/faults/rounds.py $(or $(MINUTES),10)
 
 check: .venv/ready  ## lint, types, and the pages
 	@$(MAKE) --no-print-directory docs
@@ -53,6 +56,9 @@ bench: .venv/ready  ## how fast, beside the queues of the standard library
 
 bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes that put them
 	$(BIN)/python -m benchmarks.spark
+
+bench-scale: .venv/ready  ## what a verb costs when much waits, beside when little does: some eight minutes
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 clean:
 	rm -rf .venv .matrix build dist *.egg-info

@@ -81,14 +81,23 @@ class Results:
         """The sections in which something was measured."""
         return {comparison.section for comparison in self._comparisons}
 
-    def goals(self) -> Iterator[Row]:
-        """The rows of the table of goals, each with its section."""
+    def _worst(self) -> Iterator[tuple[Comparison, Sides]]:
+        """Each comparison, section by section; of those with one `what` the worst."""
         by_what: dict[tuple[str, str], list[tuple[Comparison, Sides]]] = {}
         for comparison, sides in self._comparisons.items():
             if sides.ours and sides.yardstick:
                 by_what.setdefault((comparison.section, comparison.what), []).append((comparison, sides))
-        for (section, what), found in sorted(by_what.items(), key=lambda item: SECTIONS.index(item[0][0])):
-            comparison, sides = max(found, key=lambda pair: pair[1].ratio)
+        for _, found in sorted(by_what.items(), key=lambda item: SECTIONS.index(item[0][0])):
+            yield max(found, key=lambda pair: pair[1].ratio)
+
+    def ratios(self) -> dict[str, float]:
+        """By what was compared, the ratio to its yardstick."""
+        return {comparison.what: sides.ratio for comparison, sides in self._worst()}
+
+    def goals(self) -> Iterator[Row]:
+        """The rows of the table of goals, each with its section."""
+        for comparison, sides in self._worst():
+            section, what = comparison.section, comparison.what
             ratio, goal, later = sides.ratio, comparison.goal, comparison.later
             yield (
                 section,
@@ -140,9 +149,12 @@ def _verdict(ratio: float, goal: float, later: float | None) -> str:
 
 
 def _figure(value: float, unit: str = "s") -> str:
-    if unit == "bytes":
-        return f"{value:,.0f} B"
-    return f"{value * 1e9:,.0f} ns" if value < 10e-6 else f"{value * 1e6:,.1f} µs"
+    return f"{value:,.0f} B" if unit == "bytes" else duration(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a table shows them."""
+    return f"{seconds * 1e9:,.0f} ns" if seconds < 10e-6 else f"{seconds * 1e6:,.1f} µs"
 
 
 def machine() -> str:
@@ -179,18 +191,21 @@ def _print(console: Console, title: str, columns: tuple[str, ...], rows: Iterabl
 
 def write_readme(results: Results) -> None:
     """Put both tables into README.md, between the marks."""
+    tables = [
+        f"One result, of {machine()}. Ratios count; the times are those of one noisy machine.\n",
+        *_markdown(_GOAL_COLUMNS, results.goals()),
+        "\nPer operation, and the ratio to the yardstick of the same run:\n",
+        *_markdown(_OPERATION_COLUMNS, results.operations()),
+    ]
+    write_between(_MARKS, "\n".join(tables))
+
+
+def write_between(marks: tuple[str, str], lines: str) -> None:
+    """Put a result into README.md, between its marks."""
     text = _README.read_text()
-    before, _, rest = text.partition(_MARKS[0])
-    _, _, after = rest.partition(_MARKS[1])
-    tables = "\n".join(
-        [
-            f"One result, of {machine()}. Ratios count; the times are those of one noisy machine.\n",
-            *_markdown(_GOAL_COLUMNS, results.goals()),
-            "\nPer operation, and the ratio to the yardstick of the same run:\n",
-            *_markdown(_OPERATION_COLUMNS, results.operations()),
-        ]
-    )
-    _README.write_text(f"{before}{_MARKS[0]}{tables}\n{_MARKS[1]}{after}")
+    before, _, rest = text.partition(marks[0])
+    _, _, after = rest.partition(marks[1])
+    _README.write_text(f"{before}{marks[0]}{lines}\n{marks[1]}{after}")
 
 
 def _markdown(columns: tuple[str, ...], rows: Iterable[Row]) -> Iterator[str]:

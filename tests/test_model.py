@@ -218,7 +218,7 @@ def test_every_short_run_does_what_the_model_does(driver: Driver) -> None:
 
 #: How many verbs a long run has, and how often a verb comes.
 VERBS = 2_000
-#: `make soak` gives each round others.
+#: `make soak-faults` gives each round others.
 SEEDS = [6 * int(os.environ.get("TUBES_SEED", "1")) + number for number in range(6)]
 WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "take": (22, lambda run, rng: run.take(rng.randrange(64))),

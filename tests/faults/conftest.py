@@ -54,7 +54,7 @@ def much() -> int:
 
 @pytest.fixture(autouse=True)
 def seed() -> int:
-    """The seed of the run; `make soak` gives each round another one."""
+    """The seed of the run; `make soak-faults` gives each round another one."""
     number = int(os.environ.get("TUBES_SEED", "1"))
     random.seed(number)
     return number

@@ -73,23 +73,29 @@ class Ledger:
 
     def read(self, lines: list[str]) -> None:
         """What a worker process has written."""
-        begun: dict[tuple[int, int], bool] = {}
+        begun: set[tuple[int, int]] = set()
         for line in lines:
-            word, _, rest = line.partition(" ")
-            if word not in ("took", "acking", "acked", "late"):
-                continue
-            id, attempts = map(int, rest.split()[:2])
-            if word == "took":
-                self.took(id, attempts)
-            elif word == "acking":
-                begun[id, attempts] = True
-            else:
-                del begun[id, attempts]
-                if word == "acked":
-                    self.was_done(id, attempts)
-                else:
-                    self.late += 1
+            self.read_line(line, begun)
         self.maybe.update(id for id, _ in begun)
+
+    def read_line(self, line: str, begun: set[tuple[int, int]]) -> None:
+        """One line of a worker; `begun`: the acks that it has begun and not told the end of."""
+        word, _, rest = line.partition(" ")
+        if word not in ("took", "acking", "acked", "late", "left"):
+            return
+        id, attempts = map(int, rest.split()[:2])
+        if word == "took":
+            self.took(id, attempts)
+        elif word == "left":  # By a loop that acks it, and does not say so.
+            self.maybe.add(id)
+        elif word == "acking":
+            begun.add((id, attempts))
+        else:
+            begun.remove((id, attempts))
+            if word == "acked":
+                self.was_done(id, attempts)
+            else:
+                self.late += 1
 
     def check(self, tube: Tube) -> None:
         """Whatever was put is done, or stored and can be taken; nothing is there twice."""

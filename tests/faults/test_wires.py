@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +246,69 @@ def test_a_release_of_all_that_comes_again_releases_nothing_that_was_taken_meanw
         Between(proxy, lambda: others.take(timeout=0))
         tube.release_all()
         assert tube.statistics().tasks["taken"] == 1
+
+
+@pytest.mark.parametrize("verb", ["put", "put_many", "awaited"])
+def test_a_put_that_comes_again_when_something_has_fallen_due_is_put_once(
+    through: str, proxy: Proxy, beside: tubes.Queue, verb: str
+) -> None:
+    others = beside.create_tube("timed", "fifottl")
+
+    def let_fall_due() -> None:
+        others.put("delayed", delay=0.001)
+        time.sleep(0.002)
+
+    async def put() -> None:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.tube("timed")
+            Between(proxy, let_fall_due)
+            await tube.put("once")
+
+    with tubes.connect(through) as queue:
+        tube = queue.tube("timed")
+        if verb == "awaited":
+            asyncio.run(put())
+        else:
+            Between(proxy, let_fall_due)
+            tube.put("once") if verb == "put" else tube.put_many(["once"])
+        assert sorted(task.data for task in tube.tasks()) == ["delayed", "once"]
+
+
+@pytest.mark.parametrize("verb", ["ack", "ack_many", "awaited"])
+def test_an_ack_that_comes_again_when_its_session_has_ended_does_not_say_that_it_was_not_done(
+    through: str, proxy: Proxy, beside: tubes.Queue, valkey: LocalServer, verb: str
+) -> None:
+    others = beside.tube("load")
+    others.put("job")
+
+    def end(tube: Any) -> None:
+        """Let its lease be over, and be noticed."""
+        port = tube._port
+        with valkey.client() as client:
+            client.zadd(f"{port.home.key}:leases", {port.session[1]: 1})
+            client.hset(port.home.key, "soonest", 1)
+        assert others.take(timeout=0) is None
+
+    async def ack() -> None:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.tube("load")
+            task = await tube.take(timeout=0)
+            assert task is not None
+            Between(proxy, lambda: end(tube))
+            await task.ack()
+
+    with tubes.connect(through) as queue:
+        tube = queue.tube("load")
+        if verb == "awaited":
+            with pytest.raises(ConnectionLost):
+                asyncio.run(ack())
+        else:
+            task = tube.take(timeout=0)
+            assert task is not None
+            Between(proxy, lambda: end(tube))
+            with pytest.raises(ConnectionLost):
+                task.ack() if verb == "ack" else tube.ack_many([task])
+        assert tube.statistics().calls["ack"] == 1
 
 
 def test_a_session_that_one_of_two_leaves_over_a_line_that_is_cut_lives_on(

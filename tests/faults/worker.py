@@ -110,8 +110,8 @@ class Worker:
     #: How many tasks `put_batches` puts at once.
     BATCH = 12_000
 
-    def __init__(self, url: str, mode: str) -> None:
-        command = [sys.executable, "-m", "faults.worker", url, mode]
+    def __init__(self, url: str, mode: str, *more: str, module: str = "faults.worker") -> None:
+        command = [sys.executable, "-m", module, url, mode, *more]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=_ROOT, env=_ENVIRONMENT
         )

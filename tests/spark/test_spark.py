@@ -167,7 +167,7 @@ def test_spark_connect_knows_the_source_too(queue: tubes.Queue, options: dict[st
 def test_queries_that_are_killed_again_and_again_lose_nothing_and_do_nothing_twice(
     queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """One into files and one into a tube; `make soak` has more tasks and more kills."""
+    """One into files and one into a tube; `make soak-faults` has more tasks and more kills."""
     tasks, kills = int(os.environ.get("TUBES_KILL_TASKS", 4000)), int(os.environ.get("TUBES_KILLS", 1))
     sources = [queue.create_tube(name) for name in ("t", "u")]
     results = queue.create_tube("results")

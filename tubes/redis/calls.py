@@ -32,6 +32,9 @@ UNSURE: Final = "the session has ended meanwhile, and whether the call was done 
 RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
 #: Errors of servers that are about to be well again, or of the wrong server.
 PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
+#: There was more to do first, and the call was not done, or not now: it comes again by its own number, so that what was
+#: done already, by a request whose answer was lost, is not done twice.
+FIRST: Final = "AGAIN"
 #: Those after which the same address may lead to another server.
 ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 # Seconds for which a finalizer waits for the line.
 _PAUSE: Final = 0.05
 # Refusals of a call behind a command that waits, after which it is sent once more.
-_AGAIN: Final = calls.PASSING | {"NOSCRIPT"}
+_AGAIN: Final = calls.PASSING | {"NOSCRIPT", calls.FIRST}
 
 
 class _Wait:
@@ -220,7 +220,11 @@ class ThreadLine:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
                     reply = wire.call(call.pack(whole=True, moving=self._server.moving), replies)
-                if reply.__class__ is not ErrorReply or reply.code not in calls.PASSING:
+                if reply.__class__ is not ErrorReply:
+                    return reply
+                if reply.code == calls.FIRST and call is not None:
+                    continue
+                if reply.code not in calls.PASSING:
                     return reply
                 self._server.moved()
                 self._forget_wires()

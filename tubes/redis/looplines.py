@@ -222,6 +222,9 @@ class LoopLine:
                 one.packed = one.call.pack(whole=True, moving=self._server.moving)
                 pipe.send(one)
                 return
+            if code == calls.FIRST:
+                pipe.send(one)
+                return
             if code in calls.PASSING:
                 if code in calls.ELSEWHERE:
                     pipe.close()

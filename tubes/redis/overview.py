@@ -89,8 +89,6 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
     for _ in range(_TRIES):
         reply: Any = yield Call(known, store.key(name), (start,), _NOBODY, store.now())
         if isinstance(reply, ErrorReply):
-            if reply.code == "AGAIN":
-                continue
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None
             raise error_of(reply, store.url)

@@ -56,12 +56,13 @@ _LOOKS: Final = 1000
 _CHANGES: Final = ("pri", "delay", "ttl")
 
 
-#: Verbs that find nothing to do when the session has ended; those of which nobody knows then whether they were done.
+#: Verbs that find nothing to do when the session has ended.
 _OF_TAKERS: Final = frozenset(
     {"ack", "ack_many", "release", "release_many", "renew_many", "touch", "hold", "untake", "leave"}
 )
-_OF_ANYBODY: Final = frozenset(
-    {"put", "put_many", "put_keyed", "take", "take_many", "kick", "kick_task", "bury", "update"}
+#: Those of which nobody knows then whether they were done, if they were sent before.
+_ONCE: Final = frozenset(
+    {"put", "put_many", "put_keyed", "take", "take_many", "ack", "ack_many", "kick", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
 )
 
@@ -117,14 +118,12 @@ class Port(Generic[F]):
             code = reply.code
             if code in _ABOUT_TASKS:
                 return reply
-            if code == "AGAIN":
-                continue
             if code == "SESSIONGONE":
                 self.lose(session)
+                if call.resent and verb in _ONCE:
+                    raise ConnectionLost(url=self.url, why=UNSURE)
                 if verb in _OF_TAKERS:
                     return reply
-                if call.resent and verb in _OF_ANYBODY:
-                    raise ConnectionLost(url=self.url, why=UNSURE)
                 continue
             if code == "TUBEGONE" and verb == "drop" and call.resent:
                 return None  # It was done before its answer was lost.
@@ -299,10 +298,8 @@ class Port(Generic[F]):
         `session`: by which it was done, if that is not certainly the port's.
         """
         known = self.home.script(verb)
-        while (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
-            reply = yield Call(known, self.home.key, args, by, self.member.store.now(), slot=slot)
-            if reply.__class__ is not ErrorReply or reply.code != "AGAIN":
-                return
+        if (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
+            yield Call(known, self.home.key, args, by, self.member.store.now(), slot=slot)
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 

@@ -365,11 +365,8 @@ class Member:
                 if reply is None:
                     continue
                 leave = script("leave", self.store.driver_of(reply[0]), Settings.of(json.loads(reply[1])))
-            while True:
-                process = self.store.process if key in idle else ""
-                reply = yield Call(leave, key, (span, process), session, self.store.now())
-                if not isinstance(reply, ErrorReply) or reply.code != "AGAIN":
-                    break
+            process = self.store.process if key in idle else ""
+            yield Call(leave, key, (span, process), session, self.store.now())
         if how == "lose":
             for port in self._all():
                 port.home.watch(self.store.clock.micros() + int(span))

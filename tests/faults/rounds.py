@@ -1,4 +1,4 @@
-"""The scenarios again and again: `python tests/faults/soak.py MINUTES`, each round longer and with another seed."""
+"""The scenarios again and again: `python tests/faults/rounds.py MINUTES`, each round longer and with another seed."""
 
 from __future__ import annotations
 

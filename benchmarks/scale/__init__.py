@@ -1,0 +1,1 @@
+"""What a verb costs when much waits, beside the same verb when little does: `python -m benchmarks.scale`."""

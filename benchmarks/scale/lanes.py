@@ -1,0 +1,106 @@
+"""Busy utubes with many tasks behind each, and delayed tasks that are all due at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+import tubes
+from benchmarks.scale.figures import Figures, Subject, interleaved
+from benchmarks.scale.places import Place, fill, settled
+from tubes.testing import ManualClock
+
+BUSY: Final = 10
+#: Seconds until all are due.
+DELAY: Final = 60
+
+
+class Busy:
+    """So many utubes, each with a taken task and many behind it."""
+
+    def __init__(self, place: Place, driver: str, behind: int) -> None:
+        self.queue = place.connect()
+        self._place = place
+        tube = self.queue.create_tube(f"busy-{driver}-{behind}", driver)
+        lanes = [f"host-{number}" for number in range(BUSY)]
+        fill(tube, (tubes.Item(place.payload, utube=lanes[number % BUSY]) for number in range(behind * BUSY)))
+        sessions = [self.queue.session() for _ in range(BUSY)]
+        self._tubes: list[Any] = [session.tube(tube.name) for session in sessions]
+        self._tasks: list[Any] = [tube.take(timeout=0) for tube in self._tubes]
+        assert {task.utube for task in self._tasks} == set(lanes)
+
+    def round(self, turns: int) -> dict[str, float]:
+        """In each turn every session acks its task, puts another one in its place, and takes the next."""
+        spent: dict[str, float] = {}
+
+        def ack() -> None:
+            for number, tube in enumerate(self._tubes):
+                tube.ack(self._tasks[number])
+
+        def put() -> None:
+            for number, tube in enumerate(self._tubes):
+                tube.put(self._place.payload, utube=self._tasks[number].utube)
+
+        def take() -> None:
+            self._tasks = [tube.take(timeout=0) for tube in self._tubes]
+
+        for _ in range(turns):
+            for verb, act in (("ack", ack), ("put", put), ("take", take)):
+                spent[verb] = spent.get(verb, 0.0) + self._place.seconds(act)
+        return {verb: seconds / turns / BUSY for verb, seconds in spent.items()}
+
+
+def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, turns: int) -> None:
+    """`BUSY` utubes, all taken: what do the verbs of those cost who work on them?"""
+    subject = Subject(place.name, f"{driver}, {BUSY} busy utubes", "tasks behind each", place.by_server)
+    with settled() as settle:
+        crowds = {size: Busy(place, driver, size) for size in sizes}
+        settle()
+
+        def one(size: int) -> None:
+            for verb, seconds in crowds[size].round(turns).items():
+                figures.note(subject, size, verb, seconds)
+
+        for crowd in crowds.values():
+            crowd.round(turns)
+        interleaved(rounds, sizes, one)
+        for size, crowd in crowds.items():
+            crowd.queue.tube(f"busy-{driver}-{size}").drop(force=True)
+            crowd.queue.close()
+
+
+def measure_due(figures: Figures, place: Place, sizes: list[int], rounds: int) -> None:
+    """Tasks that are all due at one moment: a take on the average, and the longest call, by the caller's time.
+
+    Of a server also the longest script.
+    """
+    subject = Subject(place.name, "fifottl, delayed", "tasks due at once")
+    names = count()
+
+    def one(size: int) -> None:
+        clock = ManualClock()
+        with settled() as settle, place.connect(clock) as queue:
+            tube: Any = queue.create_tube(f"due-{next(names)}", "fifottl")
+            fill(tube, (place.payload for _ in range(size)), delay=DELAY)
+            settle()
+            place.longest_script()
+            spans: list[float] = []
+
+            def timed(act: Callable[[], object]) -> object:
+                began = time.perf_counter()
+                answer = act()
+                spans.append(time.perf_counter() - began)
+                return answer
+
+            timed(lambda: clock.advance(DELAY))
+            for _ in range(size):
+                assert timed(lambda: tube.take(timeout=0)) is not None
+            figures.note(subject, size, "take", sum(spans) / size)
+            figures.note(subject, size, "longest call", max(spans))
+            if longest := place.longest_script():
+                figures.note(subject, size, "longest script", longest)
+            tube.drop(force=True)
+
+    interleaved(rounds, sizes, one)

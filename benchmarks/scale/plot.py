@@ -1,0 +1,97 @@
+"""The plot of a run: for each subject how the cost of its verbs grows with its size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from benchmarks.scale.figures import Figures, Subject
+
+_COLUMNS: Final = 4
+#: Each verb has its own everywhere.
+_COLOURS: Final[dict[str, Any]] = {
+    verb: f"C{number}"
+    for number, verb in enumerate(("put", "take", "ack", "release", "touch", "peek", "bury", "kick", "delete"))
+}
+_STYLES: Final = {"longest call": "--", "longest script": ":"}
+_TICKS: Final = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+#: What stands in one row of the plot, by what grows.
+_ROWS: Final = (
+    {"waiting tasks"},
+    {"utubes of one task", "tasks behind each"},
+    {"tasks due at once", "waiting takers"},
+)
+
+
+def short(size: float) -> str:
+    """A size on an axis.
+
+    >>> short(100_000), short(10_000_000), short(200)
+    ('100k', '10M', '200')
+    """
+    for unit, letter in ((1_000_000, "M"), (1_000, "k")):
+        if size >= unit:
+            return f"{size / unit:g}{letter}"
+    return f"{size:g}"
+
+
+def draw(figures: Figures, path: Path) -> None:
+    """Write the plot; what kind of file follows from its name."""
+    subjects = figures.subjects()
+    places = dict.fromkeys(subject.place for subject in subjects)
+    rows = [
+        [subject for subject in subjects if subject.unit in units and subject.place == place]
+        for units in _ROWS
+        for place in places
+    ]
+    # The same figures are the same file: no date in it, no names by chance.
+    mpl.rcParams["svg.hashsalt"] = "tubes"
+    figure: Any = Figure(figsize=(4 * _COLUMNS, 3 * len(rows) + 1), layout="constrained")
+    panels = figure.subplots(len(rows), _COLUMNS, squeeze=False)
+    lines: dict[str, Any] = {}
+    for row, there in zip(rows, panels, strict=True):
+        for number, axes in enumerate(there):
+            if number < len(row):
+                lines |= _panel(axes, figures, row[number])
+            else:
+                axes.set_visible(False)
+    figure.suptitle("What a verb costs, as a multiple of what it costs at the smallest size", fontsize=16)
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=12)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=100)
+
+
+def _panel(axes: Any, figures: Figures, subject: Subject) -> dict[str, Any]:
+    sizes = figures.sizes(subject)
+    lines: dict[str, Any] = {}
+    highest = 2.0
+    for verb in figures.verbs(subject):
+        ratios = [figures.cell(subject, size, verb).ratio for size in sizes]
+        highest = max(highest, *ratios)
+        look = {"color": _COLOURS.get(verb, "black"), "linestyle": _STYLES.get(verb, "-")}
+        (lines[verb],) = axes.plot(sizes, ratios, marker="o", markersize=4, **look)
+    axes.axhline(1, color="grey", linewidth=0.7)
+    axes.set_xscale("log")
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(0.4, highest * 1.25)
+    axes.yaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(FixedLocator(sizes))
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_title(f"{subject}\n({'time of the server' if subject.by_server else 'time of the call'})", fontsize=11)
+    axes.set_xlabel(subject.unit)
+    axes.grid(alpha=0.3)
+    return lines
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
+
+
+def _short(value: float, _: object) -> str:
+    return short(value)

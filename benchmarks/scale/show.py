@@ -1,0 +1,65 @@
+"""The table of a run: in the terminal, and in README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.scale.figures import Figures, Subject
+from benchmarks.table import duration, machine, write_between
+
+_MARKS: Final = ("<!-- scale -->\n", "<!-- end of scale -->\n")
+#: A verb that costs so many times more is marked.
+MUCH: Final = 2.0
+
+
+def _cells(figures: Figures, subject: Subject) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """By size what its verbs cost: each as time and ratio."""
+    for size in figures.sizes(subject):
+        cells = [(verb, figures.cell(subject, size, verb)) for verb in figures.verbs(subject)]
+        yield f"{size:,}", [(f"{duration(cell.seconds)} · {cell.ratio:.2f}", cell.ratio) for _, cell in cells]
+
+
+def show(figures: Figures) -> None:
+    """Print a table for each subject."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)
+    for subject in figures.subjects():
+        time = "the server's time" if subject.by_server else "the time of a call"
+        table = Table(title=f"{subject}: {time} · its ratio to the smallest size", title_justify="left")
+        table.add_column(subject.unit, justify="right")
+        for verb in figures.verbs(subject):
+            table.add_column(verb, justify="right")
+        for size, cells in _cells(figures, subject):
+            table.add_row(size, *(f"[red]{text}[/red]" if ratio > MUCH else text for text, ratio in cells))
+        console.print(table)
+
+
+def write_readme(figures: Figures) -> None:
+    """Put the table into README.md, between its marks: times of the smallest size, ratios of the others."""
+    lines = [
+        f"One result, of {machine()}. The smallest size of each has times, the others have ratios to it.",
+    ]
+    shapes: dict[tuple[str, ...], list[Subject]] = {}
+    for subject in figures.subjects():
+        # A subject that lacks a verb has an empty cell beside one that has it; what has other verbs has another table.
+        verbs = tuple(verb for verb in figures.verbs(subject) if verb != "touch")
+        shapes.setdefault(verbs, []).append(subject)
+    for subjects in shapes.values():
+        columns = max((figures.verbs(subject) for subject in subjects), key=len)
+        lines += ["", f"| | | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+        for subject in subjects:
+            sizes, has = figures.sizes(subject), figures.verbs(subject)
+            for size in sizes:
+                cells = [figures.cell(subject, size, verb) if verb in has else None for verb in columns]
+                texts = ["" if cell is None else _text(cell.seconds, cell.ratio, size == sizes[0]) for cell in cells]
+                lines.append(f"| {subject} | {size:,} {subject.unit} | {' | '.join(texts)} |")
+    write_between(_MARKS, "\n".join(lines))
+
+
+def _text(seconds: float, ratio: float, smallest: bool) -> str:
+    return duration(seconds) if smallest else f"{ratio:.2f}"

@@ -1,0 +1,98 @@
+"""Takers that wait: what does it cost to hand a task over to one of few, or of many?"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.scale.figures import Figures, Subject, interleaved
+from benchmarks.scale.places import Place
+from tubes.conformance.bench import eventually
+
+_VERB: Final = "put to ack"
+#: So long a taker has to wait again after its ack, in seconds.
+_PAUSE: Final = 0.002
+
+
+def by_threads(place: Place, takers: int, tasks: int) -> float:
+    """Seconds from before a put to after the ack of the thread that waited for it."""
+    acked = threading.Semaphore(0)
+    with place.connect() as queue:
+        tube: Any = queue.create_tube("waiting")
+
+        def work() -> None:
+            for _ in range(tasks + 1):
+                task = tube.take()
+                last = task.data != place.payload
+                tube.ack(task)
+                if last:
+                    return
+                acked.release()
+
+        threads = [threading.Thread(target=work) for _ in range(takers)]
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: tube.statistics().waiting == takers)
+        times: list[float] = []
+        for _ in range(tasks):
+            began = time.perf_counter()
+            tube.put(place.payload)
+            acked.acquire()
+            times.append(time.perf_counter() - began)
+            time.sleep(_PAUSE)
+        for _ in threads:
+            tube.put(place.payload[:1])
+        for thread in threads:
+            thread.join()
+        tube.drop(force=True)
+    return median(times)
+
+
+def by_asyncio(place: Place, takers: int, tasks: int) -> float:
+    """The same in an event loop."""
+
+    async def main() -> float:
+        async with place.connect_aio() as queue:
+            tube: Any = await queue.create_tube("waiting")
+            acked = asyncio.Semaphore(0)
+
+            async def work() -> None:
+                while True:
+                    await (await tube.take()).ack()
+                    acked.release()
+
+            workers = [asyncio.create_task(work()) for _ in range(takers)]
+            while (await tube.statistics()).waiting < takers:  # noqa: ASYNC110  (nothing tells that they wait)
+                await asyncio.sleep(0.01)
+            times: list[float] = []
+            for _ in range(tasks):
+                began = time.perf_counter()
+                await tube.put(place.payload)
+                await acked.acquire()
+                times.append(time.perf_counter() - began)
+                await asyncio.sleep(_PAUSE)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            await tube.drop(force=True)
+        return median(times)
+
+    return asyncio.run(main())
+
+
+_KINDS: Final[dict[str, Callable[[Place, int, int], float]]] = {"threads": by_threads, "asyncio": by_asyncio}
+
+
+def measure_takers(figures: Figures, place: Place, sizes: list[int], rounds: int, tasks: int) -> None:
+    """One task at a time, to one of so many who wait. By the caller's time."""
+    for kind, wait in _KINDS.items():
+        subject = Subject(place.name, f"fifo, {kind} that wait", "waiting takers")
+
+        def one(size: int, wait: Any = wait, subject: Subject = subject) -> None:
+            figures.note(subject, size, _VERB, wait(place, size, tasks))
+
+        interleaved(rounds, sizes, one)

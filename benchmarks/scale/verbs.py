@@ -1,0 +1,115 @@
+"""Each verb of each driver, with few and with many tasks that wait."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import tubes
+from benchmarks.scale.figures import Figures, Subject, interleaved
+from benchmarks.scale.places import Place, fill, settled
+from benchmarks.subjects import TTL, TTR
+
+DRIVERS: Final = ("fifo", "fifottl", "utube", "utubettl")
+#: Utubes where not every task has one of its own.
+UTUBES: Final = 1000
+PRIORITIES: Final = 10
+
+
+class Crowd:
+    """A tube in which so many tasks wait, over so many utubes."""
+
+    def __init__(self, queue: tubes.Queue, driver: str, payload: Any, waiting: int, utubes: int = UTUBES) -> None:
+        self.tube: Any = queue.create_tube(f"{driver}-{waiting}-{utubes}", driver)
+        self._payload = payload
+        self._utubes = utubes
+        self._spans: dict[str, Any] = {"ttl": TTL, "ttr": TTR} if "ttl" in driver else {}
+        self._puts = 0
+        self._dice = random.Random(1)
+        fill(self.tube, self._items(waiting), **self._spans)
+
+    def _items(self, count: int) -> Iterator[Any]:
+        return (tubes.Item(self._payload, **options) if options else self._payload for options in self._options(count))
+
+    def _options(self, count: int) -> Iterator[dict[str, Any]]:
+        """What the next so many puts say of their own."""
+        lanes = self.tube.driver.lane
+        for number in range(self._puts, self._puts + count):
+            options: dict[str, Any] = {}
+            turn, utube = divmod(number, self._utubes)
+            if lanes:
+                options["utube"] = f"host-{utube}"
+            if self._spans:
+                # One priority further with every round of the utubes: each of them gets tasks of all.
+                options["pri"] = (utube + turn if lanes else number) % PRIORITIES
+            yield options
+        self._puts += count
+
+    def round(self, place: Place, count: int) -> Iterator[tuple[str, float]]:
+        """Each verb `count` times or twice as often, with its seconds per call; as many tasks wait afterwards."""
+        tube, payload, spans = self.tube, self._payload, self._spans
+        given = [options | spans for options in self._options(2 * count)]
+        put: list[tubes.Task] = []
+        taken: list[tubes.Task] = []
+
+        def each(verb: Any, tasks: list[Any]) -> float:
+            def act() -> None:
+                for task in tasks:
+                    verb(task)
+
+            return place.seconds(act) / len(tasks)
+
+        def put_one(options: dict[str, Any]) -> None:
+            put.append(tube.put(payload, **options))
+
+        def take_one(_: Any) -> None:
+            taken.append(tube.take(timeout=0))
+
+        def touch_one(task: tubes.Task) -> None:
+            tube.touch(task, 1)
+
+        def kick_one(_: Any) -> None:
+            tube.kick(1)
+
+        yield "put", each(put_one, given)
+        yield "take", each(take_one, given)
+        if spans:
+            yield "touch", each(touch_one, taken[:count])
+        # Those that were taken last go back to their places, which are no longer the first ones.
+        back = taken[count:]
+        self._dice.shuffle(back)
+        yield "release", each(tube.release, back)
+        yield "ack", each(tube.ack, taken[:count])
+        gone = {task.id for task in taken[:count]}
+        left = [task.id for task in put + back if task.id not in gone][:count]
+        self._dice.shuffle(left)
+        yield "peek", each(tube.peek, left)
+        yield "bury", each(tube.bury, left)
+        yield "kick", each(kick_one, left)
+        yield "delete", each(tube.delete, left)
+
+
+def measure(
+    figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, count: int, alone: bool = False
+) -> None:
+    """Measure a driver at each size; `alone`: each task has a utube of its own."""
+    name = f"{driver}, a utube per task" if alone else driver
+    unit = "utubes of one task" if alone else "waiting tasks"
+    subject = Subject(place.name, name, unit, place.by_server)
+    with settled() as settle, place.connect() as queue:
+        crowds = {
+            size: Crowd(queue, driver, place.payload, size, 10 * max(sizes) if alone else UTUBES) for size in sizes
+        }
+        settle()
+
+        def one(size: int) -> None:
+            for verb, seconds in crowds[size].round(place, count):
+                figures.note(subject, size, verb, seconds)
+
+        # The first round does not count: it finds the caches as filling has left them.
+        for crowd in crowds.values():
+            list(crowd.round(place, count))
+        interleaved(rounds, sizes, one)
+        for crowd in crowds.values():
+            crowd.tube.drop(force=True)

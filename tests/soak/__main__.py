@@ -1,0 +1,50 @@
+"""`python -m soak MINUTES`: a fifth of the time in memory, the rest on a server. Ends with 1 if a rule was broken.
+
+Rules: nothing is lost, no task is done twice, each is taken in its turn, by one at a time, one per lane, not before it
+is due and not acked after its time to run; memory is flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from soak import in_memory, on_server
+from soak.report import Part
+
+_BUILD = Path(__file__).parent.parent.parent / "build"
+
+
+def main() -> int:
+    """Soak, and say what became of it."""
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
+    parser.add_argument("minutes", type=float, nargs="?", default=10)
+    parser.add_argument("--program", default="valkey", help="valkey, redis, or a path")
+    parser.add_argument("--only", choices=["memory", "server"], help="one part, for all of the time")
+    parser.add_argument("--plot", type=Path, default=_BUILD / "soak.svg", help="build/soak.svg")
+    asked = parser.parse_args()
+    seconds = asked.minutes * 60
+    seed = int(os.environ.get("TUBES_SEED", time.time_ns() % 1_000_000))
+    print(f"seed {seed}: TUBES_SEED={seed} lets the same things go wrong again", flush=True)
+    parts: list[Part] = []
+    if asked.only != "server":
+        parts.append(in_memory.soak(seconds if asked.only else seconds / 5, seed))
+        print(*parts[-1].lines(), sep="\n", flush=True)
+    if asked.only != "memory":
+        parts.append(on_server.soak(seconds if asked.only else seconds * 4 / 5, seed, program=asked.program))
+        print(*parts[-1].lines(), sep="\n", flush=True)
+    try:
+        from soak import plot
+
+        plot.draw(parts, asked.plot)
+        print(f"plot: {asked.plot}")
+    except ImportError:
+        print("no plot: it needs matplotlib, of the extra `bench`")
+    return 0 if all(part.is_good for part in parts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

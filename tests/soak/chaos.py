@@ -1,0 +1,132 @@
+"""What goes wrong in a soak, by chance."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from faults.proxy import Proxy
+
+    from soak.crew import Hand
+    from soak.watched import Watched
+    from tubes.testing import LocalServer
+
+#: Part of the requests whose reply is lost while lines are cut.
+_CUT: Final = 0.05
+
+
+class Chaos:
+    """Does one thing after the other; `workers` are replaced in place by `hire`."""
+
+    def __init__(
+        self,
+        server: LocalServer,
+        proxy: Proxy,
+        workers: list[Hand],
+        hire: Callable[[Hand], Hand],
+        watched: list[Watched],
+        dice: random.Random,
+    ) -> None:
+        self._server = server
+        self._proxy = proxy
+        self._workers = workers
+        self._hire = hire
+        self._watched = watched
+        self._dice = dice
+        self._over = threading.Event()
+        self._acts: Final[dict[str, tuple[Callable[[], None], int]]] = {
+            "worker killed": (self._kill_worker, 4),
+            "worker stopped": (self._stop_worker, 4),
+            "lines cut": (self._cut_lines, 3),
+            "connections killed": (self._kill_connections, 2),
+            "scripts flushed": (self._flush_scripts, 2),
+            "server stopped": (self._stop_server, 1),
+            "server killed": (self._kill_server, 1),
+            "server paused": (self._pause_server, 1),
+            "listeners killed": (self._kill_listeners, 1),
+        }
+        #: What was done, and when, by `time.monotonic`.
+        self.log: list[tuple[float, str]] = []
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each thing was done."""
+        return dict(Counter(what for _, what in self.log))
+
+    def run(self, until: float, rest: float) -> None:
+        """Go on until then, `rest` seconds apart on the average. Each thing is done once before any is done twice."""
+        first = list(self._acts)
+        self._dice.shuffle(first)
+        weights = [weight for _, weight in self._acts.values()]
+        while time.monotonic() < until:
+            what = first.pop() if first else self._dice.choices(list(self._acts), weights)[0]
+            self.log.append((time.monotonic(), what))
+            self._acts[what][0]()
+            self._over.wait(rest * 2 * self._dice.random())
+
+    def _kill_worker(self) -> None:
+        number = self._dice.randrange(1, len(self._workers))
+        victim = self._workers[number]
+        victim.end()
+        self._workers[number] = self._hire(victim)
+
+    def _stop_worker(self) -> None:
+        """For less than its lease, or for longer: then what it had is others'."""
+        victim = self._dice.choice(self._workers)
+        victim.signal(signal.SIGSTOP)
+        self._over.wait(self._dice.random() * 2)
+        victim.signal(signal.SIGCONT)
+
+    def _cut_lines(self) -> None:
+        self._proxy.cuts = lambda request: random.random() < _CUT
+        self._over.wait(self._dice.random())
+        self._proxy.cuts = lambda request: False
+
+    def _command(self, *words: Any) -> None:
+        with self._server.client() as client:
+            client.execute_command(*words)
+
+    def _kill_connections(self) -> None:
+        self._command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    def _flush_scripts(self) -> None:
+        self._command("SCRIPT", "FLUSH")
+
+    def _pause_server(self) -> None:
+        self._command("CLIENT", "PAUSE", 200, "ALL")
+
+    def _stop_server(self) -> None:
+        self._server.signal(signal.SIGSTOP)
+        self._over.wait(self._dice.random() * 0.5)
+        self._server.signal(signal.SIGCONT)
+
+    def _kill_server(self) -> None:
+        """It has written down what it answered, and starts again with that."""
+
+        def again() -> None:
+            self._server.kill()
+            self._server.start()
+
+        self._deaf(again)
+
+    def _kill_listeners(self) -> None:
+        self._deaf(lambda: self._command("CLIENT", "KILL", "TYPE", "pubsub"))
+
+    def _deaf(self, act: Callable[[], object]) -> None:
+        """Do what cuts off the referees, who begin anew when they hear of a task that is put afterwards."""
+        mark = f"mark{len(self.log)}."
+        for tube in self._watched:
+            tube.referee.forget(mark)
+        act()
+        puts = count()
+        for tube in self._watched:
+            while tube.referee.is_blind:
+                tube.books.put(tube.tube, f"{mark}{next(puts)}")
+                self._over.wait(0.05)

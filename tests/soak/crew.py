@@ -1,0 +1,59 @@
+"""The processes of a soak, as their parent sees them: what they write goes into the books."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from faults.worker import Worker
+
+if TYPE_CHECKING:
+    from soak.books import Books
+
+
+class Job(NamedTuple):
+    """What a process does; `tube`: a worker's, any for a producer."""
+
+    mode: str
+    tube: str
+    #: Whether its lines go through the proxy.
+    is_far: bool
+
+
+class Hand(Worker):
+    """A producer or a worker."""
+
+    def __init__(self, url: str, job: Job, seed: str, books: dict[str, Books]) -> None:
+        super().__init__(url, job.mode, job.tube, seed, module="soak.hands")
+        self.job = job
+        self.is_ready = threading.Event()
+        self._books = books
+        self._begun: set[tuple[int, int]] = set()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        books = self._books[self.job.tube]
+        for line in self._stdout:
+            words = line.split()
+            if words[0] == "put":
+                self._books[words[1]].was_put(words[2], int(words[3]))
+            elif words[0] == "unknown":
+                self._books[words[1]].unknown.add(words[2])
+            elif words[0] == "wrong":
+                books.mistakes.append(" ".join(words[1:]))
+            elif words[0] == "ready":
+                self.is_ready.set()
+            else:
+                books.read_line(line, self._begun)
+        books.may_be_done(*(id for id, _ in self._begun))
+
+    def end(self, number: int = signal.SIGKILL) -> int:
+        """End it by a signal, read what it has left, and answer its exit code."""
+        self.signal(number)
+        self._reader.join()
+        code = self.process.wait()
+        self._stdin.close()
+        self._stdout.close()
+        return code

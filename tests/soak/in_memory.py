@@ -1,0 +1,221 @@
+"""The part of a soak in one process: threads and an event loop on one store. `python -m soak.in_memory SECONDS SEED`.
+
+The parent starts it, so that the memory of this process is that of the queue and its books.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+from faults.worker import _ENVIRONMENT, _ROOT
+
+import tubes
+from soak.books import Marks
+from soak.plan import BACKLOG, PLANS, SLACK, TTR, is_early, labour, task
+from soak.report import Part
+from soak.samples import Sample, resident
+from soak.watched import Watched
+from tubes import TaskNotFound, TaskNotTaken
+
+_URL: Final = "memory://soak"
+_EVERY: Final = 0.5
+
+
+class Inside:
+    """Producers and workers, each a thread or a task of an event loop, on all tubes."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._numbers = count()
+        self._over = threading.Event()
+        #: By tube, ids of what was buried: a kick ends a delay too.
+        self._buried = {name: Marks() for name in PLANS}
+        self._lock = threading.Lock()
+        self._queue = tubes.connect(_URL)
+        self.watched = {name: Watched(self._queue, name) for name in PLANS}
+        self.mistakes: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self._began = time.monotonic()
+
+    def run(self, seconds: float) -> None:
+        """Go on for so long, then work off what is left."""
+        acts: list[Callable[[random.Random], object]] = [self._produce, self._produce, self._work, self._work]
+        acts += [self._work, self._bury, lambda dice: asyncio.run(self._loop(dice))]
+        threads = [threading.Thread(target=self._guarded, args=(act, number)) for number, act in enumerate(acts)]
+        for thread in threads:
+            thread.start()
+        while (now := time.monotonic() - self._began) < seconds:
+            time.sleep(_EVERY)
+            put = sum(one.books.count_put for one in self.watched.values())
+            done = sum(one.books.count_done for one in self.watched.values())
+            print("sample", json.dumps((now, put, done, {"process": resident(os.getpid())})), flush=True)
+            for one in self.watched.values():
+                one.settle()
+        self._over.set()
+        for thread in threads:
+            thread.join()
+        for one in self.watched.values():
+            one.books.close(one.tube)
+            self.mistakes += one.mistakes
+        self._queue.close()
+
+    def _guarded(self, act: Callable[[random.Random], object], number: int) -> None:
+        try:
+            act(random.Random(f"{self._seed}.{number}"))
+        except Exception as error:
+            self.mistakes.append(f"{act} ended: {error!r}")
+
+    def _trouble(self, what: str) -> None:
+        with self._lock:
+            self.counts[what] += 1
+
+    def _wrong(self, one: Watched, mistake: str) -> None:
+        one.books.mistakes.append(mistake)
+
+    def _produce(self, dice: random.Random) -> None:
+        """Put one by one and in batches."""
+        with tubes.connect(_URL) as queue:
+            there = {name: queue.tube(name) for name in PLANS}
+            while not self._over.is_set():
+                for name, tube in there.items():
+                    books = self.watched[name].books
+                    if tube.statistics().tasks["total"] > BACKLOG:
+                        time.sleep(0.001)
+                        continue
+                    made = [task(PLANS[name], str(next(self._numbers)), dice) for _ in range(dice.choice((1, 1, 10)))]
+                    if len(made) == 1:
+                        books.put(tube, made[0][0], **made[0][1])
+                        continue
+                    for one in tube.put_many([tubes.Item(data, **options) for data, options in made]):
+                        books.was_put(one.data, one.id)
+
+    def _work(self, dice: random.Random) -> None:
+        """Take and ack from any tube; a session that is closed with a task in hand is as a worker that was killed."""
+        while not self._over.is_set():
+            with tubes.connect(_URL) as queue:
+                there = [queue.tube(name) for name in PLANS]
+                for _ in range(dice.randrange(2000)):
+                    taken = queue.take_any(there, timeout=0.05, fair=True)
+                    if taken is None:
+                        if self._over.is_set():
+                            return
+                        continue
+                    since = self._took(taken)
+                    if dice.random() < 0.02:
+                        taken.release()
+                        continue
+                    time.sleep(labour(PLANS[taken.tube], dice) if dice.random() < 0.05 else 0)
+                    self._ack(taken, since)
+                if (taken := there[dice.randrange(len(there))].take(timeout=0)) is not None:
+                    self._took(taken)
+            self._trouble("session closed")
+
+    def _took(self, taken: Any) -> float:
+        one = self.watched[taken.tube]
+        one.books.took(taken.id, taken.attempts)
+        if is_early(taken.data) and taken.id not in self._buried[taken.tube]:
+            self._wrong(one, f"task {taken.id} was taken before it was due")
+        return time.monotonic()
+
+    def _ack(self, taken: tubes.Task, since: float) -> None:
+        one = self.watched[taken.tube]
+        held = time.monotonic() - since
+        try:
+            taken.ack()
+        except TaskNotTaken:
+            one.books.late += 1
+        else:
+            one.books.was_done(taken.id, taken.attempts)
+            if PLANS[taken.tube].is_timed and held > TTR + SLACK:
+                self._wrong(one, f"task {taken.id} was acked after its time to run")
+
+    def _bury(self, dice: random.Random) -> None:
+        """Whatever it finds, a taken task too, and kick it again."""
+        with tubes.connect(_URL) as queue:
+            while not self._over.wait(dice.random() * 0.05):
+                tube = queue.tube(dice.choice(list(PLANS)))
+                for found in tube.tasks(limit=dice.randrange(1, 5)):
+                    try:
+                        self._buried[tube.name].add(found.id)
+                        found.bury("soaked")
+                        self._trouble("task buried")
+                    except TaskNotFound:
+                        continue
+                tube.kick(10)
+
+    async def _loop(self, dice: random.Random) -> None:
+        """The same in an event loop, where takes are cancelled."""
+
+        async def work(tube: tubes.AsyncTube) -> None:
+            one = self.watched[tube.name]
+            while not self._over.is_set():
+                waiting = asyncio.ensure_future(tube.take(timeout=0.05))
+                await asyncio.sleep(0)
+                if dice.random() < 0.05:
+                    await asyncio.sleep(dice.random() * 0.002)
+                    waiting.cancel()
+                    self._trouble("take cancelled")
+                try:
+                    taken = await waiting
+                except asyncio.CancelledError:
+                    continue
+                if taken is None:
+                    continue
+                since = self._took(taken)
+                await asyncio.sleep(labour(PLANS[tube.name], dice))
+                held = time.monotonic() - since
+                try:
+                    await taken.ack()
+                except TaskNotTaken:
+                    one.books.late += 1
+                else:
+                    one.books.was_done(taken.id, taken.attempts)
+                    if PLANS[tube.name].is_timed and held > TTR + SLACK:
+                        self._wrong(one, f"task {taken.id} was acked after its time to run")
+
+        async with tubes.aio.connect(_URL) as queue:
+            await asyncio.gather(*[work(await queue.tube(name)) for name in PLANS for _ in range(3)])
+
+
+def soak(seconds: float, seed: int) -> Part:
+    """Run it in a process of its own, and judge."""
+    command = [sys.executable, "-m", "soak.in_memory", str(seconds), str(seed)]
+    samples: list[Sample] = []
+    said: dict[str, Any] = {"mistakes": ["the process did not come to its end"], "counts": {}, "judged": 0, "late": 0}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_ENVIRONMENT) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            word, _, rest = line.partition(" ")
+            if word == "sample":
+                samples.append(Sample(*json.loads(rest)))
+            elif word == "end":
+                said = json.loads(rest)
+    return Part("in memory", samples, said["mistakes"], said["counts"], said["judged"], said["late"])
+
+
+def main() -> None:
+    """What the parent starts."""
+    inside = Inside(int(sys.argv[2]))
+    inside.run(float(sys.argv[1]))
+    end = {
+        "mistakes": inside.mistakes,
+        "counts": inside.counts,
+        "judged": sum(one.referee.judged for one in inside.watched.values()),
+        "late": sum(one.books.late for one in inside.watched.values()),
+    }
+    print("end", json.dumps(end), flush=True)
+
+
+if __name__ == "__main__":
+    main()

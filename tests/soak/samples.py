@@ -1,0 +1,79 @@
+"""What is measured while a soak runs, and whether memory is flat."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import linear_regression, mean
+from typing import Final, NamedTuple
+
+#: By so much memory may grow over the second half, by a line through it: relatively, or in bytes if that is more.
+BOUND: Final = 0.05
+LEAST: Final = 2**20
+#: Seconds of a part below which its memory is not judged: there is no state that lasts yet.
+SHORTEST: Final = 45.0
+
+
+class Sample(NamedTuple):
+    """One moment of a part."""
+
+    #: Seconds since its begin.
+    when: float
+    #: Tasks that were put and done so far.
+    put: int
+    done: int
+    #: Bytes, by what has them.
+    memory: dict[str, int]
+
+
+class Growth(NamedTuple):
+    """How memory grew over the second half."""
+
+    what: str
+    #: Bytes, by a line through the second half, and those that it had on the average.
+    grown: float
+    average: float
+    #: Tasks that were done meanwhile.
+    tasks: int
+
+    @property
+    def bound(self) -> float:
+        """By how many bytes it may."""
+        return max(BOUND * self.average, LEAST)
+
+    @property
+    def is_flat(self) -> bool:
+        return self.grown <= self.bound
+
+    def __str__(self) -> str:
+        each = self.grown / max(self.tasks, 1)
+        return (
+            f"{self.what}: {self.grown / 2**20:+.2f} MiB of {self.average / 2**20:.1f}, "
+            f"{each:+.1f} bytes per task done, bound {self.bound / 2**20:.2f} MiB"
+        )
+
+
+def growths(samples: Sequence[Sample]) -> list[Growth]:
+    """By what has memory, how it grew over the second half; none if that is too short to tell."""
+    if not samples or samples[-1].when < SHORTEST:
+        return []
+    half = [sample for sample in samples if sample.when >= samples[-1].when / 2]
+    tasks = half[-1].done - half[0].done
+    found: list[Growth] = []
+    for what in half[-1].memory:
+        points = [(sample.when, sample.memory[what]) for sample in half if what in sample.memory]
+        line = linear_regression([when for when, _ in points], [size for _, size in points])
+        grown = line.slope * (points[-1][0] - points[0][0])
+        found.append(Growth(what, grown, mean(size for _, size in points), tasks))
+    return found
+
+
+def resident(process: int) -> int:
+    """Bytes of memory that a process has."""
+    pages = Path(f"/proc/{process}/statm")
+    if pages.exists():
+        return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    said = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=True)
+    return int(said.stdout) * 1024

@@ -1,0 +1,178 @@
+"""A soak of seconds is good, and what it looks out for is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tubes
+from soak import in_memory, on_server
+from soak.books import Books, Marks
+from soak.referee import Referee
+from soak.report import Part
+from soak.samples import SHORTEST, Sample, growths
+
+
+def test_a_short_soak_on_a_server_keeps_the_rules() -> None:
+    part = on_server.soak(2.0, seed=1, rest=0.05, workers=4)
+    assert part.mistakes == []
+    assert part.is_good
+    assert part.judged > 50
+    assert part.counts
+
+
+def test_a_short_soak_in_memory_keeps_the_rules() -> None:
+    part = in_memory.soak(0.6, seed=1)
+    assert part.mistakes == []
+    assert part.is_good
+    assert part.judged > 50
+
+
+@pytest.fixture
+def queue() -> Iterator[tubes.Queue]:
+    with tubes.connect() as queue:
+        yield queue
+
+
+def put(books: Books, tube: tubes.Tube, key: str) -> int:
+    books.put(tube, key)
+    return books.puts[key]
+
+
+def test_books_find_a_task_that_is_lost(queue: tubes.Queue) -> None:
+    books, tube = Books(), queue.create_tube("load")
+    put(books, tube, "kept")
+    tube.delete(put(books, tube, "lost"))
+    books.close(tube)
+    assert books.mistakes == ["lost is lost, or done and stored"]
+
+
+def test_books_find_a_task_that_is_done_twice_also_after_it_was_settled() -> None:
+    books = Books()
+    for id in (0, 9):
+        books.was_put(f"job {id}", id)
+        books.read_line(f"took {id} 1", set())
+        books.was_done(id, 1)
+    books.was_done(0, 1)
+    books.settle(Marks())
+    assert (books.puts, books.takes, books.done) == ({}, {}, {})
+    books.was_done(9, 2)
+    assert books.mistakes == ["task 0 was done twice", "task 9 was done twice"]
+
+
+def test_books_find_an_ack_by_a_take_that_was_over() -> None:
+    books = Books()
+    books.was_put("job", 0)
+    books.took(0, 1)
+    books.took(0, 2)
+    books.was_done(0, 1)
+    books.settle(Marks())
+    assert books.mistakes == ["task 0 was acked by a take that was over"]
+
+
+def test_books_settle_what_its_worker_could_not_tell_when_the_server_says_that_it_is_gone() -> None:
+    books, gone = Books(), Marks()
+    for id in (0, 1):
+        books.was_put(f"job {id}", id)
+        books.read_line(f"left {id} 1", set())
+    gone.add(1)
+    books.settle(gone)
+    assert list(books.puts) == ["job 0"]
+    assert books.count_done == 1
+
+
+class Story:
+    """Tells a referee what happens."""
+
+    def __init__(self, queue: tubes.Queue, driver: str) -> None:
+        self.referee = Referee(queue.create_tube("load", driver))
+
+    def tell(self, event: str, id: int, state: str, **facts: Any) -> None:
+        task: Any = SimpleNamespace(**{"id": id, "state": state, "pri": 0, "utube": None, "data": None} | facts)
+        self.referee.hear(task, event)
+
+
+def test_a_referee_knows_whose_turn_it_is(queue: tubes.Queue) -> None:
+    story = Story(queue, "fifottl")
+    story.tell("put", 0, "r", pri=1)
+    story.tell("put", 1, "r", pri=0)
+    story.tell("put", 2, "r", pri=0)
+    story.tell("take", 1, "t", pri=0)
+    assert story.referee.mistakes == []
+    story.tell("take", 0, "t", pri=1)
+    assert story.referee.mistakes == ["task 0 of rank (1, 0) was taken before one of rank (0, 2)"]
+
+
+def test_a_referee_sees_what_is_taken_twice_too_early_or_after_its_end(queue: tubes.Queue) -> None:
+    story = Story(queue, "fifottl")
+    story.tell("put", 0, "r")
+    story.tell("put", 1, "~")
+    story.tell("take", 0, "t")
+    story.tell("take", 0, "t")
+    story.tell("take", 1, "t")
+    story.tell("delete", 0, "-")
+    story.tell("delete", 0, "-")
+    story.tell("take", 0, "t")
+    assert story.referee.mistakes == [
+        "task 0 was taken while it was t",
+        "task 1 was taken while it was ~",
+        "task 0 has ended twice",
+        "task 0 was taken after its end",
+    ]
+
+
+def test_a_referee_sees_two_tasks_of_a_lane_and_passes_over_those_behind_one(queue: tubes.Queue) -> None:
+    story = Story(queue, "utube")
+    for id, lane in ((0, "a"), (1, "a"), (2, "b")):
+        story.tell("put", id, "r", utube=lane)
+    story.tell("take", 0, "t", utube="a")
+    story.tell("take", 2, "t", utube="b")
+    assert story.referee.mistakes == []
+    story.tell("take", 1, "t", utube="a")
+    assert story.referee.mistakes == ["task 1 was taken while task 0 held its lane a"]
+
+
+def test_a_referee_that_has_missed_something_takes_nothing_for_granted(queue: tubes.Queue) -> None:
+    story = Story(queue, "fifo")
+    story.tell("put", 0, "r")
+    story.referee.forget("mark")
+    assert story.referee.is_blind
+    story.tell("take", 7, "t")
+    story.tell("put", 8, "r", data="mark 1")
+    assert not story.referee.is_blind
+    story.tell("put", 9, "r")
+    story.tell("take", 6, "t")
+    assert story.referee.mistakes == []
+    story.tell("put", 10, "r")
+    story.tell("take", 10, "t")
+    assert story.referee.mistakes == ["task 10 of rank (0, 10) was taken before one of rank (0, 9)"]
+
+
+def grown(bytes_per_second: float, seconds: float = 100.0) -> list[Sample]:
+    return [
+        Sample(when, 0, int(when), {"server": int(50 * 2**20 + bytes_per_second * when + (when % 7) * 2**16)})
+        for when in (seconds * number / 200 for number in range(201))
+    ]
+
+
+def test_memory_that_swings_is_flat_and_memory_that_grows_is_not() -> None:
+    (flat,) = growths(grown(0))
+    assert flat.is_flat
+    assert abs(flat.grown) < 2**17
+    (leak,) = growths(grown(60 * 1024))
+    assert not leak.is_flat
+    assert leak.grown == pytest.approx(50 * 60 * 1024, rel=0.05)
+    assert "GROWS" in "".join(Part("leaking", grown(60 * 1024), [], {}, 1, 0).lines())
+    assert not Part("leaking", grown(60 * 1024), [], {}, 1, 0).is_good
+
+
+def test_memory_of_a_moment_is_not_judged() -> None:
+    assert growths(grown(60 * 1024, SHORTEST - 1)) == []
+
+
+def test_a_part_that_did_nothing_is_not_good() -> None:
+    assert not Part("idle", [Sample(1.0, 0, 0, {})], [], {}, 0, 0).is_good
+    assert not Part("silent", [], [], {}, 0, 0).is_good

@@ -1,0 +1,31 @@
+"""A tube of a soak with all that is kept of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from soak.books import Books
+from soak.plan import PLANS
+from soak.referee import Referee
+
+if TYPE_CHECKING:
+    from tubes import Queue
+
+
+class Watched:
+    """A tube, its books, and who hears what happens in it."""
+
+    def __init__(self, queue: Queue, name: str) -> None:
+        plan = PLANS[name]
+        self.tube = queue.create_tube(name, plan.driver, **plan.options)
+        self.books = Books()
+        self.referee = Referee(self.tube)
+
+    @property
+    def mistakes(self) -> list[str]:
+        """What is against the rules."""
+        return [f"{self.tube.name}: {mistake}" for mistake in self.books.mistakes + self.referee.mistakes]
+
+    def settle(self) -> None:
+        """Forget what is done."""
+        self.books.settle(self.referee.gone)
