@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel docs
 
-.PHONY: demo pipeline test soak check docs matrix bench bench-spark clean
+.PHONY: demo pipeline test soak check docs matrix bench bench-peers bench-spark clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -39,8 +39,11 @@ matrix:  ## all tests on every Python of this machine, each in an environment of
 bench: .venv/ready  ## how fast, beside the queues of the standard library
 	$(BIN)/python -m benchmarks
 
+bench-peers: .venv/ready  ## how fast, beside peers that it installs into .peers: make bench-peers ARGS="--quick -k celery"
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
 bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes that put them
 	$(BIN)/python -m benchmarks.spark
 
 clean:
-	rm -rf .venv .matrix build dist *.egg-info
+	rm -rf .venv .matrix .peers build dist *.egg-info
