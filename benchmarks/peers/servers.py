@@ -139,8 +139,11 @@ class Tarantool(_Started):
         program = shutil.which("tarantool")
         if program is None:
             raise NotInstalled("tarantool is not installed")
-        probe = [program, "-e", "require('queue') os.exit(0)"]
-        if subprocess.run(probe, capture_output=True, stdin=subprocess.DEVNULL, check=False).returncode:
+        # An error of its own would leave it running.
+        probe = [program, "-e", "os.exit(pcall(require, 'queue') and 0 or 1)"]
+        if subprocess.run(
+            probe, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False
+        ).returncode:
             raise NotInstalled("tarantool's queue module is not installed: tarantoolctl rocks install queue")
 
         def command(program: str, port: int, folder: Path) -> list[str]:
