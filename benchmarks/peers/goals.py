@@ -21,6 +21,21 @@ WORK_GOAL: Final = 3.0
 CYCLE_GOALS: Final = {"tubes, fifo": 1.2, "tubes, utubettl": 2.2}
 
 
+#: What is compared, in the order of the table; of the last four less is better.
+WHATS: Final = (
+    "put",
+    "50 at a time",
+    "batches",
+    "a loop",
+    "take + ack",
+    "a Worker",
+    "wake-up",
+    "bytes",
+    "server: put",
+    "server: processed",
+)
+
+
 @dataclass(frozen=True)
 class Lead:
     """One comparison: above 1 is ahead."""
@@ -64,7 +79,6 @@ def _over(peer: Subject, results: Results) -> Iterator[Lead]:
         compared.append(("a Worker", max(workers, default=None), theirs.ratio(WORK), work_goal))
     calls = results.of(f"{CALLS} on {results.server}")
     goal = 1.0 if on_tarantool else None
-    # Of these less is better.
     compared += [
         ("wake-up", theirs.latency(50), calls.latency(50), goal),
         ("bytes", theirs.cost(BYTES), calls.cost(BYTES), goal),

@@ -23,8 +23,7 @@ def _bars(results: Results, wanted: Callable[[Subject], bool], measure: str, not
         ratio = results.of(subject.key).ratio(measure)
         if ratio is not None and wanted(subject):
             ours = subject.family == "tubes"
-            name = subject.name if ours or not note else f"{subject.name}{note}"
-            found.append((f"{name}{note}" if ours and note else name, ratio, ours))
+            found.append((f"{subject.name}{note}", ratio, ours))
     return found
 
 
@@ -69,11 +68,14 @@ def draw(results: Results, path: Path) -> None:
         axis.invert_yaxis()
         axis.set_xscale("log")
         axis.margins(x=0.12, y=0.01)
-        axis.axvline(1, color="black", linewidth=0.8)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.axvline(1, color="gray", linewidth=0.8, zorder=0)
         axis.set_title(title, loc="left", fontweight="bold")
         axis.spines[["top", "right"]].set_visible(False)
         for place, length in zip(places, lengths, strict=True):
-            axis.annotate(f"{length:.2g}", (length, place), (3, 0), textcoords="offset points", va="center", fontsize=8)
-    figure.supxlabel(about(results), fontsize=7)
+            ends = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+            axis.annotate(f"{length:.2g}", (length, place), (3, 0), bbox=behind, **ends)
+    figure.supxlabel(f"Logarithmic scales. {about(results)}", fontsize=7)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
     pyplot.close(figure)

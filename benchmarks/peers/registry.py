@@ -159,7 +159,7 @@ _ON_SERVERS: Final = (
         packages=("celery[redis]", "redis", "hiredis"),
         server=REDIS,
         worker="celery worker, 1 process, prefetches 100",
-        lacks="acks after the work (but if so set), ttl in the queue, batches, utubes; asyncio",
+        lacks="acks after the work (but if so set), batches, utubes; asyncio",
     ),
     Subject(
         "bullmq",

@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers.goals import cycle_goals, leads
+from benchmarks.peers.goals import WHATS, cycle_goals, leads
 from benchmarks.peers.registry import SUBJECTS, Subject
 from benchmarks.peers.results import BATCHES, BYTES, CPU_PUT, CPU_WORK, CYCLE, ONE, SEVERAL, WORK, Figures, Results
 
@@ -36,7 +36,7 @@ def _micros(seconds: float | None) -> str:
 
 
 def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    return f"{value:.2g}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
 def _rate(figures: Figures, measure: str) -> str:
@@ -83,7 +83,7 @@ def _servers(results: Results) -> Sheet:
 
 def _leads(results: Results) -> Sheet:
     found = list(leads(results))
-    whats = list(dict.fromkeys(lead.what for lead in found))
+    whats = [what for what in WHATS if any(lead.what == what for lead in found)]
     rows: list[list[str]] = []
     for peer in dict.fromkeys(lead.peer for lead in found):
         cells = {lead.what: lead for lead in found if lead.peer == peer}
