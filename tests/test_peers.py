@@ -164,6 +164,7 @@ def test_a_server_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
         servers.Tarantool()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_turn_measures_tubes_itself() -> None:
     calls, fifo = (subject for subject in SUBJECTS if subject.key in ("tubes, calls on valkey", "tubes, fifo"))
     with Stage("valkey", share=0.02) as stage:

@@ -20,7 +20,7 @@ from benchmarks.peers.servers import NotInstalled, versions
 from benchmarks.table import machine
 
 #: Rounds, and what part of the tasks.
-FULL = (5, 1.0)
+FULL = (5, 0.6)
 QUICK = (2, 0.3)
 #: After so many failures no more is tried of a subject.
 ENOUGH = 2

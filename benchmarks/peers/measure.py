@@ -20,7 +20,7 @@ from benchmarks.peers.servers import STARTS, Server, cpu_seconds
 #: Trips of the yardstick before each measure, and cycles of the one in process.
 TRIPS: Final = 1000
 CYCLES: Final = 50_000
-#: What takes a moment alone, in process, is measured so often in a turn, of which the median counts.
+#: In process, where a measure takes a moment, it is done so often in a turn; the median counts.
 PASSES: Final = 3
 #: Tasks that are put before anything is measured.
 WARM: Final = 50
@@ -81,12 +81,13 @@ class Stage:
             put = self._puts(subject, server, producer, turn, ping)
             notes = Notes(notes_file)
             trip = ping()
-            before = cpu_seconds(server.pid)
+            worked = cpu_seconds(server.pid)
             worker_log = self.folder / f"{subject.module}-worker.log"
             worker = stack.enter_context(Child(python, subject.module, "work", told, worker_log))
             _await(worker, notes, put)
-            turn.costs[CPU_WORK] = (cpu_seconds(server.pid) - before) / put
-            turn.rate(WORK, put - 1, notes.seconds, trip)
+            turn.costs[CPU_WORK] = (cpu_seconds(server.pid) - worked) / put
+            # A worker takes a while to start: the machine may be another by then.
+            turn.rate(WORK, put - 1, notes.seconds, (trip + ping()) / 2)
             place([server.pid, *producer.pids(), *worker.pids()], all_cores())
             producer.ask(f"wake {WAKE * self._share:.0f}")
             turn.latencies = notes.latencies
@@ -106,6 +107,8 @@ class Stage:
         trip = ping()
         turn.rate(ONE, tasks, producer.ask(f"one {tasks}")["seconds"], trip)
         turn.costs[CPU_PUT] = (cpu_seconds(server.pid) - cpu) / tasks
+        # Before more clients connect, which need memory too.
+        turn.costs[BYTES] = (server.memory() - memory) / tasks
         put += tasks
         for word, measure, part in (("several", SEVERAL, 50), ("batches", BATCHES, 100)):
             if can[word]:
@@ -113,7 +116,6 @@ class Stage:
                 count = tasks // part * part
                 turn.rate(measure, count, producer.ask(f"{word} {count}")["seconds"], trip)
                 put += count
-        turn.costs[BYTES] = (server.memory() - memory) / (put - WARM)
         return put
 
     def _cycles(self, subject: Subject, python: str) -> tuple[Turn, dict[str, str]]:

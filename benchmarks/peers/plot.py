@@ -53,7 +53,7 @@ def draw(results: Results, path: Path) -> None:
     """Write the plot, in the format that the path's suffix names."""
     matplotlib: Any = import_module("matplotlib")
     matplotlib.use("agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "peers", "font.size": 9})
+    matplotlib.rcParams.update({"svg.hashsalt": "peers", "svg.fonttype": "none", "font.size": 9})
     pyplot: Any = import_module("matplotlib.pyplot")
     drawn = panels(results)
     heights = [len(bars) + 2 for _, bars in drawn]

@@ -136,7 +136,8 @@ def _about(results: Results) -> Sheet:
 def about(results: Results) -> str:
     """What the run was, in a sentence."""
     servers = ", ".join(f"{name} {version}" for name, version in results.servers.items())
-    return f"{results.rounds} rounds on {results.machine}; {servers}; peers on Redis used {results.server.title()}."
+    rounds = max((len(figures.turns) for figures in results.figures.values()), default=0)
+    return f"{rounds} rounds on {results.machine}; {servers}; peers on Redis used {results.server.title()}."
 
 
 def show(results: Results, console: Console) -> None:
