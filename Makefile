@@ -5,7 +5,7 @@ EXTRAS := test check examples bench msgpack conformance server hiredis spark jav
 # What the pages are made of: Sphinx, and what the modules import whose docstrings they show.
 DOCS := docs conformance prometheus otel
 
-.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-spark bench-scale clean
+.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-peers bench-spark bench-scale clean
 
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
@@ -54,6 +54,9 @@ matrix:  ## all tests on every Python of this machine, each in an environment of
 bench: .venv/ready  ## how fast, beside the queues of the standard library
 	$(BIN)/python -m benchmarks
 
+bench-peers: .venv/ready  ## how fast, beside peers that it installs into .peers: make bench-peers ARGS="--quick -k celery"
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
 bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes that put them
 	$(BIN)/python -m benchmarks.spark
 
@@ -61,4 +64,4 @@ bench-scale: .venv/ready  ## what a verb costs when much waits, beside when litt
 	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 clean:
-	rm -rf .venv .matrix build dist *.egg-info
+	rm -rf .venv .matrix .peers build dist *.egg-info

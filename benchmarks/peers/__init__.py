@@ -1,0 +1,1 @@
+"""tubes beside its peers, measured in one run. See ../README.md, "Beside its peers"."""

@@ -1,0 +1,103 @@
+"""Measures tubes beside its peers: `python -m benchmarks.peers [--quick] [-k NAME] [--json FILE] [--write-readme]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.peers import plot, table
+from benchmarks.peers.environments import CannotInstall, python_of
+from benchmarks.peers.measure import Stage
+from benchmarks.peers.registry import Subject, chosen
+from benchmarks.peers.results import Figures, Results
+from benchmarks.peers.servers import NotInstalled, versions
+from benchmarks.table import machine
+
+#: Rounds, and what part of the tasks.
+FULL = (5, 0.6)
+QUICK = (2, 0.3)
+#: After so many failures no more is tried of a subject.
+ENOUGH = 2
+
+
+def install(results: Results, subjects: tuple[Subject, ...], console: Console) -> None:
+    """All peers, before anything is measured; one that cannot be had is left out."""
+    for subject in subjects:
+        try:
+            with console.status(f"pip install {' '.join(subject.packages)}"):
+                python_of(subject.packages)
+        except CannotInstall as error:
+            _give_up(results.figures[subject.key], subject, error, console)
+
+
+def _give_up(figures: Figures, subject: Subject, error: Exception, console: Console) -> None:
+    figures.why = str(error) or type(error).__name__
+    figures.failures = ENOUGH if isinstance(error, (CannotInstall, NotInstalled)) else figures.failures + 1
+    console.print(f"{subject.key}: {figures.why}", style="red", markup=False)
+
+
+def measure(results: Results, subjects: tuple[Subject, ...], share: float, console: Console) -> None:
+    """Measure all in turn, so many times over, or until Ctrl-C."""
+    with Stage(results.server, share) as stage, suppress(KeyboardInterrupt):
+        for number in range(1, results.rounds + 1):
+            start = time.monotonic()
+            for subject in subjects:
+                figures = results.figures[subject.key]
+                if figures.failures >= ENOUGH:
+                    continue
+                try:
+                    with console.status(f"round {number} of {results.rounds}: {subject.key}"):
+                        turn, figures.versions = stage.turn(subject)
+                except Exception as error:  # whatever it is: one peer that fails does not end the run
+                    _give_up(figures, subject, error, console)
+                else:
+                    figures.turns.append(turn)
+                results.yardsticks = stage.yardsticks()
+            console.print(f"round {number} of {results.rounds}: {time.monotonic() - start:.0f} seconds")
+
+
+def main() -> None:
+    """Measure, and show."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
+    parser.add_argument("-k", metavar="NAME", help="only peers whose names have this")
+    parser.add_argument("--server", choices=("valkey", "redis"), default="valkey", help="of the peers on Redis")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="keep all figures")
+    parser.add_argument("--again", metavar="FILE", type=Path, help="measure nothing: show what --json has kept")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw it, as .svg or .png")
+    parser.add_argument("--write-readme", action="store_true", help="put tables and plot into benchmarks/")
+    told = parser.parse_args()
+    if told.write_readme and (told.quick or told.k):
+        parser.error("--write-readme keeps the result of a full run, of all peers")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)
+    rounds, share = QUICK if told.quick else FULL
+    if told.again:
+        results = Results.from_json(json.loads(told.again.read_text()))
+    else:
+        subjects = chosen(told.k)
+        figures = {subject.key: Figures() for subject in subjects}
+        results = Results(machine(), told.server, rounds, figures, servers=versions())
+        # What was started ends with us: by a SIGTERM as by Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        install(results, subjects, console)
+        measure(results, subjects, share, console)
+    table.show(results, console)
+    if told.json:
+        told.json.write_text(json.dumps(results.as_json(), indent=1))
+    if told.plot:
+        plot.draw(results, told.plot)
+    if told.write_readme:
+        table.write_readme(results)
+        plot.draw(results, Path(__file__).parent.parent / "peers.svg")
+
+
+if __name__ == "__main__":
+    main()

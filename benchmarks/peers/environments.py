@@ -1,0 +1,39 @@
+"""An environment for each peer, in `.peers`: their requirements of redis-py do not go together in one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from typing import Final
+
+from benchmarks.peers.processes import ROOT
+
+FOLDER: Final = ROOT / ".peers"
+
+
+class CannotInstall(Exception):
+    """pip did not install a peer; says why."""
+
+
+def python_of(packages: tuple[str, ...]) -> str:
+    """The Python that has packages, which are installed if they are not; our own for none.
+
+    What was installed stays: remove the folder for newer versions.
+    """
+    if not packages:
+        return sys.executable
+    folder = FOLDER / packages[0].partition("[")[0]
+    python = folder / "bin" / "python"
+    ready = folder / "ready"
+    wanted = "\n".join(packages)
+    if ready.exists() and ready.read_text() == wanted:
+        return str(python)
+    venv.create(folder, clear=True, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, *packages], capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise CannotInstall((errors or done.stderr.splitlines() or ["pip failed"])[-1])
+    ready.write_text(wanted)
+    return str(python)

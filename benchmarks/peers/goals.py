@@ -1,0 +1,98 @@
+"""How many times tubes is ahead of each peer, beside the goals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.peers.registry import REDIS, SUBJECTS, Subject
+from benchmarks.peers.results import BATCHES, BYTES, CPU_PUT, CPU_WORK, CYCLE, ONE, SEVERAL, WORK, Results
+
+CALLS: Final = "tubes, calls"
+LOOP: Final = "tubes, a loop"
+IN_BATCHES: Final = "tubes, batches"
+ASYNCIO: Final = "tubes, asyncio"
+WORKERS: Final = ("tubes, Worker, async", "tubes, Worker, threads")
+#: What a put and what work is to be ahead of a peer on Redis.
+PUT_GOAL: Final = 2.0
+WORK_GOAL: Final = 3.0
+#: In process: fifo, and utubettl, beside queue.Queue, at most so many times as long.
+CYCLE_GOALS: Final = {"tubes, fifo": 1.2, "tubes, utubettl": 2.2}
+
+
+#: What is compared, in the order of the table; of the last four less is better.
+WHATS: Final = (
+    "put",
+    "50 at a time",
+    "batches",
+    "a loop",
+    "take + ack",
+    "a Worker",
+    "wake-up",
+    "bytes",
+    "server: put",
+    "server: processed",
+)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """One comparison: above 1 is ahead."""
+
+    peer: str
+    what: str
+    times: float
+    goal: float | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """None where there is no goal."""
+        return None if self.goal is None else self.times >= self.goal
+
+
+def leads(results: Results) -> Iterator[Lead]:
+    """Of tubes over each peer that was measured, like beside like, on the server that peers on Redis use."""
+    for peer in SUBJECTS:
+        if peer.family == "peer" and results.of(peer.key).turns:
+            yield from _over(peer, results)
+
+
+def _over(peer: Subject, results: Results) -> Iterator[Lead]:
+    on_redis, on_tarantool = peer.server == REDIS, peer.server == "tarantool"
+    theirs = results.of(peer.key)
+
+    def ours(name: str, measure: str) -> float | None:
+        return results.of(f"{name} on {results.server}").ratio(measure)
+
+    put_goal = PUT_GOAL if on_redis else 1.0 if on_tarantool else None
+    work_goal = WORK_GOAL if on_redis else 1.0
+    compared: list[tuple[str, float | None, float | None, float | None]] = [
+        ("put", ours(CALLS, ONE), theirs.ratio(ONE), put_goal),
+        ("50 at a time", ours(ASYNCIO, SEVERAL), theirs.ratio(SEVERAL), put_goal),
+        ("batches", ours(CALLS, BATCHES), theirs.ratio(BATCHES), put_goal),
+        ("a loop", ours(LOOP, WORK), theirs.ratio(WORK), work_goal),
+        ("take + ack", ours(CALLS, WORK), theirs.ratio(WORK), 1.0 if on_tarantool else None),
+    ]
+    workers = [rate for rate in (ours(name, WORK) for name in WORKERS) if rate is not None]
+    if on_redis:
+        compared.append(("a Worker", max(workers, default=None), theirs.ratio(WORK), work_goal))
+    calls = results.of(f"{CALLS} on {results.server}")
+    goal = 1.0 if on_tarantool else None
+    compared += [
+        ("wake-up", theirs.latency(50), calls.latency(50), goal),
+        ("bytes", theirs.cost(BYTES), calls.cost(BYTES), goal),
+        ("server: put", theirs.cost(CPU_PUT), calls.cost(CPU_PUT), goal),
+        ("server: processed", theirs.cost(CPU_WORK), calls.cost(CPU_WORK), goal),
+    ]
+    for what, above, below, goal in compared:
+        if above is not None and below:
+            yield Lead(peer.key, what, above / below, goal)
+
+
+def cycle_goals(results: Results) -> Iterator[tuple[str, float, float]]:
+    """Of tubes in memory: the name, how many times as long as queue.Queue, and the goal."""
+    for key, goal in CYCLE_GOALS.items():
+        ratio = results.of(key).ratio(CYCLE)
+        if ratio is not None:
+            yield key, 1 / ratio, goal

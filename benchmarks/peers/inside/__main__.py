@@ -1,0 +1,151 @@
+"""A process of a run: `python -m benchmarks.peers.inside MODULE work`, or `… produce`.
+
+A producer is told what to do by lines: a word and a number. It answers each by a line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.inside.notes import Notes, payload
+
+#: Tasks of a batch, and puts at a time.
+BATCH = 100
+AT_A_TIME = 50
+#: Seconds between two tasks whose wake-up is measured: the worker is asleep again.
+REST = 0.003
+#: Seconds that one may take before the worker counts as lost.
+PATIENCE = 15.0
+
+
+class Producer:
+    """Puts tasks, in one loop or without one, and says how long it took."""
+
+    def __init__(self, module: Any, run: Callable[[Any], Any]) -> None:
+        self._module = module
+        self._run = run
+        self._is_async = inspect.iscoroutinefunction(getattr(module, "put", None))
+
+    def _seconds(self, act: Callable[[], Any]) -> dict[str, float]:
+        """Of a call, which may answer an awaitable."""
+
+        async def awaited() -> float:
+            start = time.perf_counter()
+            await act()
+            return time.perf_counter() - start
+
+        if self._is_async:
+            return {"seconds": self._run(awaited())}
+        start = time.perf_counter()
+        act()
+        return {"seconds": time.perf_counter() - start}
+
+    def one(self, count: int) -> dict[str, float]:
+        """Put one after the other."""
+        put, text = self._module.put, payload()
+
+        async def awaited() -> None:
+            for _ in range(count):
+                await put(text)
+
+        def plain() -> None:
+            for _ in range(count):
+                put(text)
+
+        return self._seconds(awaited if self._is_async else plain)
+
+    def several(self, count: int) -> dict[str, float]:
+        """Put 50 at a time, by as many asyncio tasks."""
+        put, text = self._module.put, payload()
+
+        async def some() -> None:
+            for _ in range(count // AT_A_TIME):
+                await put(text)
+
+        async def awaited() -> None:
+            await asyncio.gather(*(some() for _ in range(AT_A_TIME)))
+
+        return self._seconds(awaited)
+
+    def batches(self, count: int) -> dict[str, float]:
+        """Put batches of 100."""
+        put_many, texts = self._module.put_many, [payload()] * BATCH
+
+        async def awaited() -> None:
+            for _ in range(count // BATCH):
+                await put_many(texts)
+
+        def plain() -> None:
+            for _ in range(count // BATCH):
+                put_many(texts)
+
+        return self._seconds(awaited if self._is_async else plain)
+
+    def wake(self, milliseconds: int) -> dict[str, float]:
+        """Put tasks that say when they were put, each when the one before was handled, for so long."""
+        notes = Notes(Path(os.environ["PEERS_NOTES"]))
+        end = time.monotonic() + milliseconds / 1000
+        while time.monotonic() < end:
+            handled = notes.count
+            text = payload(time.monotonic_ns())
+            if self._is_async:
+                self._run(self._module.put(text))
+            else:
+                self._module.put(text)
+            lost = time.monotonic() + PATIENCE
+            while notes.count == handled:
+                if time.monotonic() > lost:
+                    raise TimeoutError(f"the worker did not handle a task within {PATIENCE:g} seconds")
+                time.sleep(0.001)
+            time.sleep(REST)
+        return {}
+
+    def cycle(self, count: int) -> dict[str, float]:
+        """Put, get and settle inside this process."""
+        self._is_async = inspect.iscoroutinefunction(self._module.cycles)
+        return self._seconds(lambda: self._module.cycles(count))
+
+    def can(self, _: int) -> dict[str, bool]:
+        """What may be asked for."""
+        return {"several": self._is_async, "batches": hasattr(self._module, "put_many")}
+
+
+def versions(packages: str) -> dict[str, str]:
+    """Of packages, by their names."""
+    return {name: importlib.metadata.version(name) for name in packages.split(",")}
+
+
+def main() -> None:
+    """Work for ever, or do what each line says."""
+    module = import_module(f"benchmarks.peers.inside.{sys.argv[1]}")
+    if sys.argv[2] == "work":
+        module.work()
+        return
+    with asyncio.Runner() as runner:
+        producer = Producer(module, runner.run)
+        if hasattr(module, "start"):
+            started = module.start()
+            if inspect.isawaitable(started):
+                runner.run(_wait(started))
+        for line in sys.stdin:
+            word, _, rest = line.strip().partition(" ")
+            answer = versions(rest) if word == "versions" else getattr(producer, word)(int(rest))
+            print(json.dumps(answer), flush=True)
+
+
+async def _wait(thing: Any) -> None:
+    await thing
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""arq, without results: 10 jobs at a time, which is its default."""
+
+from importlib import import_module
+from typing import Any
+
+from benchmarks.peers.inside import notes, told
+
+_connections: Any = import_module("arq.connections")
+_settings = _connections.RedisSettings(host=told.HOST, port=told.PORT)
+_pool: Any = None
+
+
+async def start() -> None:
+    """Connect."""
+    global _pool
+    _pool = await _connections.create_pool(_settings)
+
+
+async def put(payload: str) -> None:
+    """One job."""
+    await _pool.enqueue_job("handle", payload)
+
+
+async def handle(context: Any, payload: str) -> None:
+    """The handler."""
+    notes.handle(payload)
+
+
+def work() -> None:
+    """As the command does."""
+    worker: Any = import_module("arq.worker")
+    worker.Worker([handle], redis_settings=_settings, keep_result=0).run()

@@ -1,0 +1,22 @@
+"""beanstalkd, through greenstalk: reserve and delete. It has no batches."""
+
+from importlib import import_module
+from typing import Any
+
+from benchmarks.peers.inside import notes, told
+
+_greenstalk: Any = import_module("greenstalk")
+_client = _greenstalk.Client((told.HOST, told.PORT))
+
+
+def put(payload: str) -> None:
+    """One job."""
+    _client.put(payload)
+
+
+def work() -> None:
+    """Reserve, handle, delete."""
+    while True:
+        job = _client.reserve()
+        notes.handle(job.body)
+        _client.delete(job)

@@ -1,0 +1,43 @@
+"""bullmq's Python package: jobs are removed when done; 10 at a time."""
+
+import asyncio
+from importlib import import_module
+from typing import Any
+
+from benchmarks.peers.inside import notes, told
+
+_bullmq: Any = import_module("bullmq")
+_CONNECTION = {"connection": told.URL}
+_OPTIONS = {"removeOnComplete": True}
+_queue: Any = None
+
+
+async def start() -> None:
+    """Connect."""
+    global _queue
+    _queue = _bullmq.Queue("jobs", _CONNECTION)
+
+
+async def put(payload: str) -> None:
+    """One job."""
+    await _queue.add("job", {"payload": payload}, _OPTIONS)
+
+
+async def put_many(payloads: list[str]) -> None:
+    """Jobs in one transaction."""
+    await _queue.addBulk([{"name": "job", "data": {"payload": payload}, "opts": _OPTIONS} for payload in payloads])
+
+
+async def _handle(job: Any, token: str) -> None:
+    notes.handle(job.data["payload"])
+
+
+async def _work() -> None:
+    worker = _bullmq.Worker("jobs", _handle, {**_CONNECTION, "concurrency": 10})
+    await asyncio.Event().wait()
+    await worker.close()
+
+
+def work() -> None:
+    """10 jobs at a time."""
+    asyncio.run(_work())

@@ -1,0 +1,174 @@
+"""Queues inside one process: put, get and settle, in the same loop. Each is empty before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable
+from importlib import import_module
+from itertools import cycle
+from typing import Any
+
+from benchmarks.peers.inside import told
+from benchmarks.peers.inside.notes import payload
+
+DATA = payload()
+UTUBES = [f"host-{number}" for number in range(100)]
+
+
+def with_task_done(made: Any) -> Callable[[int], None]:
+    """Queues with the verbs of `queue.Queue`."""
+
+    def cycles(count: int) -> None:
+        put, get, task_done = made.put, made.get, made.task_done
+        for _ in range(count):
+            put(DATA)
+            get()
+            task_done()
+
+    return cycles
+
+
+def simple_queue(count: int) -> None:
+    """It has no task_done."""
+    made: queue.SimpleQueue[str] = queue.SimpleQueue()
+    put, get = made.put, made.get
+    for _ in range(count):
+        put(DATA)
+        get()
+
+
+def priority_queue(count: int) -> None:
+    """A number keeps the order among equals."""
+    made: queue.PriorityQueue[tuple[int, int, str]] = queue.PriorityQueue()
+    put, get, task_done = made.put, made.get, made.task_done
+    for number in range(count):
+        put((0, number, DATA))
+        get()
+        task_done()
+
+
+async def awaited(made: Any, count: int) -> None:
+    """Queues with the verbs of `asyncio.Queue`."""
+    put, get, task_done = made.put, made.get, made.task_done
+    for _ in range(count):
+        await put(DATA)
+        await get()
+        task_done()
+
+
+def asyncio_queue(count: int) -> None:
+    """Its put and get, awaited."""
+
+    async def run() -> None:
+        await awaited(asyncio.Queue(), count)
+
+    asyncio.run(run())
+
+
+def async_side(package: str) -> Callable[[int], None]:
+    """Of a queue with two sides."""
+
+    def cycles(count: int) -> None:
+        async def run() -> None:
+            module: Any = import_module(package)
+            await awaited(module.Queue().async_q, count)
+
+        asyncio.run(run())
+
+    return cycles
+
+
+def sync_side(package: str) -> Callable[[int], None]:
+    """Of a queue with two sides, used by one thread."""
+
+    def cycles(count: int) -> None:
+        module: Any = import_module(package)
+        with_task_done(module.Queue().sync_q)(count)
+
+    return cycles
+
+
+def persist_queue(count: int) -> None:
+    """The one with acks, in memory; what is acked is cleared, as its documentation advises."""
+    module: Any = import_module("persistqueue")
+    made = module.SQLiteAckQueue(":memory:")
+    for _ in range(count):
+        made.put(DATA)
+        made.ack(made.get())
+    made.clear_acked_data(keep_latest=0)
+
+
+def litequeue(count: int) -> None:
+    """In memory; what is done is pruned."""
+    module: Any = import_module("litequeue")
+    made = module.LiteQueue(memory=True)
+    for _ in range(count):
+        made.put(DATA)
+        made.done(made.pop().message_id)
+    made.prune()
+
+
+def tube(driver: str) -> Callable[[int], None]:
+    """tubes in memory: put, take, ack; utubes: over 100 of them."""
+
+    def cycles(count: int) -> None:
+        tubes: Any = import_module("tubes")
+        with tubes.connect() as session:
+            made = session.create_tube("jobs", driver)
+            put, take, ack = made.put, made.take, made.ack
+            if not driver.startswith("utube"):
+                for _ in range(count):
+                    put(DATA)
+                    ack(take(timeout=0))
+                return
+            hosts = cycle(UTUBES)
+            for _ in range(count):
+                put(DATA, utube=next(hosts))
+                ack(take(timeout=0))
+
+    return cycles
+
+
+def awaited_tube(count: int) -> None:
+    """tubes in memory with asyncio."""
+
+    async def run() -> None:
+        aio: Any = import_module("tubes.aio")
+        async with aio.connect() as session:
+            made = await session.create_tube("jobs")
+            put, take, ack = made.put, made.take, made.ack
+            for _ in range(count):
+                await put(DATA)
+                await ack(await take(timeout=0))
+
+    asyncio.run(run())
+
+
+def yardstick(count: int) -> None:
+    """`queue.Queue`."""
+    with_task_done(queue.Queue())(count)
+
+
+WAYS: dict[str, Callable[[int], None]] = {
+    "queue.Queue": yardstick,
+    "queue.SimpleQueue": simple_queue,
+    "queue.PriorityQueue": priority_queue,
+    "asyncio.Queue": asyncio_queue,
+    "janus, sync": sync_side("janus"),
+    "janus, async": async_side("janus"),
+    "culsans, sync": sync_side("culsans"),
+    "culsans, async": async_side("culsans"),
+    "persist-queue": persist_queue,
+    "litequeue": litequeue,
+    "fifo": tube("fifo"),
+    "fifottl": tube("fifottl"),
+    "utube": tube("utube"),
+    "utubettl": tube("utubettl"),
+    "fifo, awaited": awaited_tube,
+}
+
+
+def cycles(count: int) -> None:
+    """As the way says."""
+    WAYS[told.WAY](count)

@@ -1,0 +1,27 @@
+"""rq, without results: its worker forks for each job; its SimpleWorker does not."""
+
+from importlib import import_module
+from typing import Any
+
+from benchmarks.peers.inside import notes, told
+
+_rq: Any = import_module("rq")
+_redis: Any = import_module("redis")
+_connection = _redis.Redis.from_url(told.URL)
+_queue = _rq.Queue("jobs", connection=_connection)
+
+
+def put(payload: str) -> None:
+    """One job."""
+    _queue.enqueue(notes.handle, payload, result_ttl=0)
+
+
+def put_many(payloads: list[str]) -> None:
+    """Jobs in one pipeline."""
+    _queue.enqueue_many([_queue.prepare_data(notes.handle, (payload,), result_ttl=0) for payload in payloads])
+
+
+def work() -> None:
+    """As `rq worker` does."""
+    kind = _rq.SimpleWorker if told.WAY == "simple" else _rq.Worker
+    kind([_queue], connection=_connection, log_job_description=False).work(logging_level="WARNING")

@@ -1,0 +1,35 @@
+"""saq, without results: 10 jobs at a time, which is its default."""
+
+import asyncio
+from importlib import import_module
+from typing import Any
+
+from benchmarks.peers.inside import notes, told
+
+_saq: Any = import_module("saq")
+_queue = _saq.Queue.from_url(told.URL)
+
+
+async def start() -> None:
+    """Connect."""
+    await _queue.connect()
+
+
+async def put(payload: str) -> None:
+    """One job; ttl -1: its result is not kept."""
+    await _queue.enqueue("handle", payload=payload, ttl=-1)
+
+
+async def handle(context: Any, *, payload: str) -> None:
+    """The handler."""
+    notes.handle(payload)
+
+
+async def _work() -> None:
+    await start()
+    await _saq.Worker(_queue, functions=[handle]).start()
+
+
+def work() -> None:
+    """As the command does."""
+    asyncio.run(_work())

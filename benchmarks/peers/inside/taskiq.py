@@ -1,0 +1,27 @@
+"""taskiq on a stream of Redis, which has acks, or on a list, which has none; no results, one worker process."""
+
+from importlib import import_module
+from typing import Any
+
+from benchmarks.peers.inside import notes, told
+
+_redis: Any = import_module("taskiq_redis")
+broker = (_redis.ListQueueBroker if told.WAY == "list" else _redis.RedisStreamBroker)(told.URL)
+_handle = broker.task(notes.handle_async)
+
+
+async def start() -> None:
+    """Connect."""
+    await broker.startup()
+
+
+async def put(payload: str) -> None:
+    """One task."""
+    await _handle.kiq(payload)
+
+
+def work() -> None:
+    """As the command does."""
+    args: Any = import_module("taskiq.cli.worker.args")
+    run: Any = import_module("taskiq.cli.worker.run")
+    run.run_worker(args.WorkerArgs.from_cli([f"{__name__}:broker", "--workers", "1", "--log-level", "WARNING"]))

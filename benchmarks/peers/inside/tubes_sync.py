@@ -1,0 +1,66 @@
+"""tubes, by plain calls: take and ack, a loop over the tube, batches, or a Worker."""
+
+from typing import Any
+
+import tubes
+from benchmarks.peers.inside import notes, told
+from tubes.worker import Worker
+
+_queue = tubes.connect(told.URL)
+_tube = _queue.create_tube("jobs", if_not_exists=True)
+
+
+def put(payload: str) -> None:
+    """One task."""
+    _tube.put(payload)
+
+
+def put_many(payloads: list[str]) -> None:
+    """A batch, all or none."""
+    _tube.put_many(payloads)
+
+
+def _calls() -> None:
+    while True:
+        task = _tube.take()
+        assert task is not None
+        notes.handle(task.data)
+        _tube.ack(task)
+
+
+def _loop() -> None:
+    for task in _tube:
+        notes.handle(task.data)
+
+
+def _batches() -> None:
+    while True:
+        tasks = _tube.take_many(100)
+        for task in tasks:
+            notes.handle(task.data)
+        _tube.ack_many(tasks)
+
+
+def _threads() -> None:
+    worker = Worker(_queue)
+
+    @worker.on("jobs", concurrency=10)
+    def work(task: Any) -> None:
+        notes.handle(task.data)
+
+    worker.run()
+
+
+def _coroutines() -> None:
+    worker = Worker(_queue)
+
+    @worker.on("jobs", concurrency=10)
+    async def work(task: Any) -> None:
+        notes.handle(task.data)
+
+    worker.run()
+
+
+def work() -> None:
+    """As the way says."""
+    {"calls": _calls, "loop": _loop, "batches": _batches, "threads": _threads, "coroutines": _coroutines}[told.WAY]()

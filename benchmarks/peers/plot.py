@@ -1,0 +1,81 @@
+"""The plot of a run: rates beside their yardsticks, on scales of powers of ten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.peers.registry import SUBJECTS, Subject
+from benchmarks.peers.results import BATCHES, CYCLE, ONE, SEVERAL, WORK, Results
+from benchmarks.peers.table import about
+
+_OURS: Final = "#0f766e"
+_THEIRS: Final = "#a8a29e"
+#: A bar: its name, its length, and whether it is ours.
+Bar = tuple[str, float, bool]
+
+
+def _bars(results: Results, wanted: Callable[[Subject], bool], measure: str, note: str = "") -> list[Bar]:
+    found: list[Bar] = []
+    for subject in SUBJECTS:
+        ratio = results.of(subject.key).ratio(measure)
+        if ratio is not None and wanted(subject):
+            ours = subject.family == "tubes"
+            found.append((f"{subject.name}{note}", ratio, ours))
+    return found
+
+
+def panels(results: Results) -> list[tuple[str, list[Bar]]]:
+    """What is drawn: a title and its bars, the longest first. Of tubes, those on the server that the peers used."""
+
+    def on_server(subject: Subject) -> bool:
+        return bool(subject.server) and (subject.family != "tubes" or subject.server == results.server)
+
+    def inside(subject: Subject) -> bool:
+        return not subject.server
+
+    puts = [
+        *_bars(results, on_server, ONE),
+        *_bars(results, on_server, SEVERAL, ", 50 at a time"),
+        *_bars(results, on_server, BATCHES, ", batches of 100"),
+    ]
+    found = [
+        ("Puts, beside a raw PING", puts),
+        ("Tasks processed, beside a raw PING", _bars(results, on_server, WORK)),
+        ("In one process, beside queue.Queue", _bars(results, inside, CYCLE)),
+    ]
+    return [(title, sorted(bars, key=lambda bar: -bar[1])) for title, bars in found if bars]
+
+
+def draw(results: Results, path: Path) -> None:
+    """Write the plot, in the format that the path's suffix names."""
+    matplotlib: Any = import_module("matplotlib")
+    matplotlib.use("agg")
+    matplotlib.rcParams.update({"svg.hashsalt": "peers", "svg.fonttype": "none", "font.size": 9})
+    pyplot: Any = import_module("matplotlib.pyplot")
+    drawn = panels(results)
+    heights = [len(bars) + 2 for _, bars in drawn]
+    figure, axes = pyplot.subplots(
+        len(drawn), 1, figsize=(9, 0.21 * sum(heights)), height_ratios=heights, layout="constrained", squeeze=False
+    )
+    for axis, (title, bars) in zip(axes[:, 0], drawn, strict=True):
+        names, lengths, ours = zip(*bars, strict=True)
+        places = range(len(bars))
+        axis.barh(places, lengths, color=[_OURS if is_ours else _THEIRS for is_ours in ours], height=0.72)
+        axis.set_yticks(places, names)
+        axis.invert_yaxis()
+        axis.set_xscale("log")
+        axis.margins(x=0.12, y=0.01)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.axvline(1, color="gray", linewidth=0.8, zorder=0)
+        axis.set_title(title, loc="left", fontweight="bold")
+        axis.spines[["top", "right"]].set_visible(False)
+        for place, length in zip(places, lengths, strict=True):
+            ends = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+            axis.annotate(f"{length:.2g}", (length, place), (3, 0), bbox=behind, **ends)
+    figure.supxlabel(f"Logarithmic scales. {about(results)}", fontsize=7)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+    pyplot.close(figure)

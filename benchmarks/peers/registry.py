@@ -1,0 +1,213 @@
+"""What is measured: each way of using tubes or a peer, how it works, and what it does not do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Family = Literal["tubes", "peer", "in process"]
+#: Stands for the server that all peers on Redis use in a run.
+REDIS: Final = "redis or valkey"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One row."""
+
+    name: str
+    family: Family
+    #: In `inside`, and which of its ways.
+    module: str
+    way: str = ""
+    #: What pip installs, the peer first; none for what is here anyway.
+    packages: tuple[str, ...] = ()
+    #: In `servers`; none in process.
+    server: str = ""
+    #: What takes the tasks.
+    worker: str = ""
+    #: What it does not do; empty for tubes.
+    lacks: str = ""
+    #: Tasks per round and measure: about half a second's.
+    tasks: int = 1000
+    #: Whether puts are measured; else the way differs from another in its worker alone.
+    puts: bool = True
+
+    @property
+    def key(self) -> str:
+        """What a table names it."""
+        return f"{self.name} on {self.server}" if self.family == "tubes" and self.server else self.name
+
+
+def _tubes(server: str) -> list[Subject]:
+    def way(name: str, module: str, way: str, worker: str, *, puts: bool = False) -> Subject:
+        return Subject(name, "tubes", module, way, (), server, worker, tasks=4000, puts=puts)
+
+    return [
+        way("tubes, calls", "tubes_sync", "calls", "take, ack", puts=True),
+        way("tubes, a loop", "tubes_sync", "loop", "for task in tube"),
+        way("tubes, batches", "tubes_sync", "batches", "take_many, ack_many of 100"),
+        way("tubes, asyncio", "tubes_asyncio", "", "50 loops, async for", puts=True),
+        way("tubes, Worker, async", "tubes_sync", "coroutines", "10 at a time, async handler"),
+        way("tubes, Worker, threads", "tubes_sync", "threads", "10 at a time, plain handler"),
+    ]
+
+
+_ON_SERVERS: Final = (
+    Subject(
+        "beanstalkd",
+        "peer",
+        "beanstalkd",
+        packages=("greenstalk",),
+        server="beanstalkd",
+        worker="greenstalk: reserve, delete",
+        lacks="ttl, batches, utubes; asyncio",
+        tasks=4000,
+    ),
+    Subject(
+        "Tarantool queue",
+        "peer",
+        "tarantool_queue",
+        packages=("tarantool",),
+        server="tarantool",
+        worker="take, ack",
+        lacks="batches; asyncio",
+        tasks=2000,
+    ),
+    Subject(
+        "rq",
+        "peer",
+        "rq",
+        packages=("rq", "redis", "hiredis"),
+        server=REDIS,
+        worker="rq worker: forks for each job",
+        lacks="ttr, priorities within a queue, utubes; asyncio",
+        tasks=60,
+        puts=False,
+    ),
+    Subject(
+        "rq, SimpleWorker",
+        "peer",
+        "rq",
+        "simple",
+        ("rq", "redis", "hiredis"),
+        REDIS,
+        "SimpleWorker: no fork",
+        "as rq",
+        tasks=500,
+    ),
+    Subject(
+        "huey",
+        "peer",
+        "huey",
+        packages=("huey", "redis", "hiredis"),
+        server=REDIS,
+        worker="huey_consumer, 1 thread",
+        lacks="acks (a task dies with its worker), ttr, batches, utubes; asyncio",
+        tasks=2000,
+    ),
+    Subject(
+        "dramatiq",
+        "peer",
+        "dramatiq",
+        packages=("dramatiq[redis]", "redis", "hiredis"),
+        server=REDIS,
+        worker="dramatiq, 1 process, 8 threads",
+        lacks="ttr, priorities among waiting tasks, batches, utubes; asyncio",
+    ),
+    Subject(
+        "arq",
+        "peer",
+        "arq",
+        packages=("arq", "redis", "hiredis"),
+        server=REDIS,
+        worker="arq, 10 at a time, polls each 0.5 s",
+        lacks="priorities, batches, utubes; plain calls",
+    ),
+    Subject(
+        "saq",
+        "peer",
+        "saq",
+        packages=("saq[hiredis]", "redis", "typing-extensions"),  # which it imports, but does not require
+        server=REDIS,
+        worker="saq, 10 at a time",
+        lacks="priorities, batches, utubes; plain calls",
+    ),
+    Subject(
+        "taskiq, stream",
+        "peer",
+        "taskiq",
+        "stream",
+        ("taskiq-redis", "taskiq", "redis", "hiredis"),
+        REDIS,
+        "taskiq worker, 1 process, 100 at a time",
+        "delays (but by a scheduler), priorities, batches, utubes; plain calls",
+    ),
+    Subject(
+        "taskiq, list",
+        "peer",
+        "taskiq",
+        "list",
+        ("taskiq-redis", "taskiq", "redis", "hiredis"),
+        REDIS,
+        "the same",
+        "acks, and what a stream does not",
+    ),
+    Subject(
+        "celery",
+        "peer",
+        "celery",
+        packages=("celery[redis]", "redis", "hiredis"),
+        server=REDIS,
+        worker="celery worker, 1 process, prefetches 100",
+        lacks="acks after the work (but if so set), batches, utubes; asyncio",
+    ),
+    Subject(
+        "bullmq",
+        "peer",
+        "bullmq",
+        packages=("bullmq", "redis", "hiredis"),
+        server=REDIS,
+        worker="Worker, 10 at a time",
+        lacks="ttl, utubes; plain calls",
+        tasks=500,
+    ),
+)
+
+
+def _in_process(name: str, lacks: str, tasks: int = 50_000, package: str = "") -> Subject:
+    family: Family = "in process"
+    return Subject(name, family, "in_process", name, (package,) if package else (), lacks=lacks, tasks=tasks)
+
+
+def _tube(driver: str) -> Subject:
+    return Subject(f"tubes, {driver}", "tubes", "in_process", driver, tasks=20_000)
+
+
+_IN_PROCESS: Final = (
+    *(_tube(driver) for driver in ("fifo", "fifottl", "utube", "utubettl", "fifo, awaited")),
+    _in_process("queue.Queue", "acks that give back, delays, ttl, priorities; asyncio"),
+    _in_process("queue.SimpleQueue", "acks, task_done, delays, ttl, priorities; asyncio", 200_000),
+    _in_process("queue.PriorityQueue", "acks that give back, delays, ttl; asyncio"),
+    _in_process("asyncio.Queue", "acks that give back, delays, ttl, priorities; threads"),
+    _in_process("janus, sync", "acks that give back, delays, ttl", 30_000, "janus"),
+    _in_process("janus, async", "the same", 10_000, "janus"),
+    _in_process("culsans, sync", "acks that give back, delays, ttl", 30_000, "culsans"),
+    _in_process("culsans, async", "the same", 10_000, "culsans"),
+    _in_process("persist-queue", "delays, ttl, ttr, priorities", 1000, "persist-queue"),
+    _in_process("litequeue", "delays, ttl, ttr, priorities; asyncio", 3000, "litequeue"),
+)
+
+SUBJECTS: Final = (*_tubes("valkey"), *_tubes("redis"), *_ON_SERVERS, *_IN_PROCESS)
+
+
+def chosen(part: str | None) -> tuple[Subject, ...]:
+    """Those whose names have `part`, and those of tubes, which they are compared with."""
+    if part is None:
+        return SUBJECTS
+    named = [subject for subject in SUBJECTS if part.lower() in subject.key.lower()]
+    inside = {subject.server == "" for subject in named}
+    return tuple(
+        subject
+        for subject in SUBJECTS
+        if subject in named or (subject.family == "tubes" and (subject.server == "") in inside)
+    )

@@ -1,0 +1,177 @@
+"""The tables of a run, on a terminal and in README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.peers.goals import WHATS, cycle_goals, leads
+from benchmarks.peers.registry import SUBJECTS, Subject
+from benchmarks.peers.results import BATCHES, BYTES, CPU_PUT, CPU_WORK, CYCLE, ONE, SEVERAL, WORK, Figures, Results
+
+_README: Final = Path(__file__).parent.parent / "README.md"
+_MARKS: Final = ("<!-- peers -->\n", "<!-- end of peers -->\n")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table, for either form; cells are plain text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[list[str]]
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _micros(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e6:,.0f}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2g}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def _rate(figures: Figures, measure: str) -> str:
+    rate, ratio = figures.rate(measure), figures.ratio(measure)
+    return "" if rate is None or ratio is None else f"{_ratio(ratio)} · {rate:,.0f}"
+
+
+def sheets(results: Results) -> Iterator[Sheet]:
+    """All tables of a run; those without rows are left out."""
+    for sheet in (_servers(results), _leads(results), _in_process(results), _about(results)):
+        if sheet.rows:
+            yield sheet
+
+
+def _measured(results: Results, *, inside: bool) -> Iterator[tuple[Subject, Figures]]:
+    for subject in SUBJECTS:
+        if subject.key in results.figures and (subject.server == "") == inside:
+            yield subject, results.of(subject.key)
+
+
+def _servers(results: Results) -> Sheet:
+    columns = (
+        "what",
+        "put",
+        "50 puts at a time",
+        "put in batches",
+        "processed",
+        "bytes",
+        "wake-up p50 µs",
+        "p99 µs",
+        "server µs: put",
+        "processed",
+    )
+    rows: list[list[str]] = []
+    for subject, figures in _measured(results, inside=False):
+        cells = [_rate(figures, measure) for measure in (ONE, SEVERAL, BATCHES, WORK)]
+        cells += [_count(figures.cost(BYTES)), _micros(figures.latency(50)), _micros(figures.latency(99))]
+        cells += [_micros(figures.cost(measure)) for measure in (CPU_PUT, CPU_WORK)]
+        rows.append([subject.key, *(cells if figures.turns else ["not measured", *cells[1:]])])
+    ping = results.yardsticks.get("PING")
+    title = f"On servers, beside a raw PING ({_count(ping)} per second): ratio · per second"
+    return Sheet(title, columns, rows)
+
+
+def _leads(results: Results) -> Sheet:
+    found = list(leads(results))
+    whats = [what for what in WHATS if any(lead.what == what for lead in found)]
+    rows: list[list[str]] = []
+    for peer in dict.fromkeys(lead.peer for lead in found):
+        cells = {lead.what: lead for lead in found if lead.peer == peer}
+        row = [peer]
+        for what in whats:
+            lead = cells.get(what)
+            missed = "" if lead is None or lead.met is not False else f" < {lead.goal:g}"
+            row.append("" if lead is None else f"{_ratio(lead.times)}{missed}")
+        misses = [lead for lead in cells.values() if lead.met is False]
+        goals = [lead for lead in cells.values() if lead.goal is not None]
+        rows.append([*row, f"{len(goals) - len(misses)} of {len(goals)}"])
+    title = "How many times tubes is ahead; < where a goal is missed"
+    return Sheet(title, ("of", *whats, "goals met"), rows)
+
+
+def _in_process(results: Results) -> Sheet:
+    goals = {key: (ratio, goal) for key, ratio, goal in cycle_goals(results)}
+    rows: list[list[str]] = []
+    for subject, figures in _measured(results, inside=True):
+        rate, ratio = figures.rate(CYCLE), figures.ratio(CYCLE)
+        times, goal = goals.get(subject.key, (0.0, 0.0))
+        rows.append(
+            [
+                subject.key,
+                "" if ratio is None else _ratio(1 / ratio),
+                _count(rate),
+                f"{goal:g}: {'yes' if times <= goal else 'no'}" if goal else "",
+                subject.lacks,
+                _versions(figures),
+            ]
+        )
+    title = "In one process: how many times as long as queue.Queue a task takes"
+    return Sheet(title, ("what", "times as long", "per second", "goal, met", "does not do", "versions"), rows)
+
+
+def _versions(figures: Figures) -> str:
+    """Or why there are none."""
+    found = ", ".join(f"{name} {version}" for name, version in figures.versions.items() if name != "hiredis")
+    return found if figures.turns else f"not measured: {figures.why}"
+
+
+def _about(results: Results) -> Sheet:
+    rows: list[list[str]] = []
+    for subject, figures in _measured(results, inside=False):
+        if subject.family != "tubes" or subject.server == results.server:
+            rows.append([subject.name, subject.worker, subject.lacks, _versions(figures)])
+    return Sheet("How each works", ("what", "worker", "does not do", "versions"), rows)
+
+
+def about(results: Results) -> str:
+    """What the run was, in a sentence."""
+    servers = ", ".join(f"{name} {version}" for name, version in results.servers.items())
+    rounds = max((len(figures.turns) for figures in results.figures.values()), default=0)
+    return f"{rounds} rounds on {results.machine}; {servers}; peers on Redis used {results.server.title()}."
+
+
+def show(results: Results, console: Console) -> None:
+    """Print all tables."""
+    for sheet in sheets(results):
+        table = Table(title=sheet.title, title_justify="left")
+        for number, column in enumerate(sheet.columns):
+            words = number == 0 or column in ("worker", "does not do", "versions")
+            table.add_column(column, justify="left" if words else "right", no_wrap=number == 0)
+        for row in sheet.rows:
+            style = "red" if any(" < " in cell or cell.endswith(": no") for cell in row) else None
+            table.add_row(*row, style="cyan" if row[0].startswith("tubes") and style is None else style)
+        console.print()
+        console.print(table, markup=False)
+    console.print(about(results), markup=False)
+
+
+def markdown(results: Results) -> str:
+    """All tables, for README.md."""
+    lines = [about(results), "", "![Rates beside their yardsticks](peers.svg)"]
+    for sheet in sheets(results):
+        lines += ["", f"{sheet.title}:", "", *_rows(sheet.columns, sheet.rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(columns: tuple[str, ...], rows: Iterable[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for cells in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def write_readme(results: Results) -> None:
+    """Put all tables into README.md, between the marks."""
+    before, _, rest = _README.read_text().partition(_MARKS[0])
+    _, _, after = rest.partition(_MARKS[1])
+    _README.write_text(f"{before}{_MARKS[0]}{markdown(results)}{_MARKS[1]}{after}")
