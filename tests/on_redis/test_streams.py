@@ -297,6 +297,11 @@ def test_numbers_of_batches_may_leap(desk: Desk, monkeypatch: pytest.MonkeyPatch
     stream = desk.open()
     calls: list[str] = []
     run = stream._run
-    monkeypatch.setattr(stream, "_run", lambda verb, *args: calls.append(verb) or run(verb, *args))
+
+    def seen(verb: str, *args: Any) -> Any:
+        calls.append(verb)
+        return run(verb, *args)
+
+    monkeypatch.setattr(stream, "_run", seen)
     assert stream.ack(300_000) == 10
     assert calls == ["stream_ack"]
