@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel docs
 
-.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-spark bench-scale clean
+.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-spark bench-scale guard clean
 
 # Brought up to date when pyproject.toml changes.
 .venv/ready: pyproject.toml
@@ -47,6 +47,9 @@ bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes 
 
 bench-scale: .venv/ready  ## what a verb costs when much waits, beside when little does: some eight minutes
 	$(BIN)/python -m benchmarks.scale $(ARGS)
+
+guard: .venv/ready  ## whether something has become slower than benchmarks/ratios.json says; ARGS=--update writes it
+	$(BIN)/python -m benchmarks.guard $(ARGS)
 
 clean:
 	rm -rf .venv .matrix build dist *.egg-info
