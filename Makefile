@@ -5,7 +5,7 @@ EXTRAS := test check examples bench msgpack conformance server hiredis spark jav
 # What the pages are made of: Sphinx, and what the modules import whose docstrings they show.
 DOCS := docs conformance prometheus otel
 
-.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-peers bench-spark bench-scale clean
+.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
@@ -62,6 +62,9 @@ bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes 
 
 bench-scale: .venv/ready  ## what a verb costs when much waits, beside when little does: some eight minutes
 	$(BIN)/python -m benchmarks.scale $(ARGS)
+
+guard: .venv/ready  ## whether something has become slower than benchmarks/ratios.json says; ARGS=--update writes it
+	$(BIN)/python -m benchmarks.guard $(ARGS)
 
 clean:
 	rm -rf .venv .matrix .peers build dist *.egg-info

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -41,6 +43,7 @@ QUICK: Final = Scale(3, (1_000, 100_000), (1_000, 10_000), 20_000, 500, 2)
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tubes")
     group.addoption("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
+    group.addoption("--ratios", metavar="FILE", help="write what was compared there, by name, as JSON")
     group.addoption("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
 
 
@@ -132,6 +135,8 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
     if not results:
         return
     table.show(results)
+    if file := config.getoption("--ratios"):
+        Path(file).write_text(json.dumps(results.ratios()))
     if config.getoption("--write-readme"):
         if results.sections() != set(SECTIONS):
             raise pytest.UsageError("--write-readme keeps the result of all benchmarks; some were left out")

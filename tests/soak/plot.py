@@ -33,7 +33,7 @@ def draw(parts: list[Part], path: Path) -> None:
         for axes in (rate, memory):
             axes.margins(y=0.1)
             axes.set_ylim(0, axes.get_ylim()[1])
-            axes.legend(loc="lower right")
+            axes.legend(loc="lower right" if axes is rate else "center right")
             axes.set_xlabel("seconds")
         kinds = sorted({what for _, what in part.troubles}, reverse=True)
         times = [[when for when, other in part.troubles if other == kind] for kind in kinds]

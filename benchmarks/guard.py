@@ -1,0 +1,189 @@
+"""Has something become slower, or larger? `python -m benchmarks.guard [--update]`, by hand or nightly.
+
+Compares ratios (never times) of a fresh run with those of `ratios.json`: cycles in memory beside `queue.Queue`, verbs
+on a Valkey beside PING, bytes per waiting task, and what many waiting tasks cost beside few. Ends with 1 if one is
+worse by more than its tolerance in two runs, or was not measured. `--update` measures several times and writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.table import machine
+
+_FILE: Final = Path(__file__).parent / "ratios.json"
+#: What of the benchmarks is measured.
+_PART: Final = "cycle-1000- or test_memory or (valkey and (test_round_trips or test_batches or test_bytes))"
+#: What of their rows is not ours, or was measured only once.
+_LEFT_OUT: Final = ("queue.", "asyncio.")
+_ONCE: Final = "a put, until"
+#: The verbs whose sum is compared from many tasks to few.
+_VERBS: Final = ("put", "take", "ack")
+#: A ratio may be so much worse, relatively: at least, and as a multiple of what several runs were apart.
+_LEAST: Final = 0.15
+_TIMES: Final = 3.0
+#: Bytes hardly differ from run to run.
+_LEAST_OF_BYTES: Final = 0.03
+_BYTES: Final = "a waiting task"
+_RUNS: Final = 4
+
+Outcome = Literal["worse", "better", "same", "missing", "new"]
+
+
+class Kept(NamedTuple):
+    """What is committed of a row."""
+
+    ratio: float
+    #: How much worse is the same still, relatively.
+    tolerance: float
+
+
+class Row(NamedTuple):
+    """One row, then and now."""
+
+    name: str
+    was: Kept | None
+    now: float | None
+
+    @property
+    def change(self) -> float:
+        """By how much it is worse, relatively; better: below 0."""
+        return 0.0 if self.was is None or self.now is None else self.now / self.was.ratio - 1
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it compares. Better is what would be worse the other way round."""
+        if self.was is None:
+            return "new"
+        if self.now is None:
+            return "missing"
+        if self.change > self.was.tolerance:
+            return "worse"
+        return "better" if 1 / (1 + self.change) - 1 > self.was.tolerance else "same"
+
+
+def compare(kept: Mapping[str, Kept], fresh: Mapping[str, float]) -> list[Row]:
+    """Each row, as committed and as measured: those that are kept in their order, then new ones."""
+    names = [*kept, *(name for name in fresh if name not in kept)]
+    return [Row(name, kept.get(name), fresh.get(name)) for name in names]
+
+
+def failed(rows: Iterable[Row]) -> bool:
+    """Whether something is worse, or was lost sight of."""
+    return any(row.outcome in ("worse", "missing") for row in rows)
+
+
+def best(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The smallest ratio of each row: noise makes a run worse, hardly ever better."""
+    found: dict[str, float] = {}
+    for run in runs:
+        for name, ratio in run.items():
+            found[name] = min(ratio, found.get(name, ratio))
+    return found
+
+
+def keep(runs: list[dict[str, float]]) -> dict[str, Kept]:
+    """What to commit of several runs: medians, each with a tolerance by what the runs were apart."""
+    kept: dict[str, Kept] = {}
+    for name in runs[0]:
+        ratios = [run[name] for run in runs if name in run]
+        middle = median(ratios)
+        apart = max(abs(ratio / middle - 1) for ratio in ratios)
+        least = _LEAST_OF_BYTES if _BYTES in name else _LEAST
+        kept[name] = Kept(round(middle, 4), round(max(least, _TIMES * apart), 3))
+    return kept
+
+
+def load(path: Path = _FILE) -> dict[str, Kept]:
+    """What is committed."""
+    rows: dict[str, Any] = json.loads(path.read_text())["rows"]
+    return {name: Kept(row["ratio"], row["tolerance"]) for name, row in rows.items()}
+
+
+def save(kept: Mapping[str, Kept], path: Path = _FILE) -> None:
+    """Write what is to be committed."""
+    rows = {name: row._asdict() for name, row in kept.items()}
+    path.write_text(json.dumps({"measured on": machine(), "rows": rows}, indent=1, ensure_ascii=False) + "\n")
+
+
+def measure() -> dict[str, float]:
+    """One fresh run, in processes of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        ratios, scale = Path(folder) / "ratios.json", Path(folder) / "scale.json"
+        _run("benchmarks", "--quick", "-k", _PART, "--ratios", str(ratios))
+        _run("benchmarks.scale", "--quick", "--json", str(scale))
+        found: dict[str, float] = json.loads(ratios.read_text())
+        found = {name: ratio for name, ratio in found.items() if not name.startswith(_LEFT_OUT) and _ONCE not in name}
+        return found | of_scale(json.loads(scale.read_text()))
+
+
+def of_scale(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """What put, take and ack cost together at the largest size, as a multiple of what they cost at the smallest."""
+    seconds: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["verb"] in _VERBS and "delayed" not in row["subject"]:
+            sizes = seconds.setdefault(f"{row['place']}, {row['subject']}: put + take + ack where many wait", {})
+            sizes[row["size"]] = sizes.get(row["size"], 0.0) + row["seconds"]
+    return {name: sizes[max(sizes)] / sizes[min(sizes)] for name, sizes in seconds.items()}
+
+
+def _run(module: str, *arguments: str) -> None:
+    print(f"python -m {module} {' '.join(arguments[:3])} …", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", module, *arguments]
+    ended = subprocess.run(command, cwd=_FILE.parent.parent, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{ended.stdout}\n{module} ended with {ended.returncode}")
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Print what was compared."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    table = Table(title="Ratios: less is better", title_justify="left")
+    for name in ("what", "committed", "now", "change", "tolerance", ""):
+        table.add_column(name, justify="left" if name in ("what", "") else "right")
+    for row in rows:
+        was = ("", "") if row.was is None else (f"{row.was.ratio:.3f}", f"{row.was.tolerance:.0%}")
+        now = "" if row.now is None else f"{row.now:.3f}"
+        change = f"{row.change:+.0%}" if row.was and row.now else ""
+        style = {"worse": "red", "missing": "red", "better": "green"}.get(row.outcome)
+        outcome = "" if row.outcome == "same" else row.outcome
+        table.add_row(row.name, was[0], now, change, was[1], outcome, style=style)
+    console.print(table)
+
+
+def main() -> int:
+    """Measure, compare, and say so."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
+    parser.add_argument("--update", action="store_true", help="write benchmarks/ratios.json, from several runs")
+    parser.add_argument("--runs", type=int, default=_RUNS, help=f"with --update: how many; {_RUNS}")
+    asked = parser.parse_args()
+    if asked.update:
+        kept = keep([measure() for _ in range(asked.runs)])
+        show(compare(load() if _FILE.exists() else {}, {name: row.ratio for name, row in kept.items()}))
+        save(kept)
+        return 0
+    kept = load()
+    fresh = measure()
+    rows = compare(kept, fresh)
+    if failed(rows):
+        print("something is worse: once more, the better of both counts", file=sys.stderr)
+        rows = compare(kept, best([fresh, measure()]))
+    show(rows)
+    return int(failed(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

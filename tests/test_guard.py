@@ -1,0 +1,74 @@
+"""What the guard of the benchmarks calls worse."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rich", reason="needs the extra `bench`")
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import guard
+from benchmarks.guard import Kept
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"),
+    [(1.0, "same"), (1.14, "same"), (1.16, "worse"), (9.0, "worse"), (0.88, "same"), (0.86, "better"), (0.1, "better")],
+)
+def test_a_row_is_worse_or_better_beyond_its_tolerance(now: float, outcome: str) -> None:
+    (row,) = guard.compare({"put": Kept(1.0, 0.15)}, {"put": now})
+    assert row.outcome == outcome
+    assert guard.failed([row]) == (outcome == "worse")
+
+
+def test_a_row_that_was_not_measured_fails_and_a_new_one_does_not() -> None:
+    rows = guard.compare({"put": Kept(1.0, 0.15), "take": Kept(2.0, 0.15)}, {"ack": 1.0, "put": 1.0})
+    assert [(row.name, row.outcome) for row in rows] == [("put", "same"), ("take", "missing"), ("ack", "new")]
+    assert guard.failed(rows)
+    assert not guard.failed(row for row in rows if row.outcome != "missing")
+
+
+def test_a_wide_tolerance_lets_a_row_that_always_differs_pass() -> None:
+    runs = [{"put": 1.0, "take": 1.0}, {"put": 1.02, "take": 1.2}, {"put": 0.99, "take": 0.9}]
+    kept = guard.keep(runs)
+    assert kept == {"put": Kept(1.0, 0.15), "take": Kept(1.0, 0.6)}
+    rows = guard.compare(kept, {"put": 1.5, "take": 1.5})
+    assert [row.outcome for row in rows] == ["worse", "same"]
+
+
+def test_bytes_may_grow_by_less_than_times() -> None:
+    kept = guard.keep([{"fifo: a waiting task": 0.5, "fifo: cycle": 0.5}])
+    assert [row.tolerance for row in kept.values()] == [0.03, 0.15]
+
+
+def test_of_two_runs_the_better_one_counts_row_by_row() -> None:
+    assert guard.best([{"put": 3.0, "take": 1.0}, {"put": 2.0, "take": 5.0, "ack": 1.0}]) == {
+        "put": 2.0, "take": 1.0, "ack": 1.0,
+    }  # fmt: skip
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    kept = {"put": Kept(1.25, 0.2), "a task: bytes": Kept(0.5, 0.03)}
+    guard.save(kept, tmp_path / "ratios.json")
+    assert guard.load(tmp_path / "ratios.json") == kept
+
+
+def test_scale_is_the_sum_of_three_verbs_at_the_largest_size_beside_the_smallest() -> None:
+    def row(subject: str, verb: str, size: int, seconds: float) -> dict[str, object]:
+        return {"place": "memory", "subject": subject, "verb": verb, "size": size, "seconds": seconds}
+
+    rows = [
+        row("fifo", verb, size, seconds) for verb in ("put", "take", "ack") for size, seconds in ((1, 1.0), (9, 2.0))
+    ]
+    rows += [row("fifo", "peek", 9, 50.0), row("fifottl, delayed", "take", 1, 1.0)]
+    assert guard.of_scale(rows) == {"memory, fifo: put + take + ack where many wait": 2.0}
+
+
+def test_what_is_committed_can_be_compared() -> None:
+    kept = guard.load()
+    assert len(kept) > 20
+    assert all(row.ratio > 0 and row.tolerance >= 0.03 for row in kept.values())
