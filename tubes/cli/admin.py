@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from tubes.cli.common import Name, Url, Yes, complete_drivers, connected, pairs, sure
 from tubes.cli.exits import say
+from tubes.cli.streams import from_json
 
 
 def create(
@@ -31,7 +31,7 @@ def create(
 
 def _value(word: str) -> Any:
     try:
-        return json.loads(word)
+        return from_json(word)
     except ValueError:
         return word
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, cast
+from typing import IO, Annotated, Any, Final, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -22,6 +21,7 @@ import tubes
 from tubes.cli.common import Codec, Name, Url, complete_drivers, connected, given, lanes
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import STATES, context_of, data_of
+from tubes.cli.streams import from_json, stdin, text_of, to_json
 from tubes.errors import TubesError
 
 #: How many tasks one call reads or writes.
@@ -72,7 +72,7 @@ def export(
             for page in _drained(tube, out) if drain else _pages(tube):
                 now = time.time() + ahead
                 for task in page:
-                    out.write(json.dumps(record_of(task, now), ensure_ascii=False, allow_nan=False) + "\n")
+                    out.write(to_json(record_of(task, now), out.encoding) + "\n")
                 written += len(page)
                 advance(len(page))
             out.flush()
@@ -80,7 +80,7 @@ def export(
 
 
 @contextmanager
-def _written(file: Path, *, force: bool) -> Generator[IO[str]]:
+def _written(file: Path, *, force: bool) -> Generator[TextIO]:
     if str(file) == "-":
         yield sys.stdout
         return
@@ -168,11 +168,11 @@ def import_(
 
 
 @contextmanager
-def _read(file: Path) -> Generator[IO[str]]:
+def _read(file: Path) -> Generator[IO[bytes]]:
     if str(file) == "-":
-        yield sys.stdin
+        yield stdin()
         return
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         yield lines
 
 
@@ -184,7 +184,7 @@ def _lines_of(file: Path) -> int | None:
         return sum(1 for _ in lines)
 
 
-def _import(tube: tubes.Tube, lines: IO[str], advance: Callable[[int], None]) -> tuple[int, int, set[str]]:
+def _import(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None]) -> tuple[int, int, set[str]]:
     """Put them; answers how many, how many keys were in use, and which options were left out."""
     put, kept, left_out = 0, 0, set[str]()
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
@@ -215,9 +215,9 @@ def _refused(number: int, why: str, done: str) -> Stop:
     return Stop(f"line {number}: {why.rstrip('.')}; {done}", Exit.USAGE)
 
 
-def _record(number: int, line: str, done: str) -> Mapping[str, Any]:
+def _record(number: int, line: bytes, done: str) -> Mapping[str, Any]:
     try:
-        record: Any = json.loads(line)
+        record: Any = from_json(text_of(line))
     except ValueError as error:
         raise _refused(number, f"is no JSON: {error}", done) from error
     if not isinstance(record, dict) or not ("data" in record or "data_base64" in record):
