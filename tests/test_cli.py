@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -318,6 +319,7 @@ DEEP = "[" * 200_000
         (("import", "mail"), b'{"data": 1}\n{"data": "\xff"}', "line 2: is no JSON: byte 0xff at 10 is not UTF-8"),
         (("import", "mail"), DEEP.encode(), "line 1: is no JSON: it is nested too deeply"),
         (("import", "mail"), b'{"data": ' + DEEP.encode() + b"]" * 200_000 + b"}", "nested too deeply"),
+        (("bench", "memory://", "--size", "99999999999999"), None, "--size"),
         (("stats", "\x1b[2J\u202e"), None, "there is no tube"),
     ],
     ids=str,
@@ -374,6 +376,18 @@ def test_json_moves_no_cursor(shell: Shell, queue: tubes.Queue) -> None:
         printed = shell(*words).stdout
         assert '"Zo\xeb \\u009b31m \\u202e"' in printed
         assert json.loads(printed)["data"] == "Zo\xeb \x9b31m \u202e"
+
+
+def test_a_bench_that_is_told_to_end_drops_its_tube(url: str) -> None:
+    with tubes.connect(url) as queue:
+        bench = subprocess.Popen([sys.executable, "-m", "tubes.cli", "bench", url, "-n", "1000000"])
+        while not queue.tubes():
+            assert bench.poll() is None
+        while not queue.overview()[queue.tubes()[0]].statistics.calls["put"]:
+            assert bench.poll() is None
+        bench.terminate()
+        assert bench.wait() == 128 + signal.SIGTERM
+        assert queue.tubes() == []
 
 
 def test_what_somebody_put_has_no_say_in_a_terminal(shell: Shell) -> None:
