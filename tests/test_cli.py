@@ -390,6 +390,23 @@ def test_a_bench_that_is_told_to_end_drops_its_tube(url: str) -> None:
         assert queue.tubes() == []
 
 
+@pytest.mark.parametrize("missing", ["tubes", "typer"])
+def test_ctrl_c_is_one_line_while_the_command_is_still_loaded(tmp_path: Path, missing: str) -> None:
+    (tmp_path / f"{missing}.py").write_text("raise KeyboardInterrupt")
+    root = Path(tubes.__file__).parent.parent
+    path = f"{tmp_path}:{root}/tubes/cli/discovery:{root}"
+    program = "from tubes_command import main; main()"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (Exit.INTERRUPTED, "", "tubes: interrupted\n")
+
+
 def test_what_somebody_put_has_no_say_in_a_terminal(shell: Shell) -> None:
     shell("put", "mail", "\x1b[31mred [bold]bold", "--create", "fifo")
     shown = shell("peek", "mail").stdout
