@@ -262,22 +262,22 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
     (lambda s: s.plain.block("a", 1), "driver 'fifo' has no lanes: utube and utubettl have them"),
     (lambda s: s.plain.configure("a", interval=1), "driver 'fifo' has no lanes"),
     (lambda s: s.plain.utubes(), "driver 'fifo' has no lanes"),
-    (lambda s: s.plain.kick(1, ttl=5), "driver 'fifo' has no option 'ttl': kick knows attempts."),
-    (lambda s: s.plain.update(0, pri=5), "driver 'fifo' has no option 'pri': update knows data."),
-    (lambda s: s.ttl.take_many(0), "limit=0: must be from 1 to 100000."),
-    (lambda s: s.ttl.take_many(100_001), "limit=100001: must be from 1 to 100000."),
-    (lambda s: s.ttl.put(1, max_attempts=0), "max_attempts=0: must be from 1 to 1048574."),
-    (lambda s: s.ttl.put(1, max_attempts=-1), "max_attempts=-1: must be from 1 to 1048574."),
-    (lambda s: s.ttl.put_many("ab"), "items='ab': is one piece of data: put it in a list."),
-    (lambda s: s.ttl.put_many(nothing()), "must be collected first: put_many([item async for item in items])."),
-    (lambda s: s.ttl.put(1, key_ttl=5), "key_ttl=5: is for a put with a key."),
+    (lambda s: s.plain.kick(1, ttl=5), "driver 'fifo' has no option 'ttl': kick knows attempts"),
+    (lambda s: s.plain.update(0, pri=5), "driver 'fifo' has no option 'pri': update knows data"),
+    (lambda s: s.ttl.take_many(0), "limit=0: must be from 1 to 100000"),
+    (lambda s: s.ttl.take_many(100_001), "limit=100001: must be from 1 to 100000"),
+    (lambda s: s.ttl.put(1, max_attempts=0), "max_attempts=0: must be from 1 to 1048574"),
+    (lambda s: s.ttl.put(1, max_attempts=-1), "max_attempts=-1: must be from 1 to 1048574"),
+    (lambda s: s.ttl.put_many("ab"), "items='ab': is one piece of data: put it in a list"),
+    (lambda s: s.ttl.put_many(nothing()), "must be collected first: put_many([item async for item in items])"),
+    (lambda s: s.ttl.put(1, key_ttl=5), "key_ttl=5: is for a put with a key"),
     (
         lambda s: s.queue.create_tube("ttl", "utubettl", ttl=60, ttr=2, if_not_exists=True),
-        "tube 'ttl' exists already: with ttr=None, not 2.0.",
+        "tube 'ttl' exists already: with ttr=None, not 2.0",
     ),
     (
         lambda s: s.queue.create_tube("ttl", "utubettl", ttl=60, backoff=[1, 2], if_not_exists=True),
-        "tube 'ttl' exists already: with backoff=None, not [1.0, 2.0].",
+        "tube 'ttl' exists already: with backoff=None, not [1.0, 2.0]",
     ),
 ]
 
@@ -409,6 +409,13 @@ def test_errors_survive_pickling() -> None:
     error = TaskNotFound(id=7, tube="mail")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is TaskNotFound
-    assert str(copy) == str(error) == "there is no task 7 in tube 'mail': it never was, or it is done."
+    assert str(copy) == str(error) == "there is no task 7 in tube 'mail': it never was, or it is done"
     lost = pickle.loads(pickle.dumps(tubes.ConnectionLost(url="redis://x", why="gone")))
-    assert str(lost) == "the connection to redis://x was lost: gone."
+    assert str(lost) == "there is no connection to redis://x: gone"
+
+
+@pytest.mark.parametrize("why", ["Connection refused", "Connection refused.", "x" * 600])
+def test_a_message_ends_without_a_full_stop(why: str) -> None:
+    said = str(tubes.ConnectionLost(url="redis://x", why=why))
+    shown = f"{why[:500]}..." if len(why) > 500 else why.removesuffix(".")
+    assert said == f"there is no connection to redis://x: {shown}"

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def test_what_anybody_has_taken_is_released_if_one_insists(shell: Shell, queue: 
     tube = queue.create_tube("mail")
     tube.put("hello")
     tube.take(timeout=0)
-    shell("release", "mail", "--all")
+    assert shell.lines("release", "mail", "--all") == ["1"]
     assert tube.peek(0).state == "r"
 
 
@@ -137,7 +138,60 @@ def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: t
     queue.create_tube("mail").put_many(range(3))
     assert shell.lines("delete", "mail", 0, 1) == ["2"]
     result = shell("delete", "mail", 2, 77, code=Exit.NOT_FOUND)
-    assert (result.stdout, "77" in result.stderr) == ("1\n", True)
+    assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("1\n", True)
+
+
+def test_what_was_done_before_an_error_is_said(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(4))
+    said = shell("bury", "mail", 0, 1, 99, 2, code=Exit.NOT_FOUND).stderr
+    assert said == "tubes: there is no task 99 in tube 'mail': it never was, or it is done; buried: 0, 1\n"
+    assert tube.statistics().tasks["buried"] == 2
+    assert "; kicked: 1\n" in shell("kick", "mail", 1, 99, code=Exit.NOT_FOUND).stderr
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    said = shell("ack", "mail", held["id"], 99, "--session", held["session"], code=Exit.REFUSED).stderr
+    assert f"; acked: {held['id']}\n" in said
+
+
+def test_what_a_command_has_done_is_there_for_programs(shell: Shell, queue: tubes.Queue) -> None:
+    assert shell.json("create", "mail", "fifottl") == [{"tube": "mail", "driver": "fifottl"}]
+    tube = queue.tube("mail")
+    tube.put_many(range(4))
+    assert shell.json("bury", "mail", 0, 1) == [{"tube": "mail", "buried": [0, 1]}]
+    assert shell.json("kick", "mail", "--all") == [{"tube": "mail", "kicked": 2}]
+    assert shell.json("delete", "mail", 3) == [{"tube": "mail", "deleted": [3]}]
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    assert shell.json("release", "mail", 0, "--session", held["session"]) == [{"tube": "mail", "released": [0]}]
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    assert shell.json("ack", "mail", 0, "--session", held["session"]) == [{"tube": "mail", "acked": [0]}]
+    tube.take(timeout=0)
+    assert shell.json("release", "mail", "--all") == [{"tube": "mail", "released": 1}]
+    assert shell.json("pause", "mail") == [{"tube": "mail", "paused": "for ever"}]
+    (paused,) = shell.json("pause", "mail", 60)
+    assert paused["paused"] == tube.statistics().paused
+    assert shell.json("resume", "mail") == [{"tube": "mail", "paused": None}]
+    assert shell.json("truncate", "mail", "--yes") == [{"tube": "mail", "removed": 2}]
+    assert shell.json("drop", "mail", "--yes") == [{"tube": "mail", "dropped": True, "removed": 0}]
+
+
+def test_a_task_has_all_fields_in_json_whether_it_has_them_or_not(shell: Shell) -> None:
+    shell("put", "mail", 1, "--create", "fifo")
+    shell("put", "mail", 2, "--context", "trace=4bf9")
+    without, with_one = shell.json("peek", "mail")
+    assert without.keys() == with_one.keys()
+    assert (without["context"], with_one["context"]) == (None, {"trace": "4bf9"})
+
+
+def test_a_hold_says_for_how_long_it_is(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail", "fifottl", ttr=60).put_many([1, 2])
+    assert "has 1 for 60 s, which is the ttr, and not 300: 0" in shell("take", "mail", "--hold", 300).stderr
+    assert "has 1 for 30 s: 1" in shell("take", "mail", "--hold", 30).stderr
+
+
+def test_a_tube_that_is_there_is_no_error_if_one_says_so(shell: Shell) -> None:
+    shell("create", "mail")
+    assert "exists already: pass --if-not-exists to use it" in shell("create", "mail", code=Exit.REFUSED).stderr
+    shell("create", "mail", "--if-not-exists")
 
 
 def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> None:
@@ -161,10 +215,13 @@ def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> 
 def test_a_tube_that_pauses_gives_nothing_until_it_is_resumed(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put("hello")
     shell("pause", "mail")
-    shell("take", "mail", code=Exit.NOTHING)
+    said = shell("take", "mail", code=Exit.NOTHING).stderr
+    assert "tube 'mail' is paused until it is resumed, and 1 tasks are ready: `tubes resume mail`" in said
     assert "paused" in shell("stats").stdout
     assert shell.json("stats")[0]["paused"] == "for ever"
     shell("resume", "mail")
+    shell("pause", "mail", 3700)
+    assert "tube 'mail' is paused for 1h01m more" in shell("take", "mail", code=Exit.NOTHING).stderr
     shell("pause", "mail", 60)
     assert "paused 1m00s" in shell("top", "--once").stdout.replace("60s", "1m00s").replace("59s", "1m00s")
     shell("resume", "mail")
@@ -204,6 +261,7 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
     [
         (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
         (["stats", "--url", "memory://"], Exit.USAGE, "name a server"),
+        (["stats", "--url", "memory://of-nobody-here"], Exit.USAGE, "memory://of-nobody-here is new in every process"),
         (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` makes it"),
         (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
         (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
@@ -213,7 +271,9 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
         (["take", "mail", "--timeout", "soon"], Exit.USAGE, "--timeout"),
         (["take", "mail", "--release", "--hold", "5"], Exit.USAGE, "exclude"),
         (["nosuch"], Exit.USAGE, "No such command"),
+        (["nosuch"], Exit.USAGE, "(tubes --help)"),
         (["put"], Exit.USAGE, "TUBE"),
+        (["put"], Exit.USAGE, "(tubes put --help)"),
         (["bury", "mail"], Exit.USAGE, "ID"),
         (["peek", "mail", "--codec", "nosuch"], Exit.USAGE, "codec"),
         (["import", "mail", "/nosuch/file"], Exit.NOT_FOUND, "mail"),
@@ -226,6 +286,16 @@ def test_what_makes_no_sense_is_said_in_one_line(shell: Shell, words: list[str],
 def test_a_url_must_be_given() -> None:
     result = CliRunner().invoke(app, ["stats"], env={"TUBES_URL": ""})
     assert (result.exit_code, "TUBES_URL" in result.stderr) == (Exit.USAGE, True)
+
+
+def test_who_types_a_command_does_not_wait_long_for_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubes.redis.calls.PATIENCE", 60.0)
+    for words in (["stats"], ["bench", "-n", "1"]):
+        began = time.monotonic()
+        result = CliRunner().invoke(app, words, env={"TUBES_URL": "redis://127.0.0.1:1"})
+        assert result.exit_code == Exit.UNREACHABLE
+        assert time.monotonic() - began < 30
+        assert "there is no connection to redis://127.0.0.1:1" in result.stderr
 
 
 def test_without_a_command_the_help_is_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pexpect
 import pytest
 
 import tubes
+from tubes.cli.columns import Column, fit
 from tubes.cli.exits import Exit
 from tubes.testing import LocalServer
 
@@ -33,12 +35,12 @@ def environment(url: str) -> dict[str, str]:
     return kept | {"TUBES_URL": url, "TERM": "xterm-256color"}
 
 
-def terminal(url: str, *words: str, rows: int = 24) -> Any:
-    return spawn(url, *COMMAND, *words, rows=rows)
+def terminal(url: str, *words: str, rows: int = 24, columns: int = 120) -> Any:
+    return spawn(url, *COMMAND, *words, rows=rows, columns=columns)
 
 
-def spawn(url: str, *words: str, rows: int = 24) -> Any:
-    size = (rows, 120)
+def spawn(url: str, *words: str, rows: int = 24, columns: int = 120) -> Any:
+    size = (rows, columns)
     program, *rest = words
     return pexpect.spawn(program, rest, env=environment(url), timeout=PATIENCE, dimensions=size, encoding="utf-8")
 
@@ -101,13 +103,29 @@ def test_top_goes_on_when_the_server_is_back() -> None:
         top = terminal(server.url, "top", "--interval", "0.1")
         top.expect("mail")
         server.kill()
-        top.expect("was lost")
+        top.expect("no answer for")
         server.start()
         with tubes.connect(server.url) as queue:
             queue.create_tube("anew")
         top.expect("anew")
         top.send("q")
         assert ended(top) == Exit.DONE
+
+
+def test_top_says_for_how_long_a_server_that_hangs_has_not_answered() -> None:
+    with LocalServer() as server:
+        with tubes.connect(server.url) as queue:
+            queue.create_tube("mail").put(1)
+        top = terminal(server.url, "top", "--interval", "0.1")
+        top.expect("mail")
+        server.signal(signal.SIGSTOP)
+        try:
+            top.expect(r"mail.*no answer for 1\.\ds")  # What was seen stays.
+            top.expect(r"no answer for 2\.\ds")
+            top.send("q")
+            assert ended(top) == Exit.DONE
+        finally:
+            server.signal(signal.SIGCONT)
 
 
 def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:
@@ -162,7 +180,7 @@ def test_a_missing_server_is_one_line() -> None:
     words = [*COMMAND, "stats", "--url", "redis://127.0.0.1:1"]
     run = subprocess.run(words, capture_output=True, text=True, check=False, env=environment(""))
     assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (Exit.UNREACHABLE, "", 1)
-    assert run.stderr.startswith("tubes: the connection to redis://127.0.0.1:1 was lost")
+    assert run.stderr.startswith("tubes: there is no connection to redis://127.0.0.1:1")
 
 
 def test_a_reader_who_goes_ends_the_command_quietly(url: str, queue: tubes.Queue) -> None:
@@ -200,6 +218,9 @@ def test_the_shell_completes_the_names_of_tubes(url: str, queue: tubes.Queue) ->
     asked = environment(url) | {"_TUBES_COMPLETE": "complete_bash", "COMP_WORDS": "tubes stats ma", "COMP_CWORD": "2"}
     run = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, check=False)
     assert run.stdout.split() == ["mail", "main"]
+    asked |= {"COMP_WORDS": "tubes peek mail --state b", "COMP_CWORD": "4"}
+    run = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["buried"]
 
 
 def test_a_command_that_is_told_to_end_gives_back_what_it_has(url: str, queue: tubes.Queue) -> None:
@@ -215,3 +236,59 @@ def test_a_command_that_is_told_to_end_gives_back_what_it_has(url: str, queue: t
     assert process.wait() == Exit.INTERRUPTED
     mail.put(1)
     assert mail.statistics().tasks["ready"] == 1
+
+
+#: Runs several commands in one process; what it prints on stderr is in the same terminal.
+SEVERAL = """
+import sys
+from tubes.cli.app import app
+for words in sys.argv[1:]:
+    try:
+        app(words.split())
+    except SystemExit as end:
+        assert not end.code, end.code
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: int) -> None:
+    name = "a-tube-with-a-name-of-32-letters"
+    tube = queue.create_tube(name, "utubettl", ttr=60, max_attempts=5)
+    assert len(name) == 32
+    tube.put_many([tubes.Item("d" * 70, utube="www.some-long-host-name.example.com", pri=1) for _ in range(10_000)])
+    for number in (9_998, 9_999):
+        tube.bury(number, "ValueError: there is no such address, and there never was one")
+    queue.create_tube("paused").pause(1000)
+    commands = [f"buried {name}", f"peek {name} 9997 9998", "stats", f"stats {name}", f"utubes {name}", "top --once"]
+    screen = spawn(url, sys.executable, "-c", SEVERAL, *commands, columns=columns)
+    screen.expect(pexpect.EOF)
+    screen.close()
+    assert screen.exitstatus == 0
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen.before.splitlines()]
+    said = [line for line in lines if not line.startswith("tubes: ")]  # No answer yet: the machine is busy.
+    assert max(map(len, said)) <= columns
+    rows = [line.split() for line in said]
+    assert [row[0] for row in rows if "buried" in row[1:2]] == ["9998", "9999", "9998"]
+    assert ["9997", "ready"] in [row[:2] for row in rows]
+    assert ["total", "10000"] in rows
+    # All tubes, the lanes, and the lanes of top; then all tubes of top.
+    shown = [row for row in rows if row[0].startswith(("a-tube-with-", "www.some-long-"))]
+    assert len(shown) == 4
+    assert all("9998" in row for row in shown)
+    assert not any(re.search(r"\d…", word) for row in rows for word in row)
+
+
+@pytest.mark.parametrize(
+    ("width", "widths"),
+    [
+        (40, {0: 4, 1: 10, 2: 12, 3: 3}),
+        (30, {0: 4, 1: 10, 2: 12}),  # What says nothing goes first.
+        (24, {0: 4, 1: 10, 2: 6}),  # Then what may be cut is cut,
+        (22, {0: 4, 2: 12}),  # but not too short: what matters least goes.
+        (12, {0: 4, 2: 6}),
+        (5, {0: 4, 2: 5}),  # No terminal is so small.
+    ],
+)
+def test_columns_leave_before_numbers_are_cut(width: int, widths: dict[int, int]) -> None:
+    columns = [Column("id", right=True), Column("why", leaves=1), Column("data", least=5), Column("sec", leaves=2)]
+    assert fit(columns, [4, 10, 12, 0], width) == widths

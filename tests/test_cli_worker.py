@@ -45,6 +45,14 @@ def nothing(queue):
     return None
 
 
+def picky(queue, name):
+    return make(queue)
+
+
+def failing(queue):
+    raise KeyError("SECRET")
+
+
 own = make(tubes.connect(os.environ["TUBES_URL"]))
 number = 5
 """
@@ -60,6 +68,8 @@ def queue(url: str) -> Iterator[tubes.Queue]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "jobs.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("import nothing_of_this_name")
+    (tmp_path / "raising.py").write_text("raise RuntimeError('no settings')")
+    (tmp_path / "misspelt.py").write_text("def worker(:")
     return tmp_path
 
 
@@ -114,6 +124,12 @@ def test_a_worker_whose_grace_is_over_says_so(url: str, queue: tubes.Queue, fold
     assert jobs.statistics().tasks["ready"] == 1
 
 
+def test_a_burst_says_that_a_tube_is_not_there_by_its_code(url: str, queue: tubes.Queue, folder: Path) -> None:
+    code, _, said = ended(begin(url, folder, "jobs:make", "--burst"))
+    assert code == Exit.NOT_FOUND
+    assert "there is no tube 'jobs'" in said.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("target", "code", "said"),
     [
@@ -122,7 +138,11 @@ def test_a_worker_whose_grace_is_over_says_so(url: str, queue: tubes.Queue, fold
         ("jobs:nosuch", Exit.NOT_FOUND, "has no 'nosuch'"),
         ("jobs:number", Exit.USAGE, "is no Worker, but int"),
         ("jobs:nothing", Exit.USAGE, "made no Worker, but NoneType"),
-        ("broken:worker", Exit.INTERNAL, "nothing_of_this_name"),
+        ("jobs:picky", Exit.USAGE, "jobs:picky must be a function of one argument, the queue: missing"),
+        ("jobs:failing", Exit.USAGE, "jobs:failing failed: KeyError: 'SECRET'"),
+        ("broken:worker", Exit.USAGE, "module 'broken' cannot be imported: ModuleNotFoundError: No module named"),
+        ("raising:worker", Exit.USAGE, "module 'raising' cannot be imported: RuntimeError: no settings"),
+        ("misspelt:worker", Exit.USAGE, "module 'misspelt' cannot be imported: SyntaxError: invalid syntax (misspe"),
     ],
 )
 def test_what_is_no_worker_is_said_in_one_line(url: str, folder: Path, target: str, code: int, said: str) -> None:

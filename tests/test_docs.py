@@ -6,6 +6,8 @@ import doctest
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +64,22 @@ def test_examples_in_documents_run(document: str, server: LocalServer) -> None:
     names: dict[str, object] = {"__name__": document}
     for block in blocks:
         exec(compile(block.replace("redis://localhost", server.url), document, "exec"), names)
+
+
+def test_the_tutorial_can_be_typed_into_a_prompt(server: LocalServer) -> None:
+    server.client().flushall()
+    page = (ROOT / "docs/tutorial.md").read_text()
+    # The empty line behind a block is that which ends what is indented.
+    typed = "".join(f"{block}\n" for block in FENCE.findall(page)).replace("redis://localhost", server.url)
+    prompt = [sys.executable, "-i", "-q"]
+    run = subprocess.run(prompt, input=typed, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    assert run.returncode == 0
+    # Only what the page tells of beforehand.
+    assert "two tracebacks of `OSError`" in page.partition("@worker.on")[0]
+    errors = re.findall(r"^(?:[>.]{3} )*(\w*(?:Error|Exception|Warning)\b.*)", run.stderr, re.MULTILINE)
+    assert errors == ["OSError: the mail server is down"] * 2, run.stderr
+    for shown in ("ann", "bob no such address", "{'order': 8}"):
+        assert shown in run.stdout.splitlines()
 
 
 @pytest.mark.parametrize(("document", "test"), ELSEWHERE.items())

@@ -86,6 +86,12 @@ def test_every_page_has_its_place() -> None:
     assert sorted(f"{name}.md" for name in listed) == sorted(PAGES)
 
 
+def test_no_two_pages_have_one_title() -> None:
+    # In the menu the README is called otherwise, see _toc.yml.
+    titles = [text.partition("\n")[0] for name, text in PAGES.items() if name != "README.md"]
+    assert sorted(title for title in titles if titles.count(title) > 1) == []
+
+
 @pytest.fixture(scope="module")
 def drawing() -> Any:
     spec = spec_from_file_location("drawing", ROOT / "docs/_ext/drawing.py")

@@ -1,4 +1,4 @@
-"""Every error that tubes raises. The first line of an error's docstring is its message.
+"""Every error that tubes raises. The first line of an error's docstring is its message, without its full stop.
 
 When an error is raised nothing has been changed.
 """
@@ -18,8 +18,11 @@ class TubesError(Exception):
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
-        first = (getdoc(type(self)) or "").partition("\n")[0]
+        first = (getdoc(type(self)) or "").partition("\n")[0].removesuffix(".")
         message = first.format_map({name: _Shown(value) for name, value in facts.items()})
+        # Others go on with the sentence, and what the last fact says may have a full stop of its own.
+        if not message.endswith("..."):
+            message = message.removesuffix(".")
         # Of a batch: the number of the item that it is about, from 0.
         super().__init__(f"item {facts['item']}: {message}" if "item" in facts else message)
 
@@ -133,7 +136,7 @@ class CodecError(TubesError, ValueError):
 
 
 class ConnectionLost(TubesError, ConnectionError):
-    """the connection to {url} was lost: {why}."""
+    """there is no connection to {url}: {why}."""
 
 
 class ServerFull(TubesError):

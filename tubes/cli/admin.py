@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tubes.cli.common import Name, Url, Yes, complete_drivers, connected, pairs, sure
+from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, connected, pairs, sure
 from tubes.cli.exits import say
+from tubes.cli.show import as_json, until
 from tubes.cli.streams import from_json
 
 
@@ -22,11 +23,14 @@ def create(
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It may be there, if it is the same.")] = False,
     url: Url = None,
+    as_json_: AsJson = False,
 ) -> None:
     """Create a tube."""
     options = {name: _value(word) for name, word in pairs(option or [], "--option").items()}
     with connected(url) as queue:
         queue.create_tube(name, driver, if_not_exists=if_not_exists, **options)
+    if as_json_:
+        as_json({"tube": name, "driver": driver})
 
 
 def _value(word: str) -> Any:
@@ -40,26 +44,35 @@ def pause(
     name: Name,
     seconds: Annotated[float | None, typer.Argument(help="Until `tubes resume`, if left out.")] = None,
     url: Url = None,
+    as_json_: AsJson = False,
 ) -> None:
     """Let nobody take from a tube for a while; puts go on."""
     with connected(url) as queue:
-        queue.tube(name).pause(seconds)
+        tube = queue.tube(name)
+        tube.pause(seconds)
+        if as_json_:
+            as_json({"tube": name, "paused": until(tube.statistics().paused)})
 
 
-def resume(name: Name, url: Url = None) -> None:
+def resume(name: Name, url: Url = None, as_json_: AsJson = False) -> None:
     """End a pause."""
     with connected(url) as queue:
         queue.tube(name).resume()
+    if as_json_:
+        as_json({"tube": name, "paused": None})
 
 
-def truncate(name: Name, yes: Yes = False, url: Url = None) -> None:
+def truncate(name: Name, yes: Yes = False, url: Url = None, as_json_: AsJson = False) -> None:
     """Remove all tasks of a tube."""
     with connected(url) as queue:
         tube = queue.tube(name)
         count = tube.statistics().tasks["total"]
         sure(f"remove {count} tasks of tube {name!r}", yes=yes)
         tube.truncate()
-        say(f"removed {count} tasks")
+        if as_json_:
+            as_json({"tube": name, "removed": count})
+        else:
+            say(f"removed {count} tasks")
 
 
 def drop(
@@ -69,6 +82,7 @@ def drop(
     ] = False,
     yes: Yes = False,
     url: Url = None,
+    as_json_: AsJson = False,
 ) -> None:
     """Remove a tube and what is in it."""
     with connected(url) as queue:
@@ -76,7 +90,10 @@ def drop(
         count = tube.statistics().tasks["total"]
         sure(f"drop tube {name!r} with {count} tasks", yes=yes)
         tube.drop(force=force)
-        say(f"dropped {name} with {count} tasks")
+        if as_json_:
+            as_json({"tube": name, "dropped": True, "removed": count})
+        else:
+            say(f"dropped {name} with {count} tasks")
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (create, pause, resume, truncate, drop)

@@ -14,9 +14,11 @@ from uuid import uuid4
 import typer
 
 import tubes
-from tubes.cli.common import complete_drivers, place_of
+from tubes.cli.columns import Column, Grid
+from tubes.cli.common import PATIENCE, complete_drivers, place_of
 from tubes.cli.exits import say
-from tubes.cli.show import as_json, console, table, text
+from tubes.cli.show import as_json, console, text
+from tubes.patience import impatient
 
 #: Signals that would end the process before its tube is dropped.
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
@@ -35,7 +37,7 @@ def bench(
 ) -> None:
     """Measure put, take and ack, one at a time and in batches, in a tube of its own that is dropped afterwards."""
     place = place_of(url)
-    with _told_to_end(), tubes.connect(place, codec="json") as queue:
+    with _told_to_end(), impatient(PATIENCE), tubes.connect(place, codec="json") as queue:
         tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
         try:
             results = [_result(verb, spans, per) for verb, spans, per in _measure(tube, count, "x" * size)]
@@ -45,7 +47,7 @@ def bench(
         for result in results:
             as_json(result)
         return
-    made = table("verb", "tasks/s", "median", "99 %", right=("tasks/s", "median", "99 %"))
+    made = Grid([Column("verb"), *(Column(name, right=True) for name in ("tasks/s", "median", "99 %"))])
     for result in results:
         spans = (f"{result['median_ms']:.3f} ms", f"{result['p99_ms']:.3f} ms")
         made.add_row(text(result["verb"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))

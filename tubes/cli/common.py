@@ -6,25 +6,31 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 import tubes
-from tubes.cli.exits import Exit, Stop, say
+from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.cli.streams import somebody_types
+from tubes.memory.store import named
+from tubes.patience import impatient
 
 #: Seconds after which somebody who looks on is told that the server does not answer.
 _SILENCE = 1.0
+#: Seconds after which a first connection is given up: whoever typed the command can type it again.
+PATIENCE = 2.0
+#: The same in the middle of somebody's typing.
+_TYPING = 0.5
 
 
 def complete_tubes(incomplete: str) -> list[str]:
     """The names of tubes that begin so, for the shell's completion: none where no server answers."""
     url = os.environ.get("TUBES_URL", "")
     try:
-        with tubes.connect(url) as queue:
+        with impatient(_TYPING), tubes.connect(url) as queue:
             return [name for name in queue.tubes() if name.startswith(incomplete)]
     except Exception:  # In the middle of somebody's typing nothing may be said.
         return []
@@ -33,6 +39,11 @@ def complete_tubes(incomplete: str) -> list[str]:
 def complete_drivers(incomplete: str) -> list[str]:
     """The names of drivers that begin so."""
     return [name for name in ("fifo", "fifottl", "limfifottl", "utube", "utubettl") if name.startswith(incomplete)]
+
+
+def complete_states(incomplete: str) -> list[str]:
+    """The states of tasks that begin so."""
+    return [name for name in ("ready", "taken", "buried", "delayed") if name.startswith(incomplete)]
 
 
 Url = Annotated[
@@ -59,12 +70,15 @@ def place_of(url: str | None) -> str:
 
 
 @contextmanager
-def connected(url: str | None, codec: str = "json", session_ttl: float = 30.0) -> Generator[tubes.Queue]:
+def connected(
+    url: str | None, codec: str = "json", session_ttl: float = 30.0, patience: float = PATIENCE
+) -> Generator[tubes.Queue]:
     """The queue that the command works on; closed at the end."""
     place = place_of(url)
-    if place == "memory://":
-        raise Stop("memory:// is new in every process, and so has no tubes to work on: name a server", Exit.USAGE)
-    with _patience(place), warnings.catch_warnings(record=True) as warned:
+    scheme, _, name = place.partition("://")
+    if scheme == "memory" and name not in named():
+        raise Stop(f"{place} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE)
+    with _notice(place), impatient(patience), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         queue = tubes.connect(place, codec=codec, session_ttl=session_ttl)
     for warning in warned:
@@ -74,8 +88,8 @@ def connected(url: str | None, codec: str = "json", session_ttl: float = 30.0) -
 
 
 @contextmanager
-def _patience(place: str) -> Generator[None]:
-    """A word to whoever looks on, if it takes long: a server that is gone is looked for for ten seconds."""
+def _notice(place: str) -> Generator[None]:
+    """A word to whoever looks on, if it takes long."""
     host = place.rpartition("@")[2]
     notice = threading.Timer(_SILENCE, say, [f"no answer from {host} yet, still trying; Ctrl-C ends it"])
     notice.daemon = True
@@ -85,6 +99,25 @@ def _patience(place: str) -> Generator[None]:
         yield
     finally:
         notice.cancel()
+
+
+def each(ids: Iterable[int], act: Callable[[int], object], done: str) -> list[int]:
+    """Do this to tasks one by one; answers their ids. What goes wrong in the middle says what was done before."""
+    did: list[int] = []
+    try:
+        for task in ids:
+            act(task)
+            did.append(task)
+    except tubes.TubesError as error:
+        if not did:
+            raise
+        raise Stop(f"{in_words_of_the_command(error)}; {done}: {listed(did)}", code_of(error)) from error
+    return did
+
+
+def listed(ids: Iterable[int]) -> str:
+    """Ids in a sentence."""
+    return ", ".join(map(str, ids))
 
 
 def sure(what: str, *, yes: bool) -> None:

@@ -23,7 +23,7 @@ class Exit(IntEnum):
     DONE = 0
     #: There was nothing to do it with: no task was ready, nothing was buried, the tube is full.
     NOTHING = 1
-    #: The command line makes no sense, or the data is not what the codec takes.
+    #: The command line makes no sense, the data is not what the codec takes, or a worker's module cannot be imported.
     USAGE = 2
     #: There is no such tube, task, session or driver.
     NOT_FOUND = 3
@@ -91,12 +91,19 @@ class Group(TyperGroup):
         sys.exit(int(code))
 
 
-def _in_words_of_the_command(error: BaseException) -> str:
+def in_words_of_the_command(error: BaseException) -> str:
     """What an error says, without the names that only Python knows."""
     if isinstance(error, tubes.TubeNotFound):
         name = error.facts["name"]
         return f"there is no tube {name!r}: `tubes tubes` lists those that are there, `tubes create {name}` makes it"
+    if isinstance(error, tubes.TubeExists):
+        return str(error).replace("if_not_exists=True", "--if-not-exists")
     return str(error)
+
+
+def code_of(error: tubes.TubesError) -> Exit:
+    """What the code says of an error of the queue."""
+    return next(code for kinds, code in _KINDS if isinstance(error, kinds))
 
 
 def _end(error: BaseException) -> int:
@@ -117,17 +124,18 @@ def _end(error: BaseException) -> int:
     if isinstance(error, Stop):
         say(str(error))
         return error.code
-    for kinds, code in _KINDS:
-        if isinstance(error, kinds):
-            say(_in_words_of_the_command(error))
-            return code
+    if isinstance(error, tubes.TubesError):
+        say(in_words_of_the_command(error))
+        return code_of(error)
     # An error of the command line: typer brings click along under names of its own.
     shown: Any = getattr(error, "format_message", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{shown()}\n")
         return Exit.USAGE
     if shown is not None:
-        say(f"{shown()} (tubes --help)")
+        context: Any = getattr(error, "ctx", None)
+        command = "tubes" if context is None else context.command_path
+        say(f"{shown()} ({command} --help)")
         return Exit.USAGE
     if isinstance(error, OSError):
         say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 import tubes as library
-from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_tubes, connected
+from tubes.cli.columns import Column, Grid
+from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_states, complete_tubes, connected
 from tubes.cli.exits import Exit, Stop
-from tubes.cli.show import COLORS, STATES, as_json, console, line, moment, span, table, task_json, tasks_table, text
+from tubes.cli.show import COLORS, STATES, as_json, console, line, moment, span, task_json, tasks_table, text, until
 
+_COUNTED = ("ready", "taken", "delayed", "buried", "done")
 #: Within so many seconds tasks move by themselves, in the statistics of a tube.
 _SOON = (60.0, 3600.0)
 
@@ -56,12 +59,10 @@ def stats(
 
 
 def overview_json(name: str, seen: library.Overview) -> dict[str, Any]:
-    """A tube at a glance, for JSON: a pause without an end is `"for ever"`."""
+    """A tube at a glance, for JSON."""
     facts = dataclasses.asdict(seen)
     counted = facts.pop("statistics")
-    if counted["paused"] == math.inf:
-        counted["paused"] = "for ever"
-    return {"tube": name, **facts, **counted}
+    return {"tube": name, **facts, **counted, "paused": until(counted["paused"])}
 
 
 def pause_of(seen: library.Overview) -> str:
@@ -72,12 +73,27 @@ def pause_of(seen: library.Overview) -> str:
     return "paused" if paused == math.inf else f"paused {span(paused - seen.at)}"
 
 
-def _many(seen: dict[str, library.Overview]) -> Any:
-    numbers = ("ready", "taken", "delayed", "buried", "done", "oldest", "waiting", "sessions", "late")
-    made = table("tube", "driver", *numbers, "", right=numbers)
+_TUBES = (
+    Column("tube", least=16),
+    Column("driver", leaves=4),
+    Column("ready", right=True),
+    Column("taken", right=True),
+    Column("delayed", right=True, leaves=6),
+    Column("buried", right=True),
+    Column("done", right=True, leaves=3),
+    Column("oldest", right=True, leaves=5),
+    Column("waiting", right=True, leaves=2),
+    Column("sessions", right=True, leaves=1),
+    Column("late", right=True, leaves=8),
+    Column("", leaves=7),
+)
+
+
+def _many(seen: dict[str, library.Overview]) -> Grid:
+    made = Grid(_TUBES)
     for name, one in seen.items():
         tasks = one.statistics.tasks
-        counts = [text(tasks[state], COLORS.get(state, "") if tasks[state] else "dim") for state in numbers[:5]]
+        counts = [text(tasks[state], COLORS.get(state, "") if tasks[state] else "dim") for state in _COUNTED]
         late = text(span(one.due_lag) if one.due_lag >= 1 else "", "red")
         others = (span(one.oldest_ready_age), one.statistics.waiting, one.sessions)
         made.add_row(text(name), text(one.driver), *counts, *map(text, others), late, text(pause_of(one), "yellow"))
@@ -85,8 +101,9 @@ def _many(seen: dict[str, library.Overview]) -> Any:
 
 
 def _one(seen: library.Overview, due: list[int]) -> Any:
-    made = table("", "", right=())
-    made.show_header = False
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
     counted = seen.statistics
     for state in ("ready", "taken", "delayed", "buried", "total", "done"):
         made.add_row(text(state), text(counted.tasks[state], COLORS.get(state, "")))
@@ -109,7 +126,10 @@ def peek(
     name: Name,
     ids: Ids = None,
     state: Annotated[
-        str | None, typer.Option("--state", "-s", help="Only those that are ready, taken, buried or delayed.")
+        str | None,
+        typer.Option(
+            "--state", "-s", help="Only those that are ready, taken, buried or delayed.", autocompletion=complete_states
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many, without ids.")] = 10,
     url: Url = None,
@@ -190,9 +210,18 @@ def busiest(found: list[library.Utube], limit: int) -> list[library.Utube]:
     return sorted(found, key=lambda lane: (-lane.ready - lane.taken, lane.name))[:limit]
 
 
-def lanes_table(found: list[library.Utube], now: float) -> Any:
+_LANES = (
+    Column("utube", least=16),
+    Column("ready", right=True),
+    Column("taken", right=True),
+    Column("next start", leaves=2),
+    Column("interval", leaves=1),
+)
+
+
+def lanes_table(found: list[library.Utube], now: float) -> Grid:
     """Lanes, one a row."""
-    made = table("utube", "ready", "taken", "next start", "interval", right=("ready", "taken"))
+    made = Grid(_LANES)
     for lane in found:
         facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", moment(lane.next_start, now))
         made.add_row(text(lane.name), *map(text, facts), text(span(lane.interval) if lane.interval else ""))

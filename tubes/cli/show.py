@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
 import tubes
+from tubes.cli.columns import Column, Grid
 from tubes.cli.streams import printable, to_json
 
 STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed", "-": "done"}
@@ -34,7 +34,7 @@ class _Output(Console):
 def console() -> Console:
     """Stdout as it is now; what is not read by a person is not cut to a width."""
     terminal = sys.stdout.isatty()
-    return _Output(file=sys.stdout, width=None if terminal else 2000, highlight=False, soft_wrap=not terminal)
+    return _Output(file=sys.stdout, width=None if terminal else 10**9, highlight=False, soft_wrap=not terminal)
 
 
 def line(words: str) -> None:
@@ -46,6 +46,11 @@ def line(words: str) -> None:
 def as_json(thing: Any) -> None:
     """A line of JSON."""
     line(to_json(thing, sys.stdout.encoding))
+
+
+def until(moment: float | None) -> float | str | None:
+    """The end of a pause for JSON; one without an end is `"for ever"`."""
+    return "for ever" if moment == math.inf else moment
 
 
 def data_of(task: tubes.Task) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def task_json(task: tubes.Task) -> dict[str, Any]:
         "expires": task.expires,
         "ttl": task.ttl,
         "ttr": task.ttr,
-        **context_of(task),
+        "context": context_of(task).get("context"),
     }
 
 
@@ -115,24 +120,29 @@ def moment(at: float | None, now: float) -> str:
     return "" if at is None else f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
 
 
-def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table; columns of numbers are set to the right."""
-    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="ellipsis", no_wrap=True)
-    return made
-
-
 def text(value: Any, style: str = "") -> Text:
     """What somebody else has written, or a number, as it is: it has no say in colours."""
     return Text("" if value is None else printable(str(value)), style=style)
 
 
-def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Table:
+#: Of a task: its id and its state's reason are what one looks for.
+_TASKS = (
+    Column("id", right=True),
+    Column("state", leaves=6),
+    Column("pri", right=True, leaves=2),
+    Column("utube", least=8, leaves=3),
+    Column("tries", right=True, leaves=4),
+    Column("age", right=True, leaves=5),
+)
+_MOVES = Column("moves", leaves=1)
+_WHY = Column("why", least=12)
+_DATA = Column("data", least=12)
+
+
+def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
     """Tasks, one a row."""
     now = time.time()
-    last = "why" if reasons else "moves"
-    made = table("id", "state", "pri", "utube", "tries", "age", last, "data", right=("id", "pri", "tries", "age"))
+    made = Grid((*_TASKS, _WHY if reasons else _MOVES, _DATA))
     for task in tasks:
         state = STATES[task.state]
         tries = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,9 +12,23 @@ from typing import Annotated, Any
 import typer
 
 import tubes
-from tubes.cli.common import AsJson, Codec, Ids, Name, SomeIds, Url, complete_drivers, connected, given, lanes, pairs
+from tubes.cli.common import (
+    AsJson,
+    Codec,
+    Ids,
+    Name,
+    SomeIds,
+    Url,
+    complete_drivers,
+    connected,
+    each,
+    given,
+    lanes,
+    listed,
+    pairs,
+)
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import as_json, data_of, line, task_json, words_of
+from tubes.cli.show import as_json, data_of, line, span, task_json, words_of
 from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
 from tubes.drivers.options import micros
 
@@ -131,7 +146,7 @@ def take(
         session = None if hold is None else queue.identify()
         tasks = tube.take_many(count, timeout)
         if not tasks:
-            raise Stop(f"no task of tube {name!r} is ready", Exit.NOTHING)
+            raise Stop(_why_nothing(queue, name), Exit.NOTHING)
         held: list[tubes.Task] = []
         back: dict[int, str] = {}
         for task in tasks:
@@ -143,8 +158,10 @@ def take(
                 held.append(task)
             else:
                 task.release() if release else task.ack()
-        if held:
-            say(f"session {session} has {len(held)} for {hold:g} s: {' '.join(str(task.id) for task in held)}")
+        if held and hold is not None:
+            seconds, ends = _held_for(held, hold)
+            ids = " ".join(str(task.id) for task in held)
+            say(f"session {session} has {len(held)} for {seconds:g} s{ends}: {ids}")
             queue.detach()
     if back:
         more = f", and so did {len(back) - 1} others" if len(back) > 1 else ""
@@ -168,9 +185,28 @@ def _shown(task: tubes.Task, session: str | None, *, as_json_: bool) -> str | No
     return None
 
 
-def ack(name: Name, ids: SomeIds, session: Session = None, url: Url = None) -> None:
+def _why_nothing(queue: tubes.Queue, name: str) -> str:
+    """Why there was no task to take."""
+    seen = queue.overview().get(name)
+    paused = None if seen is None else seen.statistics.paused
+    if seen is None or paused is None:
+        return f"no task of tube {name!r} is ready"
+    until = f"for {span(paused - seen.at)} more" if paused < math.inf else "until it is resumed"
+    end = f"`tubes resume {name}` ends that"
+    return f"tube {name!r} is paused {until}, and {seen.statistics.tasks['ready']} tasks are ready: {end}"
+
+
+def _held_for(tasks: list[tubes.Task], hold: float) -> tuple[float, str]:
+    """For how many seconds they stay taken, and what ends that if it is not the session."""
+    ttr = min((task.ttr for task in tasks if task.ttr is not None), default=hold)
+    return (ttr, f", which is the ttr, and not {hold:g}") if ttr < hold else (hold, "")
+
+
+def ack(name: Name, ids: SomeIds, session: Session = None, url: Url = None, as_json_: AsJson = False) -> None:
     """Tasks that `take --hold` has taken are done."""
-    _settle(name, ids, session, url, lambda tube, task: tube.ack(task))
+    done = _settle(name, ids, session, url, lambda tube, task: tube.ack(task), "acked")
+    if as_json_:
+        as_json({"tube": name, "acked": done})
 
 
 def release(
@@ -180,26 +216,46 @@ def release(
     delay: Annotated[float | None, typer.Option(help="Seconds until it is ready again.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that is taken, whoever has it.")] = False,
     url: Url = None,
+    as_json_: AsJson = False,
 ) -> None:
-    """Give back tasks of `take --hold`; with --all whatever anybody has taken: workers lose what they work on."""
+    """Give back tasks of `take --hold`; with --all whatever anybody has taken: workers lose what they work on.
+
+    With --all it prints how many there were.
+    """
     if everything:
         with connected(url) as queue:
-            queue.tube(name).release_all()
+            tube = queue.tube(name)
+            count = tube.statistics().tasks["taken"]
+            tube.release_all()
+        _tell(as_json_, {"tube": name, "released": count}, str(count))
         return
-    _settle(name, ids, session, url, lambda tube, task: tube.release(task, delay))
+    done = _settle(name, ids, session, url, lambda tube, task: tube.release(task, delay), "released")
+    if as_json_:
+        as_json({"tube": name, "released": done})
+
+
+def _tell(as_json_: bool, facts: dict[str, Any], words: str) -> None:
+    if as_json_:
+        as_json(facts)
+    else:
+        line(words)
 
 
 def _settle(
-    name: str, ids: list[int] | None, session: str | None, url: str | None, act: Callable[[tubes.Tube, int], object]
-) -> None:
+    name: str,
+    ids: list[int] | None,
+    session: str | None,
+    url: str | None,
+    act: Callable[[tubes.Tube, int], object],
+    done: str,
+) -> list[int]:
     if not ids or session is None:
         raise Stop("which tasks, and of which session? ID... --session UUID", Exit.USAGE)
     with connected(url) as queue:
         queue.identify(session)
         tube = queue.tube(name)
         try:
-            for task in ids:
-                act(tube, task)
+            return each(ids, lambda task: act(tube, task), done)
         finally:
             queue.detach()  # The session may have more: it ends by itself.
 
@@ -212,20 +268,25 @@ def kick(
     attempts: Annotated[int | None, typer.Option(help="So many attempts more.")] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds to live from now on.")] = None,
     url: Url = None,
+    as_json_: AsJson = False,
 ) -> None:
     """Make buried tasks ready; prints how many."""
     with connected(url) as queue:
         tube = queue.tube(name)
         if ids:
-            kicked = 0
-            for task in ids:
+            buried: list[int] = []
+
+            def kick_one(task: int) -> None:
                 was = tube.peek(task).state
                 tube.kick_task(task, attempts=attempts, ttl=ttl)
-                kicked += was is tubes.State.BURIED
+                buried.extend([task] * (was is tubes.State.BURIED))
+
+            each(ids, kick_one, "kicked")
+            kicked = len(buried)
         else:
             wanted = tube.statistics().tasks["buried"] if everything else count
             kicked = tube.kick(wanted, attempts=attempts, ttl=ttl)
-        line(str(kicked))
+        _tell(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
         if not kicked:
             raise Stop(f"nothing to kick in tube {name!r}", Exit.NOTHING)
 
@@ -235,22 +296,26 @@ def bury(
     ids: SomeIds,
     reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why, for whoever looks at it.")] = None,
     url: Url = None,
+    as_json_: AsJson = False,
 ) -> None:
     """Put tasks aside, whatever their state and whoever has them."""
     with connected(url) as queue:
         tube = queue.tube(name)
-        for task in ids:
-            tube.bury(task, reason)
+        done = each(ids, lambda task: tube.bury(task, reason), "buried")
+        if as_json_:
+            as_json({"tube": name, "buried": done})
 
 
-def delete(name: Name, ids: SomeIds, url: Url = None) -> None:
+def delete(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) -> None:
     """Remove tasks, whatever their state and whoever has them; prints how many there were."""
     with connected(url) as queue:
-        done = queue.tube(name).delete_many(ids)
-        line(str(sum(done.values())))
-        missing = [str(id) for id, was in done.items() if not was]
-        if missing:
-            raise Stop(f"there is no task {', '.join(missing)} in tube {name!r}", Exit.NOT_FOUND)
+        answers = queue.tube(name).delete_many(ids)
+        done = [id for id, was in answers.items() if was]
+        _tell(as_json_, {"tube": name, "deleted": done}, str(len(done)))
+        if len(done) < len(answers):
+            missing = listed(id for id, was in answers.items() if not was)
+            rest = f"; deleted: {listed(done)}" if done else ""
+            raise Stop(f"there is no task {missing} in tube {name!r}{rest}", Exit.NOT_FOUND)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, delete)

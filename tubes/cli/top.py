@@ -4,25 +4,55 @@ from __future__ import annotations
 
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Group
 from rich.live import Live
 
 import tubes
+from tubes.cli.columns import Column, Grid
 from tubes.cli.common import Url, connected, place_of
+from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.look import busiest, lanes_table, overview_json, pause_of
-from tubes.cli.show import COLORS, as_json, console, span, table, text
+from tubes.cli.show import COLORS, as_json, console, span, text
 from tubes.cli.streams import somebody_types
 
 #: A tube with more lanes is not looked at lane by lane; the others are, every so many seconds.
 _LANES, _LANES_EVERY = 1000, 5.0
+#: Seconds to wait for a look before the screen goes on without it, and for the end of the connection.
+_PATIENCE = 1.0
 #: What is counted per second.
 _RATES = ("put", "take", "ack")
+_COLUMNS = (
+    Column("tube", least=16),
+    Column("ready", right=True),
+    Column("taken", right=True),
+    Column("delayed", right=True, leaves=5),
+    Column("buried", right=True),
+    Column("oldest", right=True, leaves=6),
+    Column("put/s", right=True, leaves=4),
+    Column("take/s", right=True, leaves=7),
+    Column("ack/s", right=True, leaves=3),
+    Column("wait", right=True, leaves=2),
+    Column("sess", right=True, leaves=1),
+    Column("late", right=True, leaves=9),
+    Column("", leaves=8),
+)
+
+
+class Look(NamedTuple):
+    """What was seen at one look."""
+
+    seen: dict[str, tubes.Overview]
+    #: Those lanes that were looked at this time; None: it was not their turn.
+    lanes: dict[str, list[tubes.Utube]] | None
 
 
 class Board:
@@ -35,50 +65,67 @@ class Board:
         self.rates: dict[str, dict[str, float]] = {}
         self.lanes: dict[str, list[tubes.Utube]] = {}
         self._lanes_at = -_LANES_EVERY
-        #: Why the last look failed.
+        # The look that is on its way, in a thread: a server that is gone must not stop the screen.
+        self._looking: Future[Look] | None = None
+        self._heard = time.monotonic()
+        #: Why there is no answer; nothing is known of a server that only does not say anything.
         self.error = ""
 
-    def look(self) -> None:
-        """Look at all tubes: two calls on a server, and one for each tube that has ready tasks."""
+    @property
+    def silence(self) -> float | None:
+        """For how many seconds the server has not answered; None: it did when it was last asked."""
+        return time.monotonic() - self._heard if self._looking is not None or self.error else None
+
+    def look(self, patience: float | None = None) -> None:
+        """Look at all tubes: two calls on a server, and one for each tube that has ready tasks.
+
+        Waits so many seconds for what is seen; a look that takes longer is the next one too.
+        """
+        if self._looking is None:
+            self._looking = Future()
+            threading.Thread(target=self._look, args=(self._looking,), name="tubes-top", daemon=True).start()
         try:
-            seen = self._queue.overview(ages=True)
-            self.rates = {name: _rates(self.seen.get(name), one) for name, one in seen.items()}
-            self.seen = seen
+            look = self._looking.result(patience)
+        except NotInTime:
+            return
+        except (tubes.ConnectionLost, tubes.ServerRefused) as error:
+            self._looking, self.error = None, str(error)
+            return
+        self._looking, self.error = None, ""
+        self._heard = time.monotonic()
+        self.rates = {name: _rates(self.seen.get(name), one) for name, one in look.seen.items()}
+        self.seen = look.seen
+        if look.lanes is not None:
+            self.lanes = look.lanes
+
+    def _look(self, answer: Future[Look]) -> None:
+        try:
+            seen, lanes = self._queue.overview(ages=True), None
             now = time.monotonic()
             if self._lanes_shown and now - self._lanes_at >= _LANES_EVERY:
                 self._lanes_at = now
-                self.lanes = self._look_at_lanes()
-            self.error = ""
-        except (tubes.ConnectionLost, tubes.ServerRefused) as error:
-            self.error = str(error)
+                lanes = self._look_at_lanes(seen)
+            answer.set_result(Look(seen, lanes))
+        except BaseException as error:
+            answer.set_exception(error)
 
-    def _look_at_lanes(self) -> dict[str, list[tubes.Utube]]:
+    def _look_at_lanes(self, seen: dict[str, tubes.Overview]) -> dict[str, list[tubes.Utube]]:
         found: dict[str, list[tubes.Utube]] = {}
-        for name in self.names()[:3]:
-            if 0 < self.seen[name].utubes <= _LANES:
+        for name in _by_work(seen)[:3]:
+            if 0 < seen[name].utubes <= _LANES:
                 with suppress(tubes.TubeNotFound, tubes.DriverNotFound):
                     found[name] = busiest(self._queue.tube(name).utubes(), self._lanes_shown)
         return found
 
-    def names(self) -> list[str]:
-        """The tubes, those with the most work first."""
-
-        def work(name: str) -> tuple[int, str]:
-            tasks = self.seen[name].statistics.tasks
-            return -tasks["ready"] - tasks["taken"], name
-
-        return sorted(self.seen, key=work)
-
     def json(self) -> None:
         """A line for each tube."""
-        for name in self.names():
+        for name in _by_work(self.seen):
             as_json(overview_json(name, self.seen[name]) | {"rates": self.rates[name]})
 
     def show(self, rows: int) -> Any:
         """The tables, as far as they have room."""
-        numbers = ("ready", "taken", "delayed", "buried", "oldest", "put/s", "take/s", "ack/s", "wait", "sess", "late")
-        made = table("tube", *numbers, "", right=numbers)
-        names = self.names()
+        made = Grid(_COLUMNS)
+        names = _by_work(self.seen)
         for name in names[:rows]:
             made.add_row(*self._row(name))
         parts: list[Any] = [made]
@@ -89,8 +136,9 @@ class Board:
             if lanes and name in self.seen and left > 3:
                 parts += [text(f"busiest utubes of {name}", "bold"), lanes_table(lanes[:left], self.seen[name].at)]
                 left -= len(lanes) + 4
-        if self.error:
-            parts.append(text(self.error, "bold red"))
+        if self.silence is not None:
+            why = f": {self.error}" if self.error else ""
+            parts.append(text(f"no answer for {span(self.silence)}{why}", "bold red"))
         return Group(*parts)
 
     def _row(self, name: str) -> list[Any]:
@@ -111,6 +159,16 @@ class Board:
         ]
 
 
+def _by_work(seen: dict[str, tubes.Overview]) -> list[str]:
+    """The tubes, those with the most work first."""
+
+    def work(name: str) -> tuple[int, str]:
+        tasks = seen[name].statistics.tasks
+        return -tasks["ready"] - tasks["taken"], name
+
+    return sorted(seen, key=work)
+
+
 def _rates(before: tubes.Overview | None, now: tubes.Overview) -> dict[str, float]:
     """Calls per second since the last look; none at the first."""
     if before is None or now.at <= before.at:
@@ -127,7 +185,8 @@ def top(
     as_json_: Annotated[bool, typer.Option("--json", help="For programs: a line of JSON for each tube.")] = False,
 ) -> None:
     """A live table of all tubes; q or Ctrl-C ends it."""
-    with connected(url) as queue:
+    with _soon() as stack:
+        queue = stack.enter_context(connected(url))
         board = Board(queue, 0 if as_json_ else lanes)
         board.look()
         if as_json_ or once or not sys.stdout.isatty():
@@ -143,15 +202,36 @@ def top(
         screen = Live(shown(), console=output, screen=True, auto_refresh=False)
         with suppress(KeyboardInterrupt), _keys() as key, screen as live:
             while key(interval) != "q":
-                board.look()
+                board.look(min(interval, _PATIENCE))
                 live.update(shown(), refresh=True)
+
+
+@contextmanager
+def _soon() -> Generator[ExitStack]:
+    """Ends what it is given, but waits only a moment for that: a server that is gone keeps nobody here."""
+    stack = ExitStack()
+
+    def end() -> None:
+        with suppress(tubes.TubesError):
+            stack.close()
+
+    try:
+        yield stack
+    finally:
+        ending = threading.Thread(target=end, daemon=True)
+        ending.start()
+        ending.join(_PATIENCE)
 
 
 def _print(board: Board, interval: float, *, once: bool, as_json_: bool) -> None:
     """For pipes: each look below the one before."""
     with suppress(KeyboardInterrupt):
         while True:
-            if as_json_:
+            if board.error and once:
+                raise Stop(board.error, Exit.UNREACHABLE)
+            if board.error:
+                say(board.error)
+            elif as_json_:
                 board.json()
             else:
                 console().print(board.show(10**6))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Annotated, Any
 
 import typer
 
+import tubes
 from tubes.cli.common import AsJson, Url, connected
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json
 from tubes.worker import Worker
 from tubes.worker.summary import AT_ONCE, CUT_OFF
 
+#: Seconds for which a first connection is tried.
+_PATIENCE = 10.0
 _CODES = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
 
@@ -44,9 +48,7 @@ def worker(
     found = _found(target)
     logging.basicConfig(format="tubes: %(message)s")
     with ExitStack() as stack:
-        made = found if isinstance(found, Worker) else found(stack.enter_context(connected(url)))
-        if not isinstance(made, Worker):
-            raise Stop(f"{target} made no Worker, but {type(made).__name__}", Exit.USAGE)
+        made = found if isinstance(found, Worker) else _make(target, found, lambda: stack.enter_context(_reached(url)))
         if concurrency is not None:
             made.concurrency = concurrency
         if grace is not None:
@@ -58,8 +60,43 @@ def worker(
             as_json({name: getattr(summary, name) for name in facts})
         else:
             say(str(summary).removeprefix("Summary(").removesuffix(")").replace("=", " ").partition(", exit_code")[0])
+        if burst and not summary.exit_code:
+            _look_for_tubes(made)
     if summary.exit_code:
         raise typer.Exit(int(_CODES[summary.exit_code]))
+
+
+def _reached(url: str | None) -> AbstractContextManager[tubes.Queue]:
+    """A worker is begun by a program, as the server may be: it has the patience of a program."""
+    return connected(url, patience=_PATIENCE)
+
+
+def _make(target: str, factory: Callable[[tubes.Queue], Any], queue: Callable[[], tubes.Queue]) -> Worker:
+    """What the program's function makes of the queue."""
+    try:
+        inspect.signature(factory).bind(None)
+    except TypeError as error:
+        raise Stop(f"{target} must be a function of one argument, the queue: {error}", Exit.USAGE) from error
+    except ValueError:  # It does not tell its arguments.
+        pass
+    reached = queue()
+    try:
+        made: object = factory(reached)
+    except tubes.TubesError:
+        raise
+    except Exception as error:
+        raise Stop(f"{target} failed: {type(error).__name__}: {error}", Exit.USAGE) from error
+    if not isinstance(made, Worker):
+        raise Stop(f"{target} made no Worker, but {type(made).__name__}", Exit.USAGE)
+    return made
+
+
+def _look_for_tubes(worker: Worker) -> None:
+    """A worker waits for tubes that are not there; a burst has ended without them."""
+    with tubes.connect(worker._queue) as queue:
+        for post in worker._posts:
+            for name in post.tubes:
+                queue.tube(name)
 
 
 def _found(target: str) -> Any:
@@ -71,10 +108,14 @@ def _found(target: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         loaded = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # Something that the module needs.
-        raise Stop(f"there is no module {module!r} here, or on the path of Python", Exit.NOT_FOUND) from error
+    except tubes.TubesError:
+        raise
+    except Exception as error:
+        # What the module needs may be missing too.
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise Stop(f"there is no module {module!r} here, or on the path of Python", Exit.NOT_FOUND) from error
+        why = f"{type(error).__name__}: {error}"
+        raise Stop(f"module {module!r} cannot be imported: {why}", Exit.USAGE) from error
     found: Any = loaded
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -87,6 +87,12 @@ _named: dict[str, MemoryStore] = {}
 _naming = threading.Lock()
 
 
+def named() -> frozenset[str]:
+    """The names of the stores that this process shares by name."""
+    with _naming:
+        return frozenset(_named)
+
+
 def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> MemoryStore:
     """The store of this name, which lives as long as the process; without a name, a new one."""
     found = None if codec is None else find_codec(codec)

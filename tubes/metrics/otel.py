@@ -18,16 +18,18 @@ from collections.abc import Awaitable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, overload
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
 from tubes import aio, sync
 from tubes.batches import Item
 from tubes.metrics import conventions
+from tubes.metrics.extras import needs
 from tubes.task import AsyncTask, Task
+
+with needs("otel"):
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 T = TypeVar("T")
 

@@ -22,14 +22,17 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector as Base
 from typing_extensions import override
 
 from tubes import sync
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
+from tubes.metrics.extras import needs
 from tubes.metrics.spans import Spans
+
+with needs("prometheus"):
+    from prometheus_client import Counter, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector as Base
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

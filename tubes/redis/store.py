@@ -22,6 +22,7 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, DriverNotFound, QueueClosed, TubesError
+from tubes.patience import first_patience
 from tubes.redis.calls import Call, Flow
 from tubes.redis.home import Home
 from tubes.redis.line import ThreadLine
@@ -251,8 +252,14 @@ class RedisStore:
         with self._meeting:
             if self._met:
                 return
-            self.read_time()
-            reply: Any = self._line.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+            patience = first_patience.get()
+            line = self._line if patience is None else ThreadLine(self.server, "m", patience)
+            try:
+                self.read_time(line)
+                reply: Any = line.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+            finally:
+                if line is not self._line:
+                    line.close()
             policy: str = reply[1].decode() if reply.__class__ is list and len(reply) == 2 else "noeviction"
             self._met = True
         if policy != "noeviction":
