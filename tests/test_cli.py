@@ -359,6 +359,12 @@ def test_what_the_codec_cannot_read_goes_back(url: str, bytes_in: tubes.Tube, wo
     assert bytes_in.peek(0).data == b"\xff1"
 
 
+def test_a_hold_that_is_over_at_once_is_refused(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put(1)
+    assert "--hold 0: must be at least 0.1" in shell("take", "mail", "--hold", 0, code=Exit.USAGE).stderr
+    assert queue.tube("mail").statistics().calls["take"] == 0
+
+
 def test_what_the_codec_cannot_read_is_not_held(url: str, bytes_in: tubes.Tube) -> None:
     result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
