@@ -2,14 +2,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := test check examples bench msgpack conformance server hiredis spark java cli prometheus otel docs
+# What the pages are made of: Sphinx, and what the modules import whose docstrings they show.
+DOCS := docs conformance prometheus otel
 
 .PHONY: demo pipeline test soak check docs matrix bench bench-spark clean
 
-# Brought up to date when pyproject.toml changes.
-.venv/ready: pyproject.toml
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(shell echo $(EXTRAS) | tr " " ",")]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(shell echo $(1) | tr " " ",")]'
+endef
+
+# Brought up to date when pyproject.toml changes.
+.venv/ready: pyproject.toml
+	$(call install,$(EXTRAS))
+	@touch .venv/docs $@
+
+# A part of it: Spark and its Java are no matter of the pages.
+.venv/docs: pyproject.toml
+	$(call install,$(DOCS))
 	@touch $@
 
 demo: .venv/ready  ## crawl real pages on local servers, politely, and prove it; URL=redis: in processes, over a Valkey
@@ -24,13 +35,14 @@ test: .venv/ready  ## all tests
 soak: .venv/ready  ## the fault tests, long and again and again: make soak MINUTES=30
 	$(BIN)/python tests/faults/soak.py $(or $(MINUTES),10)
 
-check: .venv/ready docs  ## lint, types, and the pages
+check: .venv/ready  ## lint, types, and the pages
+	@$(MAKE) --no-print-directory docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy tubes examples tests benchmarks docs/_ext
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: .venv/ready  ## the pages, into build/docs; a warning is an error
+docs: .venv/docs  ## the pages, into build/docs; a warning is an error
 	$(BIN)/python -m sphinx -c docs --quiet --fail-on-warning --keep-going --nitpicky --fresh-env . build/docs
 
 matrix:  ## all tests on every Python of this machine, each in an environment of its own: make matrix ARGS="-x tests/golden"

@@ -67,6 +67,8 @@ def test_extras_that_are_named_are_there() -> None:
 def test_make_installs_extras_that_are_there() -> None:
     (installed,) = re.findall(r"^EXTRAS := (.*)$", MAKEFILE, re.MULTILINE)
     assert set(installed.split()) == EXTRAS.keys()
+    (for_the_pages,) = re.findall(r"^DOCS := (.*)$", MAKEFILE, re.MULTILINE)
+    assert set(for_the_pages.split()) < EXTRAS.keys()
 
 
 def test_all_public_names_are_in_the_reference() -> None:

