@@ -329,6 +329,14 @@ def test_a_session_ttl_that_is_no_time_is_refused(session_ttl: Any) -> None:
         tubes.connect(session_ttl=session_ttl)
 
 
+@pytest.mark.parametrize("session_ttl", [0, 0.000001, 0.0999])
+def test_a_session_ttl_that_no_server_can_hold_is_refused(session_ttl: float) -> None:
+    for connect in (tubes.connect, tubes.aio.connect):
+        with pytest.raises(InvalidOption, match=r"session_ttl=.*at least 0\.1 seconds"):
+            connect("redis://nowhere", session_ttl=session_ttl)
+    tubes.connect(session_ttl=session_ttl).close()
+
+
 @pytest.mark.parametrize(
     "make",
     [

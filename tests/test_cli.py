@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +20,8 @@ from typer.testing import CliRunner, Result
 import tubes
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
-from tubes.cli.show import printable, span
+from tubes.cli.show import span
+from tubes.cli.streams import printable
 
 
 class Shell:
@@ -333,6 +337,150 @@ def test_the_bench_measures_in_a_tube_of_its_own(shell: Shell, queue: tubes.Queu
     assert all(result["per_second"] > 0 and result["p99_ms"] >= result["median_ms"] for result in results)
     assert "tasks/s" in shell("bench", shell.url, "-n", 5).stdout
     assert queue.tubes() == []
+
+
+@pytest.fixture
+def bytes_in(url: str) -> Iterator[tubes.Tube]:
+    """A tube with two tasks that are no JSON, and one that is."""
+    with tubes.connect(url, codec="raw") as queue:
+        tube = queue.create_tube("bytes")
+        tube.put_many([b"\xff1", b"5", b"\xff2"])
+        yield tube
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--release"]])
+def test_what_the_codec_cannot_read_goes_back(url: str, bytes_in: tubes.Tube, words: list[str]) -> None:
+    result = Shell(url)("take", "bytes", "-n", 3, *words, code=Exit.USAGE)
+    assert "task 0 went back, and so did 1 others: codec 'json' cannot decode" in result.stderr
+    assert (len(result.stdout.splitlines()), "xff" in result.stdout) == (1, False)
+    assert bytes_in.statistics().tasks["taken"] == 0
+    assert [task.data for task in bytes_in.take_many(3)][-1] == b"\xff2"
+    assert bytes_in.statistics().calls["ack"] == (words != ["--release"])
+    assert bytes_in.peek(0).data == b"\xff1"
+
+
+def test_a_hold_that_is_over_at_once_is_refused(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put(1)
+    assert "--hold 0: must be at least 0.1" in shell("take", "mail", "--hold", 0, code=Exit.USAGE).stderr
+    assert queue.tube("mail").statistics().calls["take"] == 0
+
+
+def test_what_the_codec_cannot_read_is_not_held(url: str, bytes_in: tubes.Tube) -> None:
+    result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
+    assert "has 1 for 60 s: 1\n" in result.stderr
+    assert [str(task.state) for task in bytes_in.tasks()] == ["r", "t", "r"]
+
+
+def test_a_look_marks_what_it_cannot_read(url: str, bytes_in: tubes.Tube) -> None:
+    assert "<codec 'json' cannot decode" in Shell(url)("peek", "bytes", 0).stdout
+    assert "cannot decode" in Shell(url).json("peek", "bytes", 0)[0]["error"]
+
+
+def test_bytes_are_put_as_they_are(url: str) -> None:
+    Shell(url)("put", "bytes", "--codec", "raw", "--create", "fifo", stdin=b"\xff\x00\r\n\n\x80")
+    with tubes.connect(url, codec="raw") as queue:
+        assert [task.data for task in queue.tube("bytes").tasks()] == [b"\xff\x00\r", b"", b"\x80"]
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "said"),
+    [
+        (("put", "mail"), b"1\n\xff\n", "line 2 of stdin: byte 0xff at 0 is not UTF-8"),
+        (("put", "mail"), DEEP.encode(), "nested too deeply"),
+        (("put", "mail", DEEP), None, "nested too deeply"),
+        (("import", "mail"), b'{"data": 1}\n{"data": "\xff"}', "line 2: is no JSON: byte 0xff at 10 is not UTF-8"),
+        (("import", "mail"), DEEP.encode(), "line 1: is no JSON: it is nested too deeply"),
+        (("import", "mail"), b'{"data": ' + DEEP.encode() + b"]" * 200_000 + b"}", "nested too deeply"),
+        (("bench", "memory://", "--size", "99999999999999"), None, "--size"),
+        (("stats", "\x1b[2J\u202e"), None, "there is no tube"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_no_mistake_of_the_program(
+    shell: Shell, queue: tubes.Queue, words: list[str], stdin: bytes | None, said: str
+) -> None:
+    queue.create_tube("mail")
+    code = Exit.NOT_FOUND if words[0] == "stats" else Exit.USAGE
+    told = shell(*words, stdin=stdin, code=code).stderr
+    assert said in told
+    assert told.removesuffix("\n").isprintable()
+    assert queue.tube("mail").tasks() == []
+
+
+def in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command with what a shell does to its streams."""
+    command = f"exec {shlex.quote(sys.executable)} -m tubes.cli {words}"
+    known = {**os.environ, "TUBES_URL": url, **environment}
+    return subprocess.run(["/bin/sh", "-c", command], env=known, capture_output=True, text=True, check=False)
+
+
+def test_streams_that_are_closed_are_said_and_nothing_is_lost(url: str) -> None:
+    with tubes.connect(url) as queue:
+        mail = queue.create_tube("mail")
+        mail.put(5)
+        taken = in_shell(url, "take mail >&-")
+        assert (taken.returncode, taken.stderr.startswith("tubes: stdout is closed")) == (Exit.USAGE, True)
+        put = in_shell(url, "put mail <&-")
+        assert (put.returncode, put.stderr) == (Exit.USAGE, "tubes: stdin is closed\n")
+        assert in_shell(url, "drop mail <&-").returncode == Exit.USAGE
+        assert mail.statistics().tasks["ready"] == 1
+        assert in_shell(url, "take nothing 2>&-").returncode == Exit.NOT_FOUND
+        silent = in_shell(url, "take mail 2>&-")
+        assert (silent.returncode, silent.stdout) == (Exit.DONE, "5\n")
+
+
+def test_an_output_that_lacks_a_character_loses_nothing(url: str) -> None:
+    poor = {"PYTHONIOENCODING": "ascii:strict"}
+    with tubes.connect(url) as queue:
+        mail = queue.create_tube("mail")
+        mail.put("Zo\xeb")
+        taken = in_shell(url, "take mail", **poor)
+        assert (taken.returncode, taken.stdout) == (Exit.USAGE, "")
+        assert "the output is ascii" in taken.stderr
+        assert "Zo\\xeb" in in_shell(url, "peek mail", **poor).stdout
+        assert json.loads(in_shell(url, "export mail", **poor).stdout)["data"] == "Zo\xeb"
+        assert json.loads(in_shell(url, "take mail --json", **poor).stdout)["data"] == "Zo\xeb"
+
+
+def test_json_moves_no_cursor(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put("Zo\xeb \x9b31m \u202e")
+    for words in (("peek", "mail", "--json"), ("export", "mail"), ("take", "mail", "--json")):
+        printed = shell(*words).stdout
+        assert '"Zo\xeb \\u009b31m \\u202e"' in printed
+        assert json.loads(printed)["data"] == "Zo\xeb \x9b31m \u202e"
+
+
+def test_a_bench_that_is_told_to_end_drops_its_tube(url: str) -> None:
+    with tubes.connect(url) as queue:
+        bench = subprocess.Popen([sys.executable, "-m", "tubes.cli", "bench", url, "-n", "1000000"])
+        while not queue.tubes():
+            assert bench.poll() is None
+        while not queue.overview()[queue.tubes()[0]].statistics.calls["put"]:
+            assert bench.poll() is None
+        bench.terminate()
+        assert bench.wait() == 128 + signal.SIGTERM
+        assert queue.tubes() == []
+
+
+@pytest.mark.parametrize("missing", ["tubes", "typer"])
+def test_ctrl_c_is_one_line_while_the_command_is_still_loaded(tmp_path: Path, missing: str) -> None:
+    (tmp_path / f"{missing}.py").write_text("raise KeyboardInterrupt")
+    root = Path(tubes.__file__).parent.parent
+    path = f"{tmp_path}:{root}/tubes/cli/discovery:{root}"
+    program = "from tubes_command import main; main()"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (Exit.INTERRUPTED, "", "tubes: interrupted\n")
 
 
 def test_what_somebody_put_has_no_say_in_a_terminal(shell: Shell) -> None:

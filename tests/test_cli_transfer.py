@@ -149,3 +149,78 @@ def test_a_full_tube_says_how_far_the_import_came(
     lines = "".join(f'{{"data": {number}}}\n' for number in range(700))
     said = run(place, "import", "small", code=Exit.NOTHING, stdin=lines).stderr
     assert "500 tasks were imported, up to line 500" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "options"), [('"ttl": 100, ', {}), ("", {"ttl": 100}), ('"ttl": 100, "delay": 50, ', {})]
+)
+def test_a_buried_task_lives_as_long_as_was_left(
+    place: str, queue: tubes.Queue, line: str, options: dict[str, Any]
+) -> None:
+    tube = queue.create_tube("mail", "fifottl", **options)
+    run(place, "import", "mail", stdin=f'{{"data": 1, {line}"state": "buried", "reason": "no"}}')
+    (dead,) = tube.buried()
+    assert dead.expires is not None
+    assert dead.expires - dead.created == pytest.approx(100, abs=5)
+
+
+def test_a_buried_task_whose_life_is_over_is_counted(place: str, queue: tubes.Queue) -> None:
+    queue.create_tube("mail", "fifottl")
+    said = run(place, "import", "mail", stdin='{"data": 1, "ttl": 0, "state": "buried"}\n{"data": 2}\n').stderr
+    assert "imported 2 tasks into mail, 1 were gone before they could be buried" in said
+    assert [task.data for task in queue.tube("mail").tasks()] == [2]
+
+
+def test_a_worker_that_is_faster_does_not_end_an_import(
+    place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = queue.create_tube("plain")
+    bury = tubes.Tube.bury
+
+    def after_the_worker(there: tubes.Tube, task: tubes.Task, reason: str | None = None) -> tubes.Task:
+        if task.id == 0:
+            tube.delete(task.id)
+        return bury(there, task, reason)
+
+    monkeypatch.setattr(tubes.Tube, "bury", after_the_worker)
+    said = run(
+        place, "import", "plain", stdin='{"data": 0, "state": "buried"}\n{"data": 1, "state": "buried"}\n'
+    ).stderr
+    assert "imported 2 tasks into plain, 1 were gone before they could be buried" in said
+    assert [(task.data, str(task.state)) for task in tube.tasks()] == [(1, "!")]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "starts"),
+    [
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "tubes: interrupted: "),
+        (tubes.ConnectionLost(url="x", why="y"), Exit.UNREACHABLE, "tubes: "),
+    ],
+    ids=["ctrl-c", "lost"],
+)
+def test_what_ends_an_import_says_how_far_it_came(
+    place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, starts: str
+) -> None:
+    queue.create_tube("mail", "fifottl")
+    lines = "".join(
+        f'{{"data": {number}, "state": "{"buried" if number % 500 > 497 else "ready"}"}}\n' for number in range(2000)
+    )
+    put_many, bury, calls = tubes.Tube.put_many, tubes.Tube.bury, list[str]()
+
+    def breaks(verb: str, at: int) -> Any:
+        def call(tube: tubes.Tube, *args: Any, **options: Any) -> Any:
+            calls.append(verb)
+            if calls.count(verb) == at:
+                raise error
+            return (put_many if verb == "put_many" else bury)(tube, *args, **options)
+
+        return call
+
+    monkeypatch.setattr(tubes.Tube, "put_many", breaks("put_many", 3))
+    said = run(place, "import", "mail", code=code, stdin=lines).stderr
+    assert said.startswith(starts + "1000 tasks were imported, up to line 1000; those up to line 1500 may be in too\n")
+    calls.clear()
+    monkeypatch.setattr(tubes.Tube, "put_many", put_many)
+    monkeypatch.setattr(tubes.Tube, "bury", breaks("bury", 4))
+    said = run(place, "import", "mail", code=code, stdin=lines).stderr
+    assert said.startswith(starts + "1000 tasks were imported, up to line 1000, of which 1 are not buried yet\n")

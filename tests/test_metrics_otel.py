@@ -144,6 +144,19 @@ def test_what_goes_wrong_is_noted(queue: tubes.Queue, traced: Traced) -> None:
     assert [event.name for event in process.events] == ["exception"]
 
 
+def test_an_error_that_cannot_say_what_it_is_stays_what_is_raised(queue: tubes.Queue, traced: Traced) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    task = queue.create_tube("mail").put(1)
+    with pytest.raises(Mute), traced.tracing.process(task):
+        raise Mute
+    (span,) = traced.spans()
+    assert said(span)["error.type"].endswith("Mute")
+    assert span.status.status_code is StatusCode.ERROR
+
+
 def test_a_take_of_nothing_and_a_task_without_a_trace_are_spans_without_links(
     queue: tubes.Queue, traced: Traced
 ) -> None:

@@ -168,6 +168,12 @@ def test_reasons_are_told_apart_by_their_beginnings_and_only_so_many(queue: tube
     assert kind_of("") == "none"
 
 
+def test_a_reason_that_is_no_utf8_does_not_end_the_scrapes(queue: tubes.Queue, scrape: Scrape) -> None:
+    scrape.collector.buried("mail", "no file caf\udce9.txt")
+    assert scrape("tubes_buried_total", tube="mail", reason="no file caf?.txt") == 1
+    assert b'reason="no file caf?.txt"' in generate_latest(scrape.registry)
+
+
 def test_a_queue_that_does_not_answer_is_down_and_raises_nothing(queue: tubes.Queue, scrape: Scrape) -> None:
     queue.create_tube("mail")
     scrape.collector.close()

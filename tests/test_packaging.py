@@ -37,9 +37,9 @@ def test_the_wheel_has_the_drivers_under_tubes_and_nothing_else_of_that_name(bui
     assert names >= SOURCES
     assert names >= LUA
     assert {"tubes/py.typed", "tubes/drivers/README.md"} <= names
-    # What Spark and pytest look for by their names stands beside.
+    # What Spark, pytest and a shell look for by their names stands beside.
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert tops == {"pyspark_tubes", "tubes", "tubes_pytest"}
+    assert tops == {"pyspark_tubes", "tubes", "tubes_command", "tubes_pytest"}
     packages = {path.parent.relative_to(ROOT) for path in (ROOT / "tubes").rglob("__init__.py")}
     found = {f"{package}/__init__.py" for package in packages}
     assert {name.rpartition("/discovery/")[2] for name in found} <= names
@@ -71,7 +71,7 @@ def test_an_installed_wheel_works_and_installs_nothing_named_drivers(built: Path
     ]
     subprocess.run(pip, check=True, capture_output=True)
     installed = {path.name for path in target.iterdir() if not path.name.endswith(".dist-info")}
-    assert installed - {"__pycache__"} == {"bin", "pyspark_tubes", "tubes", "tubes_pytest"}
+    assert installed - {"__pycache__"} == {"bin", "pyspark_tubes", "tubes", "tubes_command", "tubes_pytest"}
     program = f"""
 import sys
 sys.path.insert(0, {str(target)!r})

@@ -44,7 +44,8 @@ def connect(
     of asyncio: another session on the same, with its codec, clock and `session_ttl`.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are, a server has JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
-    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`.
+    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
+    0.1.
 
     Raises `InvalidOption` for a URL, codec or option that is not understood, `ConnectionLost` where no server answers.
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tubes.clock import Clock
 from tubes.codecs import Codec
-from tubes.drivers.options import micros
+from tubes.drivers.options import SECOND, micros
 from tubes.errors import InvalidOption
 from tubes.face import Face, Member
 from tubes.memory.session import Member as MemoryMember
@@ -16,6 +16,9 @@ from tubes.memory.store import open_store
 
 #: Schemes of the backend on Redis, which is imported when it is first asked for.
 _REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+
+#: Microseconds: a shorter lease of a server can't be renewed in time. In memory there are no leases to renew.
+_SHORTEST: Final = SECOND // 10
 
 # Where a URL has a password, be it one or not.
 _PASSWORD: Final = re.compile(r"(:/+[^:@/?#]*:)[^?]*(?=@)|([?&](?:ssl_)?password=)[^&]*")
@@ -38,7 +41,7 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
             return other.sibling(face)
         if type(url).__module__.partition(".")[0] != "redis":
             raise InvalidOption(option="url", value=url, rule="must be a string, a queue, or a client of redis-py")
-        return _connect_redis(url, codec, clock, session_ttl, face)
+        return _connect_redis(url, codec, clock, session_ttl, lease, face)
     # What urlsplit drops without a word would make two URLs one.
     if not url.isprintable() or " " in url:
         raise InvalidOption(option="url", value=shown(url), rule="must be printable and without blanks")
@@ -47,7 +50,7 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
     except ValueError as error:
         raise InvalidOption(option="url", value=shown(url), rule=f"is no URL: {error}") from error
     if parts.scheme in _REDIS:
-        return _connect_redis(url, codec, clock, session_ttl, face)
+        return _connect_redis(url, codec, clock, session_ttl, lease, face)
     if parts.scheme != "memory":
         rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
         raise InvalidOption(option="url", value=shown(url), rule=rule)
@@ -56,7 +59,14 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
     return MemoryMember(open_store(parts.netloc, clock, codec), lease, face)
 
 
-def _connect_redis(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, face: Face) -> Member:
+def _connect_redis(
+    url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, lease: int, face: Face
+) -> Member:
+    if lease < _SHORTEST:
+        rule = (
+            f"must be at least {_SHORTEST / SECOND} seconds on a server, where a shorter lease is over before a call is"
+        )
+        raise InvalidOption(option="session_ttl", value=session_ttl, rule=rule)
     from tubes.redis.session import connect
 
     return connect(url, codec, clock, session_ttl, face)

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
     """Run the command with the words of the command line. Exits with one of `tubes.cli.exits.Exit`."""
     try:
+        _run()
+    except KeyboardInterrupt:  # So early that the command itself was not there yet.
+        _leave(130, "interrupted")
+
+
+def _run() -> None:
+    try:
         from tubes.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
             raise
-        sys.stderr.write(f"tubes: the command needs {error.name}: pip install 'tubes-queue[cli]'\n")
-        sys.exit(2)
+        _leave(2, f"the command needs {error.name}: pip install 'tubes-queue[cli]'")
     app()
+
+
+def _leave(code: int, why: str) -> NoReturn:
+    """End before there is anything that knows how."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"tubes: {why}\n")
+    sys.exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, connected, pairs, sure
 from tubes.cli.exits import say
 from tubes.cli.show import as_json, until
+from tubes.cli.streams import from_json
 
 
 def create(
@@ -35,7 +35,7 @@ def create(
 
 def _value(word: str) -> Any:
     try:
-        return json.loads(word)
+        return from_json(word)
     except ValueError:
         return word
 

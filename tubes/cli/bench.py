@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -17,20 +20,24 @@ from tubes.cli.exits import say
 from tubes.cli.show import as_json, console, text
 from tubes.patience import impatient
 
+#: Signals that would end the process before its tube is dropped.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 #: How many tasks one call of a batch has.
 _BATCH = 500
+#: How much data a task may have: ten such tasks still fit into the memory of most machines.
+_LARGEST = 10_000_000
 
 
 def bench(
     url: Annotated[str | None, typer.Argument(metavar="[URL]", help="A server, or memory://. Else TUBES_URL.")] = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many tasks.")] = 2000,
-    size: Annotated[int, typer.Option("--size", min=0, help="Characters of data in each.")] = 100,
+    size: Annotated[int, typer.Option("--size", min=0, max=_LARGEST, help="Characters of data in each.")] = 100,
     driver: Annotated[str, typer.Option("--driver", autocompletion=complete_drivers)] = "fifo",
     as_json_: Annotated[bool, typer.Option("--json", help="For programs: a line of JSON for each verb.")] = False,
 ) -> None:
     """Measure put, take and ack, one at a time and in batches, in a tube of its own that is dropped afterwards."""
     place = place_of(url)
-    with impatient(PATIENCE), tubes.connect(place, codec="json") as queue:
+    with _told_to_end(), impatient(PATIENCE), tubes.connect(place, codec="json") as queue:
         tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
         try:
             results = [_result(verb, spans, per) for verb, spans, per in _measure(tube, count, "x" * size)]
@@ -46,6 +53,24 @@ def bench(
         made.add_row(text(result["verb"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
     say(f"{count} tasks of {size} characters, {driver}, one thread, {place.rpartition('@')[2]}")
     console().print(made)
+
+
+@contextmanager
+def _told_to_end() -> Generator[None]:
+    """SIGTERM, and a terminal that is closed, end the block as Ctrl-C does: with what it does at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before: dict[signal.Signals, Any] = {number: signal.signal(number, end) for number in _ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class _Stopwatch:
@@ -76,7 +101,7 @@ def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, lis
         with acks.lap():
             task.ack()
     yield from (("put", puts.spans, 1), ("take", takes.spans, 1), ("ack", acks.spans, 1))
-    size = min(_BATCH, count)
+    size = max(1, min(_BATCH, count, _LARGEST // max(len(data), 1)))
     many: tuple[_Stopwatch, ...] = (_Stopwatch(), _Stopwatch(), _Stopwatch())
     for start in range(0, count - size + 1, size):
         lanes = ({tube.driver.lane: str(start + number)} if tube.driver.lane else {} for number in range(size))

@@ -14,6 +14,7 @@ import typer
 
 import tubes
 from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
+from tubes.cli.streams import somebody_types
 from tubes.memory.store import named
 from tubes.patience import impatient
 
@@ -123,7 +124,7 @@ def sure(what: str, *, yes: bool) -> None:
     """Ask before something is destroyed; where nobody can be asked `--yes` must have said so."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not somebody_types():
         raise Stop(f"this would {what}: say --yes if you mean it", Exit.USAGE)
     if not typer.confirm(f"This will {what}. Go on?", err=True):
         raise Stop("nothing was done", Exit.NOTHING)

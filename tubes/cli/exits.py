@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 import tubes
+from tubes.cli.streams import prepare, printable
 
 
 class Exit(IntEnum):
@@ -64,8 +65,8 @@ class Stop(Exception):
 
 def say(words: str) -> None:
     """One line for whoever looks on; what is for programs goes to stdout."""
-    with suppress(OSError):
-        sys.stderr.write(f"tubes: {' '.join(words.split())}\n")
+    with suppress(OSError, ValueError):  # Nobody may be there to hear it.
+        sys.stderr.write(f"tubes: {printable(' '.join(words.split()))}\n")
         sys.stderr.flush()
 
 
@@ -79,6 +80,7 @@ class Group(TyperGroup):
         logging.getLogger("tubes").addHandler(_SILENT)
         extra |= {"prog_name": "tubes", "standalone_mode": False}
         try:
+            prepare()
             answer: Any = super().main(*args, **extra)
             sys.stdout.flush()
             code = answer if isinstance(answer, int) else Exit.DONE

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 import tubes
 from tubes.cli.columns import Column, Grid
+from tubes.cli.streams import printable, to_json
 
 STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed", "-": "done"}
 #: The colours of the states in tables.
@@ -44,19 +45,12 @@ def line(words: str) -> None:
 
 def as_json(thing: Any) -> None:
     """A line of JSON."""
-    line(json.dumps(thing, ensure_ascii=False, allow_nan=False))
+    line(to_json(thing, sys.stdout.encoding))
 
 
 def until(moment: float | None) -> float | str | None:
     """The end of a pause for JSON; one without an end is `"for ever"`."""
     return "for ever" if moment == math.inf else moment
-
-
-def printable(words: str) -> str:
-    """Without what would move a terminal's cursor."""
-    if words.isprintable():
-        return words
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in words)
 
 
 def data_of(task: tubes.Task) -> dict[str, Any]:
@@ -66,7 +60,7 @@ def data_of(task: tubes.Task) -> dict[str, Any]:
         if isinstance(data, (bytes, bytearray)):
             return {"data_base64": base64.b64encode(data).decode()}
         json.dumps(data, allow_nan=False)
-    except (tubes.CodecError, TypeError, ValueError) as error:
+    except (tubes.CodecError, TypeError, ValueError, RecursionError) as error:
         return {"error": str(error)}
     return {"data": data}
 
@@ -99,13 +93,12 @@ def context_of(task: tubes.Task) -> dict[str, Any]:
     return {"context": dict(context)} if context else {}
 
 
-def words_of(task: tubes.Task) -> str:
-    """A task's data in a line: strings as they are, everything else as JSON."""
-    known = data_of(task)
-    if "data" in known:
-        data = known["data"]
-        return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    return str(known.get("data_base64", known.get("error")))
+def words_of(known: Mapping[str, Any]) -> str:
+    """What `data_of` knows, in a line: strings as they are, all else as JSON."""
+    if "error" in known:
+        return f"<{known['error']}>"
+    data = known.get("data_base64", known.get("data"))
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
 
 
 def span(seconds: float | None) -> str:
@@ -155,7 +148,6 @@ def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
         tries = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
         facts = (task.pri, task.utube, tries, span(now - task.created))
         about = task.reason if reasons else moment(task.due, now)
-        made.add_row(
-            text(task.id), text(state, COLORS.get(state, "")), *map(text, facts), text(about), text(words_of(task))
-        )
+        others = (*facts, about, words_of(data_of(task)))
+        made.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, others))
     return made

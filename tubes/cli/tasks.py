@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Annotated, Any
 
@@ -28,8 +28,9 @@ from tubes.cli.common import (
     pairs,
 )
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import as_json, line, printable, span, task_json, words_of
-from tubes.drivers.options import micros
+from tubes.cli.show import as_json, data_of, line, span, task_json, words_of
+from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
+from tubes.drivers.options import SECOND, micros
 
 #: How many lines of stdin are put in one call.
 _LINES = 1000
@@ -76,8 +77,7 @@ def put(
         options |= lanes(tube, utube)
         if context:
             options["context"] = pairs(context, "--context")
-        lines = (word.rstrip("\r\n") for word in sys.stdin) if data in (None, [], ["-"]) else iter(data or [])
-        words = (_datum(word, codec, text=text) for word in lines)
+        words = _lines(codec, text=text) if data in (None, [], ["-"]) else _arguments(data or [], codec, text=text)
         while batch := list(islice(words, _LINES)):
             put_tasks = tube.put_many(batch, timeout=0, **options)
             if not put_tasks:
@@ -89,14 +89,32 @@ def put(
                     line(str(task.id))
 
 
-def _datum(word: str, codec: str, *, text: bool) -> Any:
-    """What a word of the command line says."""
-    if codec == "raw":
-        return word.encode("utf-8", "surrogateescape")
+def _arguments(words: list[str], codec: str, *, text: bool) -> Iterator[Any]:
+    """What words of the command line say."""
+    for word in words:
+        yield os.fsencode(word) if codec == "raw" else _datum(word, text=text)
+
+
+def _lines(codec: str, *, text: bool) -> Iterator[Any]:
+    """What the lines of stdin say."""
+    for number, raw in enumerate(stdin(), 1):
+        if codec == "raw":
+            yield raw.removesuffix(b"\n")
+            continue
+        try:
+            yield _datum(text_of(raw).rstrip("\r\n"), text=text)
+        except ValueError as error:
+            raise Stop(f"line {number} of stdin: {error}; --codec raw puts bytes as they are", Exit.USAGE) from error
+
+
+def _datum(word: str, *, text: bool) -> Any:
+    """JSON, or a string where it is none."""
     if text:
         return word
     try:
-        return json.loads(word)
+        return from_json(word)
+    except TooDeep as error:
+        raise Stop(f"the data is no JSON for me: {error}; --text puts it as a string", Exit.USAGE) from error
     except ValueError:
         return word
 
@@ -116,32 +134,55 @@ def take(
 ) -> None:
     """Take tasks and print their data; each is acked when it is printed.
 
-    Where printing fails, or is interrupted, the task goes back. With --hold it stays taken, in a session whose name is
-    printed to stderr, and with --json in every line.
+    What cannot be read with the codec goes back, and so does a task where printing fails or is interrupted. With --hold
+    it stays taken, in a session whose name is printed to stderr, and with --json in every line.
     """
     if release and hold is not None:
         raise Stop("--release and --hold exclude each other", Exit.USAGE)
-    if hold is not None:
-        micros("--hold", hold)
+    if hold is not None and micros("--hold", hold) < SECOND // 10:
+        raise Stop(f"--hold {hold:g}: must be at least 0.1 seconds", Exit.USAGE)
     with connected(url, codec, 30.0 if hold is None else hold) as queue:
         tube = queue.tube(name)
         session = None if hold is None else queue.identify()
         tasks = tube.take_many(count, timeout)
         if not tasks:
             raise Stop(_why_nothing(queue, name), Exit.NOTHING)
+        held: list[tubes.Task] = []
+        back: dict[int, str] = {}
         for task in tasks:
-            if as_json_:
-                as_json(task_json(task) | given(session=session))
+            why = _shown(task, session, as_json_=as_json_)
+            if why is not None:
+                back[task.id] = why
+                task.release()
+            elif session is not None:
+                held.append(task)
             else:
-                words = words_of(task)
-                line(printable(words) if sys.stdout.isatty() else words)
-            if session is None:
                 task.release() if release else task.ack()
-        if hold is not None:
-            seconds, ends = _held_for(tasks, hold)
-            ids = " ".join(str(task.id) for task in tasks)
-            say(f"session {session} has {len(tasks)} for {seconds:g} s{ends}: {ids}")
+        if held and hold is not None:
+            seconds, ends = _held_for(held, hold)
+            ids = " ".join(str(task.id) for task in held)
+            say(f"session {session} has {len(held)} for {seconds:g} s{ends}: {ids}")
             queue.detach()
+    if back:
+        more = f", and so did {len(back) - 1} others" if len(back) > 1 else ""
+        raise Stop(f"task {next(iter(back))} went back{more}: {next(iter(back.values()))}", Exit.USAGE)
+
+
+def _shown(task: tubes.Task, session: str | None, *, as_json_: bool) -> str | None:
+    """Print a task; answers why it could not be."""
+    known = data_of(task)
+    if "error" in known:
+        return str(known["error"])
+    if as_json_:
+        as_json(task_json(task) | given(session=session))
+        return None
+    words = words_of(known)
+    if sys.stdout.isatty():
+        words = printable(words)
+    elif not encodable(words, sys.stdout.encoding):
+        return f"the output is {sys.stdout.encoding}, which lacks some of its characters; --json escapes them"
+    line(words)
+    return None
 
 
 def _why_nothing(queue: tubes.Queue, name: str) -> str:

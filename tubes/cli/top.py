@@ -22,6 +22,7 @@ from tubes.cli.common import Url, connected, place_of
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.look import busiest, lanes_table, overview_json, pause_of
 from tubes.cli.show import COLORS, as_json, console, span, text
+from tubes.cli.streams import somebody_types
 
 #: A tube with more lanes is not looked at lane by lane; the others are, every so many seconds.
 _LANES, _LANES_EVERY = 1000, 5.0
@@ -243,7 +244,7 @@ def _print(board: Board, interval: float, *, once: bool, as_json_: bool) -> None
 @contextmanager
 def _keys() -> Generator[Callable[[float], str]]:
     """What waits so many seconds for a key, and answers it; where stdin is no terminal it only waits."""
-    if not sys.stdin.isatty():
+    if not somebody_types():
 
         def wait(seconds: float) -> str:
             time.sleep(seconds)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, cast
+from typing import IO, Annotated, Any, Final, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -22,7 +22,8 @@ import tubes
 from tubes.cli.common import Codec, Name, Url, complete_drivers, connected, given, lanes
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import STATES, context_of, data_of
-from tubes.errors import TubesError
+from tubes.cli.streams import from_json, stdin, text_of, to_json
+from tubes.errors import TaskNotFound, TubesError
 
 #: How many tasks one call reads or writes.
 _PAGE = 500
@@ -72,7 +73,7 @@ def export(
             for page in _drained(tube, out) if drain else _pages(tube):
                 now = time.time() + ahead
                 for task in page:
-                    out.write(json.dumps(record_of(task, now), ensure_ascii=False, allow_nan=False) + "\n")
+                    out.write(to_json(record_of(task, now), out.encoding) + "\n")
                 written += len(page)
                 advance(len(page))
             out.flush()
@@ -80,7 +81,7 @@ def export(
 
 
 @contextmanager
-def _written(file: Path, *, force: bool) -> Generator[IO[str]]:
+def _written(file: Path, *, force: bool) -> Generator[TextIO]:
     if str(file) == "-":
         yield sys.stdout
         return
@@ -161,18 +162,20 @@ def import_(
             queue.create_tube(name, create, if_not_exists=True)
         tube = queue.tube(name)
         with _read(file) as lines, _progress(f"import {name}", _lines_of(file)) as advance:
-            counts = _import(tube, lines, advance)
-        left_out = f", without {', '.join(sorted(counts[2]))}: {tube.driver.name} has none" if counts[2] else ""
-        kept = f", {counts[1]} keys were in use" if counts[1] else ""
-        say(f"imported {counts[0]} tasks into {name}{kept}{left_out}")
+            counted = _import(tube, lines, advance)
+        left_out = sorted(counted.left_out)
+        without = f", without {', '.join(left_out)}: {tube.driver.name} has none" if left_out else ""
+        kept = f", {counted.kept} keys were in use" if counted.kept else ""
+        gone = f", {counted.gone} were gone before they could be buried" if counted.gone else ""
+        say(f"imported {counted.put - counted.kept} tasks into {name}{kept}{gone}{without}")
 
 
 @contextmanager
-def _read(file: Path) -> Generator[IO[str]]:
+def _read(file: Path) -> Generator[IO[bytes]]:
     if str(file) == "-":
-        yield sys.stdin
+        yield stdin()
         return
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         yield lines
 
 
@@ -184,40 +187,89 @@ def _lines_of(file: Path) -> int | None:
         return sum(1 for _ in lines)
 
 
-def _import(tube: tubes.Tube, lines: IO[str], advance: Callable[[int], None]) -> tuple[int, int, set[str]]:
-    """Put them; answers how many, how many keys were in use, and which options were left out."""
-    put, kept, left_out = 0, 0, set[str]()
+@dataclass
+class _Counted:
+    """How far an import has come."""
+
+    #: Lines whose tasks are in, how many of them found their key in use, and the last of them.
+    put: int = 0
+    kept: int = 0
+    line: int = 0
+    #: What was to be buried, and was gone before.
+    gone: int = 0
+    #: What is in and still to be buried.
+    unburied: int = 0
+    #: The last line of the call that is under way.
+    trying: int = 0
+    #: Options that the driver lacks.
+    left_out: set[str] = field(default_factory=set[str])
+
+    def __str__(self) -> str:
+        said = f"{self.put} tasks were imported, up to line {self.line}"
+        if self.unburied:
+            said += f", of which {self.unburied} are not buried yet"
+        return said + (f"; those up to line {self.trying} may be in too" if self.trying else "")
+
+
+def _import(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None]) -> _Counted:
+    """Put them. Whatever ends it says how far it came."""
+    counted = _Counted()
+    try:
+        _put_all(tube, lines, advance, counted)
+    except KeyboardInterrupt:
+        raise Stop(f"interrupted: {counted}", Exit.INTERRUPTED) from None
+    except TubesError:
+        say(str(counted))
+        raise
+    return counted
+
+
+def _put_all(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None], counted: _Counted) -> None:
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     while page := list(islice(numbered, _PAGE)):
-        done = f"{put} tasks were imported, up to line {page[0][0] - 1}"
-        records = [_record(number, line, done) for number, line in page]
-        items = [_item(tube, record, left_out) for record in records]
+        records = [_record(number, line, counted) for number, line in page]
+        items = [_item(tube, record, counted.left_out) for record in records]
+        counted.trying = page[-1][0]
         try:
             tasks = tube.put_many(items, timeout=PATIENCE)
         except TubesError as error:
             item: int | None = error.facts.get("item")
             if item is None:
-                say(done)
                 raise
-            raise _refused(page[item][0], str(error).removeprefix(f"item {item}: "), done) from error
+            counted.trying = 0
+            raise _refused(page[item][0], str(error).removeprefix(f"item {item}: "), counted) from error
+        at, counted.trying = time.monotonic(), 0
         if not tasks:
-            raise Stop(f"tube {tube.name!r} is full: {done}", Exit.NOTHING)
-        for task, record in zip(tasks, records, strict=True):
-            kept += not task.created_now
-            if record.get("state") == "buried" and task.created_now:
-                task.bury(record.get("reason") or None)
-        put += len(tasks)
+            raise Stop(f"tube {tube.name!r} is full: {counted}", Exit.NOTHING)
+        pairs = list(zip(tasks, records, strict=True))
+        counted.put, counted.line = counted.put + len(tasks), page[-1][0]
+        counted.kept += sum(not task.created_now for task in tasks)
+        dead = [(task, record) for task, record in pairs if record.get("state") == "buried" and task.created_now]
+        counted.unburied = len(dead)
+        for task, record in dead:
+            counted.gone += not _bury(tube, task, record.get("reason") or None, time.monotonic() - at)
+            counted.unburied -= 1
         advance(len(tasks))
-    return put - kept, kept, left_out
 
 
-def _refused(number: int, why: str, done: str) -> Stop:
+def _bury(tube: tubes.Tube, task: tubes.Task, reason: str | None, since: float) -> bool:
+    """Bury what was put so many seconds ago; whether it was still there."""
+    try:
+        if "delay" in tube.driver.options and task.expires is not None:
+            # The delay that has kept it from workers has prolonged its life.
+            tube.update(task, ttl=max(0.0, task.expires - task.created - _ASIDE - since))
+        return tube.bury(task, reason).state is tubes.State.BURIED
+    except TaskNotFound:
+        return False
+
+
+def _refused(number: int, why: str, done: _Counted) -> Stop:
     return Stop(f"line {number}: {why.rstrip('.')}; {done}", Exit.USAGE)
 
 
-def _record(number: int, line: str, done: str) -> Mapping[str, Any]:
+def _record(number: int, line: bytes, done: _Counted) -> Mapping[str, Any]:
     try:
-        record: Any = json.loads(line)
+        record: Any = from_json(text_of(line))
     except ValueError as error:
         raise _refused(number, f"is no JSON: {error}", done) from error
     if not isinstance(record, dict) or not ("data" in record or "data_base64" in record):
@@ -246,11 +298,11 @@ def _item(tube: tubes.Tube, record: Mapping[str, Any], left_out: set[str]) -> tu
     left_out |= lacking
     options = {name: value for name, value in options.items() if name not in lacking}
     delay, ttl = options.get("delay"), options.get("ttl")
-    if delay is not None and ttl is not None and {type(delay), type(ttl)} <= _NUMBERS:
-        # A delay prolongs the ttl, and what was left had that in it.
-        options["ttl"] = max(0.0, ttl - delay)
     if record.get("state") == "buried" and "delay" in tube.driver.options and type(delay) in _NUMBERS | {type(None)}:
         options["delay"] = _ASIDE
+    elif delay is not None and ttl is not None and {type(delay), type(ttl)} <= _NUMBERS:
+        # A delay prolongs the ttl, and what was left had that in it.
+        options["ttl"] = max(0.0, ttl - delay)
     return tubes.Item(record["data"], **options)
 
 

@@ -15,7 +15,7 @@ to ann
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
@@ -179,13 +179,19 @@ class Tracing:
             kind=kind,
             attributes=conventions.attributes(operation, tube),
             links=links,
+            record_exception=False,
             set_status_on_exception=False,
         ) as span:
             try:
                 yield span
             except Exception as error:
                 span.set_attribute(conventions.ERROR_TYPE, type(error).__qualname__)
-                span.set_status(StatusCode.ERROR, str(error))
+                # What an error says of itself is somebody's code: where that fails the error is still what is raised.
+                words = type(error).__qualname__
+                with suppress(Exception):
+                    words = str(error)
+                    span.record_exception(error)
+                span.set_status(StatusCode.ERROR, words)
                 raise
 
 

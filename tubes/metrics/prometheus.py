@@ -218,7 +218,8 @@ class Collector(Base):
 
     def buried(self, tube: str, reason: str | None) -> None:
         """A task was buried."""
-        kind = self._reason(reason)
+        # A label that is no UTF-8, as of a file's name in a reason, would end every scrape from here on.
+        kind = self._reason(reason).encode(errors="replace").decode()
         if kind not in self._reasons:
             if len(self._reasons) < _REASONS:
                 self._reasons.add(kind)

@@ -19,6 +19,9 @@ from tubes.errors import InvalidOption, ServerRefused
 
 #: Seconds that a server may take to start.
 _PATIENCE: Final = 20.0
+# Reads a pipe whose other end only the process has that started it: when that ends, however it does, the server ends
+# and its folder goes, unless the process has said before that it does that itself.
+_WATCH: Final = 'trap "" HUP INT QUIT TERM; read -r word; [ "$word" = done ] || { kill -9 "$1"; rm -rf "$2"; }'
 
 
 def server_program(name: str = "valkey") -> str | None:
@@ -87,9 +90,11 @@ class LocalServer:
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         log.close()
-        # Holds a pipe whose other end only this process has: when that ends, however it does, the server ends too.
-        watch = ["/bin/sh", "-c", f"trap '' INT TERM; cat; kill -9 {self._process.pid} 2>/dev/null"]
-        self._reaper = subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        # In a session of its own as well: what ends the whole group of this process must not end it.
+        watch = ["/bin/sh", "-c", _WATCH, "tubes-reaper", str(self._process.pid), str(self.folder)]
+        self._reaper = subprocess.Popen(
+            watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         patience = time.monotonic() + _PATIENCE
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > patience:
@@ -117,15 +122,15 @@ class LocalServer:
 
     def kill(self) -> None:
         """End it by SIGKILL; `start` starts it again with what it has written down."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
         if self._reaper is not None:
-            assert self._reaper.stdin is not None
-            self._reaper.stdin.close()
-            self._reaper.wait()
+            # Before the number of the server's process may become another's.
+            self._reaper.communicate(b"done\n")
             self._reaper = None
+        if process is not None:
+            process.wait()
 
     def close(self) -> None:
         """End it, and remove its folder."""
