@@ -255,3 +255,16 @@ def test_what_was_brought_for_a_tube_is_not_put_into_another_of_its_name(url: st
         with pytest.raises(WriteAborted, match="made again"):
             Writer(tube).publish_once("w", brought)
         assert tube.statistics().tasks["total"] == 0
+
+
+def test_a_write_that_is_done_once_needs_room_for_all_of_it(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", capacity=30)
+        writer = Writer(tube)
+        tube.put_many(range(10))
+        for brought in (stage(writer, "w"), [*stage(writer, "v"), *stage(writer, "v")]):
+            with pytest.raises(TubeFull):
+                writer.publish_once("w", brought)
+            assert tube.statistics().tasks["total"] == 10
+        tube.truncate()
+        assert writer.publish_once("w", stage(writer, "w")) == 25

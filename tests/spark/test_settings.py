@@ -186,3 +186,13 @@ def test_data_that_the_codec_does_not_know_are_refused(
 def test_a_schema_of_other_columns_is_refused(queue: tubes.Queue, options: dict[str, str], ddl: str) -> None:
     queue.create_tube("t")
     refuse(lambda: source(options).reader(schema(ddl)), "must be among id bigint")
+
+
+@pytest.mark.parametrize(("name", "value"), [("lease", "1 minute"), ("maxTasksPerTrigger", "-1"), ("delivery", "once")])
+def test_a_bad_value_is_said_when_the_source_is_loaded(options: dict[str, str], name: str, value: str) -> None:
+    refuse(lambda: source({**options, name: value}).schema(), value)
+
+
+def test_a_driver_that_is_not_that_of_the_tube_is_refused(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t", "utube")
+    refuse(lambda: source({**options, "driver": "fifo"}).writer(schema(ANY), overwrite=False), "'utube'")

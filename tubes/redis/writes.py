@@ -173,13 +173,26 @@ class Writer:
         return count
 
     def publish_once(self, write: str, brought: Iterable[Staged], timeout: float = 0.0) -> int:
-        """The same for a write that nobody does again: nothing is kept of it."""
+        """The same for a write that nobody does again: nothing is kept of it.
+
+        Where the tube has a capacity there must be room for all of it, within `timeout` seconds, before any is put.
+        """
         count = self._finish_others()
-        sealed = self._seal(write, 0, list(brought))
+        plan = list(brought)
+        self._wait_for_room(sum(chunk.tasks for chunk in plan), timeout)
+        sealed = self._seal(write, 0, plan)
         if sealed is not None:
             count += self._finish(write, *sealed, "", timeout)
         self.clean(write, put=True)
         return count
+
+    def _wait_for_room(self, tasks: int, timeout: float) -> None:
+        room = self._home.options.get("capacity")
+        ends = time.monotonic() + timeout
+        while room and tasks + self.tube.statistics().tasks["total"] > room:
+            if tasks > room or time.monotonic() >= ends:
+                raise TubeFull(tube=self._home.name, capacity=room, tasks=tasks)
+            time.sleep(_REST)
 
     def _seal(self, name: str, number: int, plan: list[Staged]) -> tuple[str, list[str]] | None:
         """Decide what is put; answers the number of the write that is to be finished, and its chunks."""

@@ -66,6 +66,9 @@ class Settings:
         if self.driver is not None and self.tube not in queue.tubes():
             return Registry().find(self.driver)
         driver: Driver = queue.tube(self.tube).driver
+        if self.driver not in (None, driver.name):
+            rule = f"is not that of tube {self.tube!r}, which is there: {driver.name!r}"
+            raise InvalidOption(option="driver", value=self.driver, rule=rule)
         return driver
 
     def find_codec(self) -> Codec:
@@ -87,6 +90,11 @@ def write_settings(options: Mapping[str, str], *, streams: bool) -> Settings:
     """Of a write; `streams`: of a stream's sink."""
     known = _COMMON | _WRITE
     return _settings(options, known if streams else known | _BATCH_WRITE)
+
+
+def check_values(options: Mapping[str, str]) -> None:
+    """Whether each option may have its value, wherever it belongs: that is known before what is to be done."""
+    _settings(options, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE)
 
 
 def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], Any]]]) -> Settings:
@@ -143,7 +151,7 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
 def _states_of(name: str, value: str) -> frozenset[str]:
     found: set[str] = set()
     for word in value.split(","):
-        state = _STATES.get(word.strip(), word.strip())
+        state = _STATES.get(word.strip().lower(), word.strip())
         if state not in _STATES.values():
             rule = f"must be one of {', '.join(_STATES)}, or some of them with commas between"
             raise InvalidOption(option=name, value=value, rule=rule)

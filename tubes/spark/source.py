@@ -10,7 +10,7 @@ from tubes.errors import InvalidOption
 from tubes.spark.columns import schema_of
 from tubes.spark.leases import LeaseReader
 from tubes.spark.payload import Payload
-from tubes.spark.settings import read_settings, stream_settings, write_settings
+from tubes.spark.settings import check_values, read_settings, stream_settings, write_settings
 from tubes.spark.sink import BatchWriter, StreamWriter
 from tubes.spark.snapshot import SnapshotReader
 
@@ -31,6 +31,7 @@ class TubesDataSource(DataSource):
 
     def schema(self) -> str:
         """All that is known of tasks; `data` is binary with codec `raw`, else a string."""
+        check_values(self.options)
         return schema_of(self.options.get("codec", "json"))
 
     def reader(self, schema: StructType) -> SnapshotReader:

@@ -11,6 +11,7 @@ from tubes.errors import CodecError, QueueClosed, ServerFull, TubesError
 from tubes.replies import answer_async, is_call
 from tubes.task import SETTLED, Task, of_face
 from tubes.worker import rests
+from tubes.worker.acks import Acks
 from tubes.worker.flight import NEVER
 from tubes.worker.hooks import surround, surround_async
 from tubes.worker.outcomes import DONE, Verdict, reason_of, verdict_of
@@ -58,6 +59,7 @@ class Handling:
     def __init__(self, crew: Crew, hooks: list[Hook]) -> None:
         self._crew: Final = crew
         self._hooks: Final = hooks
+        self._acks: Final = Acks()
         self._handlers: Final[dict[Any, Callable[[Any], Any]]] = {}
 
     async def run(self, flight: Flight) -> None:
@@ -116,6 +118,11 @@ class Handling:
 
     async def settle(self, flight: Flight, verdict: Verdict) -> str:
         """Carry out a verdict."""
+        if verdict is DONE:
+            try:
+                return "acked" if await self._acks.ack(flight.task) else "lost"
+            except TubesError:
+                pass  # Each for itself then, as long as that takes.
         return await settle_async(flight.task._tube, flight.task, verdict, self._crew.has_ended)
 
     async def _call(self, flight: Flight) -> Any:
