@@ -286,6 +286,16 @@ class Batches(Bench):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
+    def test_a_task_that_has_come_back_is_taken_once(self) -> None:
+        tasks = self.put_some(120)
+        for task in (tasks[0], tasks[1], tasks[-1]):
+            self.tube.bury(task.id)
+        assert self.tube.kick(3) == 3
+        taken = self.tube.take_many(120, timeout=0)
+        assert sorted(task.id for task in taken) == [task.id for task in tasks]
+        assert all(self.tube.ack_many(taken).values())
+        assert (self.count("take"), self.count("ack"), self.count("total")) == (120, 120, 0)
+
     def test_as_many_are_taken_as_there_are_up_to_the_limit(self) -> None:
         tasks = self.in_order(self.put_some(5))
         first = self.tube.take_many(3, timeout=0)

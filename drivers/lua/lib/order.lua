@@ -68,8 +68,9 @@ local function pull(task)
   loosen(1)
 end
 
--- The id of the first task; false: there is none; nil: not found yet, there were too many stale ones.
-local function pop()
+-- The id of the first task; false: there is none; nil: not found yet, there were too many stale ones. `popped`: those that
+-- this call has got and that are not taken yet, by their ids as numbers: one that had come back stands in the list too.
+local function pop(popped)
   if META.paused and META.paused + 0 > now then return false end
   if loose == 0 then return call(POP, M .. ':ready') end
 --#slow
@@ -84,7 +85,7 @@ local function pop()
     end
     if not id then return false end
     call(POP, M .. ':ready')
-    if counts(id) then return id end
+    if counts(id) and not (popped and popped[id]) then return id end
     loosen(-1)
   end
 --#fast
@@ -95,11 +96,12 @@ local function pop_some(limit)
   if META.paused and META.paused + 0 > now then return {} end
   if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
 --#slow
-  local ids = {}
+  local ids, popped = {}, {}
   for n = 1, limit do
-    local id = pop()
+    local id = pop(popped)
     if not id then return ids, id == nil end
     ids[n] = string.format('%d', id)
+    popped[id + 0] = true
   end
   return ids
 --#fast
