@@ -1,6 +1,6 @@
--- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call. Each at its own
--- moment, in the order of the moments: meanwhile `now` is that, and `present` the time of the call.
-local left, present = 1000, now
+-- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call, some 10 ms of them.
+-- Each at its own moment, in the order of the moments: meanwhile `now` is that, and `present` the time of the call.
+local left, present = 400, now
 now = 0
 --#if LANE
 -- The lane whose rest is over first.
