@@ -18,7 +18,7 @@ from tubes.memory.store import open_store
 _REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 #: Microseconds: a shorter lease of a server can't be renewed in time. In memory there are no leases to renew.
-_SHORTEST: Final = SECOND // 10
+SHORTEST_LEASE: Final = SECOND // 10
 
 # Where a URL has a password, be it one or not.
 _PASSWORD: Final = re.compile(r"(:/+[^:@/?#]*:)[^?]*(?=@)|([?&](?:ssl_)?password=)[^&]*")
@@ -62,10 +62,9 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
 def _connect_redis(
     url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, lease: int, face: Face
 ) -> Member:
-    if lease < _SHORTEST:
-        rule = (
-            f"must be at least {_SHORTEST / SECOND} seconds on a server, where a shorter lease is over before a call is"
-        )
+    if lease < SHORTEST_LEASE:
+        least = SHORTEST_LEASE / SECOND
+        rule = f"must be at least {least} seconds on a server, where a shorter lease is over before a call is"
         raise InvalidOption(option="session_ttl", value=session_ttl, rule=rule)
     from tubes.redis.session import connect
 

@@ -184,3 +184,22 @@ def test_time_that_passes_on_the_server_is_noticed_by_waiters(url: str) -> None:
         assert first is not None
         assert again is not None
         assert (first.id, again.id, again.attempts) == (put.id, put.id, 2)
+
+
+def test_a_session_lives_as_long_as_the_longest_lease_of_those_who_spoke_for_it(url: str) -> None:
+    with tubes.connect(url, session_ttl=60) as first, tubes.connect(url) as desk:
+        tube = first.create_tube("t")
+        tube.put("x")
+        uuid = first.identify()
+        task = tube.take(timeout=0)
+        assert task is not None
+        first.detach()
+        with tubes.connect(url, session_ttl=1) as second:
+            second.identify(uuid)
+            second.tube("t")
+            second.detach()
+        time.sleep(1.3)
+        assert desk.tube("t").statistics().tasks["taken"] == 1
+        with tubes.connect(url, session_ttl=60) as third:
+            third.identify(uuid)
+            third.tube("t").ack(task.id)

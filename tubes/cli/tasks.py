@@ -31,6 +31,7 @@ from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, data_of, line, span, task_json, words_of
 from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
 from tubes.drivers.options import SECOND, micros
+from tubes.urls import SHORTEST_LEASE
 
 #: How many lines of stdin are put in one call.
 _LINES = 1000
@@ -139,8 +140,8 @@ def take(
     """
     if release and hold is not None:
         raise Stop("--release and --hold exclude each other", Exit.USAGE)
-    if hold is not None and micros("--hold", hold) < SECOND // 10:
-        raise Stop(f"--hold {hold:g}: must be at least 0.1 seconds", Exit.USAGE)
+    if hold is not None and micros("--hold", hold) < SHORTEST_LEASE:
+        raise Stop(f"--hold {hold:g}: must be at least {SHORTEST_LEASE / SECOND} seconds", Exit.USAGE)
     with connected(url, codec, 30.0 if hold is None else hold) as queue:
         tube = queue.tube(name)
         session = None if hold is None else queue.identify()

@@ -12,7 +12,8 @@ local gone = {}
 for n = 3, #ARGV do
   local ends = call('ZSCORE', M .. ':leases', ARGV[n])
   if ends and tonumber(ends) > now then
-    call('ZADD', M .. ':leases', now + ARGV[1], ARGV[n])
+    -- Others may speak for the same session, with a longer lease.
+    call('ZADD', M .. ':leases', 'GT', now + ARGV[1], ARGV[n])
   else
     gone[#gone + 1] = ARGV[n]
   end

@@ -4,7 +4,9 @@
 --#include begin
 call('HDEL', M .. ':waiting', ARGV[7])
 if ARGV[6] ~= '' then
-  local ends = now + ARGV[6]
+  local ends, lease = now + ARGV[6], tonumber(call('ZSCORE', M .. ':leases', ARGV[2]) or nil)
+  -- Others may speak for the same session, with a longer lease; without an end it was this one's.
+  if lease and lease < math.huge then ends = math.max(ends, lease) end
   call('ZADD', M .. ':leases', ends, ARGV[2])
   if not soonest or ends < soonest then
     soonest = ends

@@ -38,7 +38,7 @@ if not lease or tonumber(lease) <= now then
   call('HSET', M, token, ARGV[1], 'u' .. ARGV[1], token)
 end
 local ends = ARGV[2] ~= '' and now + ARGV[2] or math.huge
-call('ZADD', M .. ':leases', ends < math.huge and ends or '+inf', token)
+call('ZADD', M .. ':leases', 'GT', ends < math.huge and ends or '+inf', token)
 local left = call('PTTL', M)
 if left > 0 then call('PEXPIRE', M .. ':leases', left) end
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end

@@ -44,7 +44,9 @@ if callers <= 0 and what == 'leave' then
 elseif ARGV[2] == '' then
   call('HSET', S, 'ends', callers > 0 and 1e18 or now + ARGV[5])
 else
-  call('HSET', S, 'ends', now + ARGV[2])
-  call('PEXPIRE', S, math.ceil(ARGV[2] / 1000) * 2 + 60000)
+  -- Another caller may have a longer lease.
+  local lease = math.max(ARGV[2], ends and tonumber(ends) < 1e18 and ends - now or 0)
+  call('HSET', S, 'ends', now + lease)
+  call('PEXPIRE', S, math.ceil(lease / 1000) * 2 + 60000)
 end
 return answer
