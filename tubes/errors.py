@@ -100,7 +100,7 @@ class DuplicateKey(TubesError):
 
 
 class StreamFenced(TubesError):
-    """stream {stream!r} of tube {tube!r} is gone on with by somebody else, who opened it since."""
+    """somebody else has opened stream {stream!r} of tube {tube!r} since, and goes on with it."""
 
 
 class NothingReady(TubesError):

@@ -1,5 +1,6 @@
 -- Take the first tasks that may be taken, up to `limit`; `leased`: their ttr does not run. Leaves `tasks`, or where tasks are
--- nothing but ids and data their `ids`, `attempts` and `values`; and `stuck`: there are more, which were not found yet.
+-- nothing but ids and data their `ids`, `attempts` and `values`, those unless `bare`; and `stuck`: there are more, which were
+-- not found yet.
 local tasks, ids, attempts, values, stuck = {}, {}, {}, nil, false
 --#if LANE
 for n = 1, limit do
@@ -12,6 +13,10 @@ for n = 1, limit do
   tasks[n] = task
 end
 --#else
+--#if LIST
+-- Tasks that come back leave the list: where none has, all in it are new.
+local untaken = loose == 0
+--#end
 ids, stuck = pop_some(limit)
 if stuck and #ids == 0 then
 --#include flush
@@ -19,10 +24,15 @@ if stuck and #ids == 0 then
 end
 --#if PLAIN
 if #ids > 0 and not listening then
-  values = all_of('HMGET', M .. ':tasks', ids)
   local scores, text_of, score_of = {}, {}, {}
+--#if LIST
+  local known = bare and untaken
+--#else
+  local known = false
+--#end
+  values = known and {} or all_of('HMGET', M .. ':tasks', ids)
   for n = 1, #ids do
-    local count = attempts_of(values[n]) + 1
+    local count = known and 1 or attempts_of(values[n]) + 1
     local text = text_of[count]
     if not text then
       text = string.format('%d', count)

@@ -52,6 +52,42 @@ def test_all_ids_are_found(url: str) -> None:
         assert len(rows_of(records.between(0, 12_000))) == 200
 
 
+def test_ids_that_are_gone_for_good_are_not_looked_for(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        records = Records(tube)
+        tube.put_many(range(2000))
+        assert records.extent() == (2000, 0, 2000)
+        tube.ack_many(tube.take_many(500, timeout=0))
+        assert records.extent() == (1500, 500, 2000)
+        mine = tube.take_many(100, timeout=0)
+        assert records.extent() == (1500, 500, 2000), "taken tasks are there too"
+        tube.ack_many(mine[10:])
+        assert records.extent() == (1410, 500, 2000)
+        mine[3].release()
+        assert len(rows_of(records.between(*records.extent()[1:]))) == 1410
+        mine[4].bury()
+        assert len(rows_of(records.between(*records.extent()[1:]))) == 1410
+        tube.truncate()
+        assert records.extent() == (0, 2000, 2000)
+        tube.put("first")
+        assert records.extent() == (1, 2000, 2001)
+        assert tube.oldest_ready_age() is not None
+
+
+def test_tasks_that_come_and_go_while_a_reader_looks_are_seen_as_they_are(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put_many(range(10))
+        records = Records(tube)
+        assert {row.state for row in rows_of(records.between(0, 10))} == {"r"}
+        task = tube.take(timeout=0)
+        assert [row.state for row in rows_of(records.between(0, 10))] == ["t", *"r" * 9]
+        assert task is not None
+        task.ack()
+        assert {row.state for row in rows_of(records.between(0, 10))} == {"r"}
+
+
 def test_tasks_that_are_alike_are_as_those_that_are_not(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
@@ -93,3 +129,14 @@ def test_a_tube_that_is_gone_has_no_records(url: str) -> None:
         for look in (records.extent, lambda: rows_of(records.between(0, 5)), lambda: rows_of(records.of([0, 3]))):
             with pytest.raises(TubeNotFound):
                 look()
+
+
+def test_large_tasks_behind_many_small_ones_are_read_few_at_a_time(url: str) -> None:
+    with tubes.connect(url, codec="raw") as queue:
+        tube = queue.create_tube("t")
+        tube.put_many([b"x"] * 2222)
+        for _ in range(10):
+            tube.put_many([b"y" * 100_000] * 100)
+        sizes = [sum(len(row.data) for row in part.rows()) for part in Records(tube).between(0, 3222)]
+    assert sum(sizes) == 2222 + 100_000_000
+    assert max(sizes) < 10_000_000

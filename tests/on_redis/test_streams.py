@@ -97,6 +97,20 @@ def test_who_goes_on_within_the_lease_finds_what_was_taken(desk: Desk, driver: s
 
 
 @every_driver
+def test_a_take_says_how_often_each_task_was_taken(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 12)
+    for task in [take(tube) for _ in range(3)]:
+        task.release()
+    take(tube).ack()
+    stream = desk.open()
+    attempts = {id: by for chunk in stream.take(1, 8) for id, by in zip(*chunk, strict=True)}
+    assert sorted(attempts.values()) == [1, 1, 1, 1, 1, 1, 2, 2]
+    assert stream.ack(1) == 8
+    assert [by for chunk in stream.take(2, 8) for by in chunk.attempts] == [1, 1, 1]
+    assert stream.ack(2) == 3
+
+
+@every_driver
 def test_what_the_lease_has_lost_is_taken_again_unless_somebody_has_taken_it(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 60)
     before = desk.open()
@@ -265,27 +279,32 @@ def test_an_ack_does_not_count_for_what_was_left_out(desk: Desk, how: str, clock
     stream.take(1, 20)
     if how == "kicked":
         tube.bury(4)
-        Stream.skip(tube, "s", [4])
+        stream.claim.skip(tube, [(4, 1)])
         tube.kick()
     else:
         desk.crash(stream, LEASE + 1)
         tube.update(4, delay=60)
-        Stream.skip(tube, "s", [4])
+        stream.claim.skip(tube, [(4, 1)])
         clock.advance(60)
         stream = desk.open()
     assert stream.ack(1) == 19
     assert [task.id for task in tube.take_many(100, timeout=0)] == [4]
 
 
-def test_what_was_left_out_and_taken_again_is_acked(desk: Desk) -> None:
-    tube = desk.tube("fifo", 5)
+@every_driver
+def test_what_was_left_out_stays_out_of_its_batch_and_comes_with_another(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 5)
     stream = desk.open()
     stream.take(1, 5)
-    Stream.skip(tube, "s", [4])
+    stream.claim.skip(tube, [(4, 1)])
+    assert stream.claim.skipped(tube) == {(4, 1)}
     desk.crash(stream, LEASE + 1)
     stream = desk.open()
-    assert ids(stream.retake(1)) == [0, 1, 2, 3, 4]
-    assert stream.ack(1) == 5
+    assert ids(stream.retake(1)) == [0, 1, 2, 3]
+    assert stream.ack(1) == 4
+    assert ids(stream.take(2, 5)) == [4]
+    assert stream.claim.skipped(tube) == frozenset()
+    assert stream.ack(2) == 1
 
 
 def test_numbers_of_batches_may_leap(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

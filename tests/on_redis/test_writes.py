@@ -34,11 +34,15 @@ def stage(writer: Writer, write: str, rows: list[bytes] = ROWS, **options: objec
     return [writer.stage(write, chunk) for chunk in writer.chunks([(head, rows)], 10)]
 
 
+def seal(writer: Writer, name: str, number: int, brought: list[Staged]) -> None:
+    writer._seal(name, number, brought, writer._keep(brought))
+
+
 def died(tube: tubes.Tube, done: int) -> tuple[Writer, list[Staged]]:
     """A writer that has sealed a write and put so many of its chunks, and what it had brought."""
     writer = Writer(tube)
     brought = stage(writer, "load-1")
-    writer._seal("load", 1, brought)
+    seal(writer, "load", 1, brought)
     for chunk in brought[:done]:
         writer._put(chunk.keyed, chunk.tasks, chunk.name, chunk.words, (), 0.0)
     return writer, brought
@@ -124,7 +128,7 @@ def test_who_dies_in_the_middle_of_publishing_leaves_the_rest_to_the_next(tube: 
 
 def test_a_later_write_finishes_the_one_before(tube: tubes.Tube) -> None:
     writer = Writer(tube)
-    writer._seal("load", 1, stage(writer, "load-1", [b"1"]))
+    seal(writer, "load", 1, stage(writer, "load-1", [b"1"]))
     assert writer.publish("load", 2, stage(writer, "load-2", [b"2"])) == 2
     assert data(tube) == [1, 2]
 
@@ -133,7 +137,7 @@ def test_a_write_that_was_sealed_and_left_is_finished_by_any_other(
     tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch, valkey: LocalServer, url: str
 ) -> None:
     writer = Writer(tube)
-    writer._seal("lost", 0, stage(writer, "lost"))
+    seal(writer, "lost", 0, stage(writer, "lost"))
     assert writer.publish_once("w", stage(writer, "w", [b"1"])) == 1
     monkeypatch.setattr(writes, "ABANDONED", 0)
     assert writer.publish_once("v", stage(writer, "v", [b"2"])) == 26

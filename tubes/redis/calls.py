@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -47,7 +47,7 @@ class Call:
     """
 
     #: How many replies come; the last one counts, unless one is an error.
-    replies = 1
+    replies: int = 1
 
     __slots__ = (
         "_own_slot", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session", "slot",
@@ -106,19 +106,19 @@ class Call:
 
 
 class Look(Call):
-    """A plain command and a script that only looks, both at one moment: answers the replies of both."""
+    """Plain commands and a script that only look, all at one moment: answers the replies of all."""
 
-    replies = 4
+    __slots__ = ("_commands", "replies")
 
-    __slots__ = ("_command",)
-
-    def __init__(self, command: tuple[Any, ...], script: Script, key: str, *args: Any, parts: tuple[str, ...]) -> None:
-        super().__init__(script, key, args, parts=parts)
-        self._command: Final = command
+    def __init__(self, commands: Sequence[bytes], script: Script, key: str) -> None:
+        super().__init__(script, key, ())
+        #: As they go over the wire.
+        self._commands: Final = commands
+        self.replies: int = len(commands) + 3
 
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """The request, as a transaction."""
-        return b"".join((pack("MULTI"), pack(*self._command), super().pack(whole=whole, moving=moving), pack("EXEC")))
+        return b"".join((pack("MULTI"), *self._commands, super().pack(whole=whole, moving=moving), pack("EXEC")))
 
 
 class Rest:

@@ -14,6 +14,7 @@ from tubes.redis import record
 from tubes.redis.calls import SERVING, Flow
 from tubes.redis.port import AnyPort, running
 from tubes.redis.wire import ErrorReply
+from tubes.redis.words import packed
 from tubes.task import F
 
 #: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
@@ -122,13 +123,13 @@ class BatchPort(AnyPort[F]):
 
     def _stage(self, name: str, words: list[Any]) -> Flow[None]:
         """Bring the words of a batch to the server, part by part; if an early part is gone, all once more."""
-        at = 0
+        at = number = 0
         while at < len(words):
             if self.gone is not None:
                 raise self.gone()
             part = _part(words, at)
-            reply = yield from self.ask_alone("stage", name, at, STAY, *part, parts=_parts(name))
-            at = 0 if reply.__class__ is ErrorReply else at + len(part)
+            reply = yield from self.ask_alone("stage", name, number, STAY, packed(part), parts=_parts(name))
+            at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
     def _unstage(self, batch: Batch) -> None:
         """What was brought is not needed any more."""

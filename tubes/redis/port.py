@@ -133,9 +133,13 @@ class Port(Generic[F]):
         """As `ask`, for scripts that know no session: they may be done twice."""
         return (yield from self._answer(Call(script(verb), self.home.key, args, parts=parts)))
 
-    def look(self, command: tuple[Any, ...], verb: str, *args: Any, parts: tuple[str, ...]) -> Flow[Any]:
-        """The replies to a plain command that only looks, and to such a script, both at one moment. For threads."""
-        return (yield from self._answer(Look(command, script(verb), self.home.key, *args, parts=parts)))
+    def look(self, *commands: bytes) -> Flow[list[Any]]:
+        """The replies to plain commands that only look, packed: at one moment, while the tube is there. For threads."""
+        replies: list[Any]
+        *replies, there = yield from self._answer(Look(commands, script("there"), self.home.key))
+        if there is None:
+            raise self._refusal(ErrorReply("TUBEGONE there is no such tube"))
+        return replies
 
     def _answer(self, call: Call) -> Flow[Any]:
         reply = yield call

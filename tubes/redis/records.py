@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter
 from struct import unpack
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from tubes.drivers.entry import NOTHING_MORE
 from tubes.errors import TubeNotFound
 from tubes.redis import record
-from tubes.redis.scripts import TURNS
+from tubes.redis.scripts import TURNS, knobs_of
+from tubes.redis.wire import pack
 
 if TYPE_CHECKING:
     from tubes.redis.calls import Flow
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 #: Tasks that one call reads; ids that one looks for.
 _READS: Final = 2_000
-#: How many the first one reads, and bytes that one is to read: large data are not known before.
+#: How many the first one reads, and bytes that one is to read: large data are not known before. Each looks how large
+#: some are that the next one would read.
 _FIRST: Final = 2
 _BYTES: Final = 500_000
+_PROBES: Final = 20
 _IDS: Final = 5_000
 
 
@@ -136,10 +139,13 @@ class Records:
 
     def __init__(self, tube: Tube) -> None:
         self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
+        #: Whether nothing was taken, or due, when it last looked.
+        self._idle = True
+        self._timed: Final = "TIMED" in knobs_of(self._port.home.driver)
 
     def extent(self) -> Extent:
         """Where its tasks are."""
-        reply = self._call("extent", parts=("tasks",))
+        reply = self._call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
         if reply is None:
             raise TubeNotFound(name=self._port.home.name)
         return Extent(*reply)
@@ -156,27 +162,33 @@ class Records:
 
     def between(self, first: int, end: int) -> Iterator[Part]:
         """The tasks with ids from `first` to before `end`."""
-        count = _FIRST
-        while first < end:
-            count = min(count, end - first)
-            part = self._read(range(first, first + count))
-            yield part
-            first, count = first + count, _next(part, count)
+        return self.of(range(first, end))
 
     def of(self, ids: Sequence[int]) -> Iterator[Part]:
         """The tasks with these ids that are there."""
         start, count = 0, _FIRST
         while start < len(ids):
-            part = self._read(ids[start : start + count])
+            end = start + count
+            part, sizes = self._read(ids[start:end], ids[end : end + _READS : _READS // _PROBES])
             yield part
-            start, count = start + count, _next(part, count)
+            start, count = end, _next(part, count, sizes)
 
-    def _read(self, ids: Sequence[int]) -> Part:
-        first, last = ids[0], ids[-1]
-        together = last - first == len(ids) - 1 and (isinstance(ids, range) or ids == list(range(first, last + 1)))
-        told = (first, len(ids)) if together else ("", "", *ids)
-        stored = ("HMGET", f"{self._port.home.key}:tasks", *ids)
-        return _part(ids, *self._run(self._port.look(stored, "scores", *told, parts=("tasks", "taken", "due"))))
+    def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Part, list[int]]:
+        """Tasks, and how large some others are."""
+        key = self._port.home.key
+        words = _Words(ids)
+        commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in ahead]
+        commands.append(words.after("HMGET", f"{key}:tasks"))
+        if self._idle:
+            *sizes, raws, busy = self._run(self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due")))
+            if not busy:
+                return _part(ids, raws), sizes
+            self._idle = False
+        commands.append(words.after("ZMSCORE", f"{key}:taken"))
+        if self._timed:
+            commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
+        replies = self._run(self._port.look(*commands))
+        return _part(ids, *replies[len(ahead) :]), replies[: len(ahead)]
 
     def _call(self, verb: str, *args: Any, parts: tuple[str, ...]) -> Any:
         return self._run(self._port.ask_alone(verb, *args, parts=parts))
@@ -193,48 +205,69 @@ _PLAIN: Final[dict[str, Sequence[Any] | Same]] = {
 }
 
 
-def _next(part: Part, count: int) -> int:
-    """How many tasks to read next, after this many, of which these are there."""
+def _next(part: Part, count: int, sizes: Sequence[int]) -> int:
+    """How many tasks to read next, after this many, of which these are there; `sizes`: of some of the next ones."""
     raws = part.raws if isinstance(part, Plain) else part.values("data")
-    size = sum(map(len, raws))
-    return max(1, min(_READS, count * 10, _BYTES * part.size // size if size else _READS))
+    there = list(filter(None, sizes))
+    mean = max(sum(map(len, raws)) // (part.size or 1), sum(there) // (len(there) or 1), 1)
+    return max(1, min(_READS, count * 10, _BYTES // mean))
 
 
-def _part(ids: Sequence[int], raws: list[bytes | None], known: tuple[bytes, bytes]) -> Part:
-    """What the server answers."""
-    takes, moments = known[0].split(), known[1].split()
+class _Words:
+    """Words that several commands end with, packed once."""
+
+    def __init__(self, words: Sequence[Any]) -> None:
+        self._count: Final = len(words)
+        # Behind how many there are, the length of the first and that: it must look like a command.
+        _, _, _, self._packed = pack("X", *words).split(b"\r\n", 3)
+
+    def after(self, *command: str) -> bytes:
+        """Such a command."""
+        _, _, packed = pack(*command).partition(b"\r\n")
+        return b"*%d\r\n%b%b" % (len(command) + self._count, packed, self._packed)
+
+
+def _part(
+    ids: Sequence[int],
+    raws: list[bytes | None],
+    takes: Sequence[bytes | None] = (),
+    moments: Sequence[bytes | None] = (),
+) -> Part:
+    """What the server answers; without `takes` or `moments` it has none of these tasks there."""
     if None in raws:
         there = [raw is not None for raw in raws]
-        ids = list(compress(ids, there))
-        takes, moments = (words if len(words) <= 1 else list(compress(words, there)) for words in (takes, moments))
+        ids, takes, moments = list(compress(ids, there)), list(compress(takes, there)), list(compress(moments, there))
     found = [raw for raw in raws if raw is not None]
-    # Most tubes have many tasks that are alike: nothing is said of each then.
-    alike = len(takes) <= 1 and moments in ([], [b"-"])
-    if not found or not alike or any(map(_flags, found)):
-        rows = list(_rows(ids, found, takes, moments))
-        return Part(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else _EMPTY)
-    taken = bool(takes) and takes[0] != b"-"
-    attempts = int(takes[0]) % TURNS if taken else 0
-    return Plain(found, {**_PLAIN, "id": ids, "state": Same("t" if taken else "r"), "attempts": Same(attempts)})
+    if not found:
+        return Part(0, _EMPTY)
+    take = takes[0] if takes else None
+    # Most tubes have many tasks that are alike: they are looked at all together then.
+    if takes.count(take) != len(takes) or any(moments) or any(map(_flags, found)):
+        nothing = (None,) * len(found)
+        rows = list(_rows(ids, found, takes or nothing, moments or nothing))
+        return Part(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)))
+    state, attempts = ("r", 0) if take is None else ("t", int(take) % TURNS)
+    return Plain(found, {**_PLAIN, "id": ids, "state": Same(state), "attempts": Same(attempts)})
 
 
 _flags: Final = itemgetter(0)
 _EMPTY: Final[dict[str, Sequence[Any] | Same]] = dict.fromkeys(Row._fields, ())
 
 
-def _rows(ids: Iterable[int], raws: list[bytes], takes: list[bytes], moments: list[bytes]) -> Iterator[Row]:
+def _rows(
+    ids: Sequence[int], raws: list[bytes], takes: Sequence[bytes | None], moments: Sequence[bytes | None]
+) -> Iterator[Row]:
     """The same one by one."""
-    each = (words if len(words) > 1 else (words or [b"-"]) * len(raws) for words in (takes, moments))
-    for id, raw, take, moment in zip(ids, raws, *each, strict=True):
+    for id, raw, take, moment in zip(ids, raws, takes, moments, strict=True):
         stored, at = record.read(id, raw)
         flags = raw[0]
-        if take != b"-":
+        if take is not None:
             state, attempts = "t", int(take) % TURNS
         else:
             state = "~" if flags & 1 else "!" if flags & 2 else "r"
             attempts = int.from_bytes(raw[8:11], "big") if flags & 4 else 0
         more = stored.more or NOTHING_MORE
-        due = None if moment == b"-" else int(moment)
+        due = None if moment is None else int(moment)
         expires = None if stored.ttl is None else stored.created + stored.ttl
         yield Row(
             id, state, raw[at:], stored.utube, stored.pri, attempts, more.reason, more.key,

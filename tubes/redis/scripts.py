@@ -35,7 +35,7 @@ _LUA: Final = files("tubes.drivers") / "lua"
 _LIBRARY: Final = ("task", "many", "chance", "keys", "order", "paces", "failures", "respawn", "held", "ends", "holds")
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset(
-    {"open", "beat", "session", "mark", "ring", "names", "there", "stage", "extent", "ids", "scores", "overview"}
+    {"open", "beat", "session", "mark", "ring", "names", "there", "stage", "extent", "ids", "overview"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
 )
 #: Fields of the meta hash whose names come with the call.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
@@ -131,6 +132,8 @@ def _connected(pool: Any, url: str, patience: float | None) -> Any:
     """
     try:
         settings = {**_plain(pool.connection_kwargs), **_settings()}
+        if settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
+            settings |= _library()
         if patience is not None:
             settings |= {"socket_connect_timeout": patience, "socket_timeout": patience}
         connection: Any = pool.connection_class(**settings)
@@ -148,6 +151,13 @@ def _connected(pool: Any, url: str, patience: float | None) -> Any:
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """A pool's settings without what only its own connections have: notifications of maintenance, which need RESP 3."""
     return {name: value for name, value in settings.items() if not name.startswith(("maint_notifications", "orig_"))}
+
+
+@cache
+def _library() -> dict[str, Any]:
+    """What redis-py tells servers about itself: from 7.2 on it looks its version up on the disk for each connection."""
+    drivers = getattr(redis, "driver_info", None)
+    return {} if drivers is None else {"driver_info": drivers.DriverInfo()}
 
 
 def _untyped(thing: Any) -> Any:

@@ -13,9 +13,9 @@ from random import randrange
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from tubes.drivers.options import positive, text
-from tubes.errors import StreamFenced
+from tubes.errors import StreamFenced, TubeNotFound
 from tubes.redis.scripts import IDLE
-from tubes.redis.wire import ErrorReply
+from tubes.redis.wire import ErrorReply, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,45 @@ class Chunk(NamedTuple):
         return cls(numbers, each * len(numbers) if len(each) == 1 else each)
 
 
+class Claim(NamedTuple):
+    """A stream for those who read what was taken: until another one opens it, or its tube is dropped."""
+
+    stream: str
+    epoch: bytes
+    born: bytes
+
+    def skip(self, tube: Tube, takes: Sequence[tuple[int, int]]) -> None:
+        """These were left out, by id and attempts: an ack of their batch does not end them. Raises `StreamFenced`.
+
+        A task that comes back by itself counts as the stream's own as long as nobody else has taken it; but not if it
+        was buried, say, when its batch was read, and is kicked before that is acked.
+        """
+        parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
+        for first in range(0, len(takes), CHUNK):
+            some = [f"{id}.{attempts}" for id, attempts in takes[first : first + CHUNK]]
+            port = cast("Port[Any]", tube._port)
+            flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *some, parts=parts)
+            if port.member.run(flow).__class__ is ErrorReply:
+                raise StreamFenced(stream=self.stream, tube=tube.name)
+
+    def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
+        """What `skip` was told: whoever reads a batch again leaves the same out."""
+        port = cast("Port[Any]", tube._port)
+        (takes,) = port.member.run(port.look(pack("SMEMBERS", f"{port.home.key}:skipped:{self.stream}")))
+        return frozenset((int(id), int(attempts)) for id, _, attempts in (take.partition(b".") for take in takes))
+
+    def check(self, tube: Tube) -> None:
+        """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
+        port = cast("Port[Any]", tube._port)
+        key = port.home.key
+        looks = pack("HGET", f"{key}:stream:{self.stream}", "epoch"), pack("HGET", key, "born")
+        epoch, born = port.member.run(port.look(*looks))
+        if born != self.born:
+            raise TubeNotFound(name=tube.name)
+        if epoch != self.epoch:
+            raise StreamFenced(stream=self.stream, tube=tube.name)
+
+
 class Stream:
     """A stream, as the one who goes on with it sees it. For threads; each call is some round trips.
 
@@ -65,10 +104,13 @@ class Stream:
         self.tube: Final = tube
         self.name: Final = name
         self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
-        lanes = self._port.home.driver.lane is not None
-        self._most: Final = CHUNK_WITH_LANES if lanes else CHUNK
+        #: Whether its tasks keep others of their lane back.
+        self.lanes: Final = self._port.home.driver.lane is not None
+        self._most: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
         self._parts: Final = (f"stream:{name}", f"skipped:{name}")
         self._epoch = b""
+        #: For those who read what was taken.
+        self.claim = Claim(name, b"", b"")
         #: The first batch that is not done, and the last one that was taken.
         self.first, self.last = 1, 0
 
@@ -86,8 +128,9 @@ class Stream:
         member._caller = randrange(1, 1 << 40)
         stream = cls(queue.tube(tube), name)
         told: bytes = stream._run("stream_open")
-        epoch, first, last = told.split()
+        epoch, first, last, born = told.split()
         stream._epoch, stream.first, stream.last = epoch, int(first), int(last)
+        stream.claim = Claim(name, epoch, born)
         return stream
 
     def take(self, batch: int, limit: int) -> list[Chunk]:
@@ -120,18 +163,6 @@ class Stream:
         while (reply := self._run("stream_retake", self._epoch, batch, len(chunks))) is not None:
             chunks.append(Chunk.of(reply))
         return chunks
-
-    @staticmethod
-    def skip(tube: Tube, name: str, ids: Sequence[int]) -> None:
-        """Whoever reads a batch of this stream has left these tasks out: an ack of the batch does not end them.
-
-        A task that comes back by itself counts as the stream's own as long as nobody else has taken it; but not if it
-        was buried, say, when its batch was read, and is kicked before that is acked.
-        """
-        port = cast("Port[Any]", tube._port)
-        for first in range(0, len(ids), CHUNK):
-            some = ids[first : first + CHUNK]
-            port.member.run(port.ask_alone("stream_skip", name, IDLE, *some, parts=(f"skipped:{name}",)))
 
     def ack(self, batch: int) -> int:
         """All batches up to this one are done; how many tasks that ended. Those that others took since are theirs."""

@@ -17,6 +17,7 @@ from uuid import uuid4
 from tubes.errors import TubeFull, WriteAborted
 from tubes.redis import record
 from tubes.redis.wire import ErrorReply
+from tubes.redis.words import packed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -156,7 +157,7 @@ class Writer:
         """Bring a chunk for a write. Raises `WriteAborted` if that was given up."""
         name = uuid4().hex
         parts = (f"chunks:{write}", f"staged:{name}")
-        born: bytes = self._call("write_stage", write, name, STAY, *chunk.words, parts=parts)
+        born: bytes = self._call("write_stage", write, name, STAY, packed(chunk.words), parts=parts)
         return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed, born.decode())
 
     def publish(self, name: str, number: int, brought: Iterable[Staged], timeout: float = 0.0) -> int:
@@ -167,7 +168,8 @@ class Writer:
         """
         count = self._finish_others()
         plan = list(brought)
-        while (sealed := self._seal(name, number, plan)) is not None:
+        gone = self._keep(plan)
+        while (sealed := self._seal(name, number, plan, gone)) is not None:
             count += self._finish(name, *sealed, KNOWN, timeout)
         self.clean(f"{name}-{number}", put=True)
         return count
@@ -180,7 +182,7 @@ class Writer:
         count = self._finish_others()
         plan = list(brought)
         self._wait_for_room(sum(chunk.tasks for chunk in plan), timeout)
-        sealed = self._seal(write, 0, plan)
+        sealed = self._seal(write, 0, plan, self._keep(plan))
         if sealed is not None:
             count += self._finish(write, *sealed, "", timeout)
         self.clean(write, put=True)
@@ -194,12 +196,16 @@ class Writer:
                 raise TubeFull(tube=self._home.name, capacity=room, tasks=tasks)
             time.sleep(_REST)
 
-    def _seal(self, name: str, number: int, plan: list[Staged]) -> tuple[str, list[str]] | None:
-        """Decide what is put; answers the number of the write that is to be finished, and its chunks."""
+    def _keep(self, plan: list[Staged]) -> int:
+        """What was brought stays until it is put; answers how many chunks of it are gone."""
         gone = 0
         for first in range(0, len(plan), _LOOKS):
             names = [some.name for some in plan[first : first + _LOOKS]]
             gone += self._call("write_keep", KNOWN, *names, parts=tuple(f"staged:{chunk}" for chunk in names))
+        return gone
+
+    def _seal(self, name: str, number: int, plan: list[Staged], gone: int) -> tuple[str, list[str]] | None:
+        """Decide what is put; answers the number of the write that is to be finished, and its chunks."""
         told = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
         # Of chunks of two tubes of this name, one after the other, those of the first are none of the second's.
         born = " ".join({some.born for some in plan})

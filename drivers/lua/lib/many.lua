@@ -17,3 +17,13 @@ local function all_of(command, key, words)
   end
   return found
 end
+
+-- Words that were brought in parts, under a name; nil if these are not as many as there should be.
+local function brought(name, count)
+  local parts, words = call('LRANGE', M .. ':staged:' .. name, 0, -1), {}
+  for n = 1, #parts do
+    local part = cmsgpack.unpack(parts[n])
+    if #parts == 1 then words = part else for at = 1, #part do words[#words + 1] = part[at] end end
+  end
+  return #words == count and words or nil
+end

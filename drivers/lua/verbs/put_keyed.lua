@@ -19,8 +19,8 @@ end
 local size = tonumber(ARGV[6])
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
-  words, at = call('LRANGE', M .. ':staged:' .. ARGV[7], 0, -1), 1
-  if #words ~= tonumber(ARGV[8]) then return redis.error_reply('STAGEGONE what was brought is gone') end
+  words, at = brought(ARGV[7], ARGV[8] + 0), 1
+  if not words then return redis.error_reply('STAGEGONE what was brought is gone') end
 end
 local created, id = pack('>I7', now), META.next + 0
 local answer = created .. META.next .. ';'

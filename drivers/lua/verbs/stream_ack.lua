@@ -8,7 +8,7 @@ if replayed then return replayed end
 local left, count = (call('HGET', S, ARGV[8]) or 0) - 1, 0
 local field = ARGV[8] .. '.' .. left
 if left <= 0 then
-  call('HDEL', S, ARGV[8])
+  call('HDEL', S, ARGV[8], ARGV[8] .. '.by')
   call('HSET', S, 'first', ARGV[8] + 1)
 else
   call('HSET', S, ARGV[8], left)
@@ -20,7 +20,7 @@ if left >= 0 then
   for n = 1, #named do
     if done[n] == '1' then
       count = count + 1
-    elseif call('SREM', skipped, named[n]) == 0 then
+    elseif call('SREM', skipped, named[n] .. '.' .. meant[n]) == 0 then
       local task, due = find(named[n])
       if task and task.state == 'r' and task.attempts == meant[n] + 0 then
 --#move delete r

@@ -1,4 +1,5 @@
--- Take the tasks of a chunk again whose lease was over, where nobody else has taken them since; forget the others.
+-- Take the tasks of a chunk again whose lease was over, where nobody else has taken them since; forget the others, and those
+-- that were left out when it was read: what its sink has may be without them.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it
 -- answers  what is written down of it now; nil: there is no such chunk
 --#include begin
@@ -12,7 +13,8 @@ for n = 1, #named do
   if scores[n] ~= string.format('%.0f', ARGV[1] * TURNS + by) then
     changed, by = true, false
     local task, due = find(named[n])
-    local may = task and task.state == 'r' and task.attempts == meant[n] + 0
+    local left_out = call('SREM', M .. ':skipped:' .. ARGV[6], named[n] .. '.' .. meant[n]) == 1
+    local may = not left_out and task and task.state == 'r' and task.attempts == meant[n] + 0
 --#if LANE
     -- As for any take: its lane must be free, and it the first of it.
     may = may and call('ZREM', M .. ':offers', place(task)) == 1
@@ -20,7 +22,6 @@ for n = 1, #named do
     if may then pull(task) end
 --#end
     if may then
-      call('SREM', M .. ':skipped:' .. ARGV[6], named[n])
       task.owner = ARGV[1]
 --#move take r
       by = task.attempts
@@ -33,6 +34,6 @@ if not changed then
   return chunk
 end
 chunk = written(ids, attempts)
-call('HSET', S, field, chunk)
+call('HSET', S, field, chunk, ARGV[8] .. '.by', ARGV[1])
 --#done chunk
 return chunk

@@ -1,7 +1,12 @@
 -- Tasks of a stream were not delivered, since they were not as it had taken them: its acks do not count for them.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 the stream, 2 for how many milliseconds that is known, 3… their ids; 1000 at most
+-- ARGV  1 the stream, 2 its epoch, 3 for how many milliseconds that is known, 4… of each its id, '.', and the attempts by
+--       which it was taken; 1000 at most
 -- answers  nothing
-local skipped = KEYS[1] .. ':skipped:' .. ARGV[1]
-redis.call('SADD', skipped, unpack(ARGV, 3))
-redis.call('PEXPIRE', skipped, ARGV[2])
+local M = KEYS[1]
+if redis.call('HGET', M .. ':stream:' .. ARGV[1], 'epoch') ~= ARGV[2] then
+  return redis.error_reply('FENCED somebody else goes on with this stream')
+end
+local skipped = M .. ':skipped:' .. ARGV[1]
+redis.call('SADD', skipped, unpack(ARGV, 4))
+redis.call('PEXPIRE', skipped, ARGV[3])

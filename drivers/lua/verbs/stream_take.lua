@@ -10,10 +10,19 @@ if chunk then
 --#include flush
   return chunk
 end
-local limit, leased = tonumber(ARGV[10]), true
+local limit, leased, bare = tonumber(ARGV[10]), true, true
 if limit == 0 then
 --#include flush
   return false
+end
+-- Tasks of a batch that is not done, whose lease was lost, may be ready: they are that one's.
+local known = call('HMGET', S, 'first', 'last')
+for number = math.max(known[1], known[2] - 1), known[2] do
+  local owner = call('HGET', S, string.format('%.0f.by', number))
+  if owner and owner ~= ARGV[1] then
+--#include flush
+    return false
+  end
 end
 --#include take_some
 for n = 1, #tasks do ids[n], attempts[n] = tasks[n].id, tasks[n].attempts end
@@ -23,8 +32,7 @@ if #ids == 0 then
 end
 chunk = written(ids, attempts)
 -- The numbers of batches may leap: nobody is to look for those that never were.
-local known = call('HMGET', S, 'first', 'last')
 if known[1] - known[2] > 0 then call('HSET', S, 'first', ARGV[8]) end
-call('HSET', S, field, chunk, ARGV[8], ARGV[9] + 1, 'last', ARGV[8])
+call('HSET', S, field, chunk, ARGV[8], ARGV[9] + 1, ARGV[8] .. '.by', ARGV[1], 'last', ARGV[8])
 --#done chunk
 return chunk

@@ -14,7 +14,7 @@ if replayed then
   if #tasks > 0 then return shown_all(tasks) end
 --#fast
 end
-local limit, leased = tonumber(ARGV[6]), false
+local limit, leased, bare = tonumber(ARGV[6]), false, false
 --#include take_some
 if values then
   local all, turns = table.concat(ids, ' '), table.concat(attempts, ' ')

@@ -4,5 +4,6 @@
 if replayed then return end
 call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes', M .. ':rests', M .. ':keys', M .. ':seen')
 call('HDEL', M, 'delayed', 'loose')
+call('HSET', M, 'oldest', META.next)
 --#done ''
 return

@@ -1,0 +1,36 @@
+"""Words in one string, as the scripts unpack them: an array of strings in MessagePack.
+
+To the server a string is one word of a request, and one entry of a list. See the formats `str` and `array` in the
+specification of MessagePack, https://github.com/msgpack/msgpack/blob/master/spec.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+
+def _head(size: int) -> bytes:
+    """What stands before a string of so many bytes."""
+    if size < 32:
+        return bytes((0xA0 | size,))
+    if size < 1 << 8:
+        return bytes((0xD9, size))
+    if size < 1 << 16:
+        return b"\xda" + size.to_bytes(2, "big")
+    return b"\xdb" + size.to_bytes(4, "big")
+
+
+#: Most data are short.
+_HEADS: Final = [_head(size) for size in range(1 << 12)]
+
+
+def packed(words: Iterable[Any]) -> bytes:
+    """Bytes, strings and whole numbers in one string.
+
+    >>> packed([b"a", "b", 7])
+    b'\\xdd\\x00\\x00\\x00\\x03\\xa1a\\xa1b\\xa17'
+    """
+    raws = [word if word.__class__ is bytes else str(word).encode() for word in words]
+    parts = [part for raw in raws for part in (_HEADS[len(raw)] if len(raw) < 1 << 12 else _head(len(raw)), raw)]
+    return b"".join((b"\xdd", len(raws).to_bytes(4, "big"), *parts))
