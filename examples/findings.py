@@ -19,7 +19,7 @@ TABLES = {
         select reason, count(*) as pages, sum(attempts) as attempts from buried group by reason order by reason""",
     "Links": """
         select count(*) as links, count(distinct source) as from_pages, count(distinct target) as to_pages,
-               round(avg(cast(host != split_part(source, '/', 3) as int)), 2) as to_other_hosts
+               round(avg(cast(host != split_part(source, '/', 3) as int)), 2) as share_to_other_hosts
         from links""",
     "In-degree: the top ten": """
         select target as page, count(*) as links, coalesce(string(first(status)), first(reason)) as status

@@ -69,10 +69,10 @@ class Pipeline:
         tasks, seconds = pages.tasks, time.monotonic() - self.began
         batches = await asyncio.to_thread(self.stream.batches)
         return (
-            f"{seconds:5.1f} s  {tasks['done']:5} fetched  {tasks['done'] / seconds:3.0f}/s"
+            f"{seconds:5.1f} s  {tasks['done']:5} fetched, {tasks['done'] / seconds:3.0f} per s so far"
             f"  {tasks['taken']:3} in flight  {tasks['ready'] + tasks['delayed']:5} waiting  {tasks['buried']:3} buried"
             f"  | {reports.tasks['done']:5} in the parquet"
-            f"  batches: {', '.join(f'{count} {name}' for name, count in batches.items())}"
+            f"  micro-batches: {', '.join(f'{name} {count}' for name, count in batches.items())}"
         )
 
     async def show(self, console: Console) -> None:
@@ -120,6 +120,7 @@ async def run(options: argparse.Namespace, folder: Path, console: Console) -> bo
         started = clock()
         console.print(
             f"{options.hosts} hosts, {options.workers} workers in {options.processes} processes, Spark {spark.version}"
+            " (whose first micro-batch takes some ten seconds)"
         )
         await work(Pipeline(crawler, stream), url, options, console)
         crawled = clock()

@@ -35,7 +35,7 @@ _TYPES: dict[str, types.DataType] = {
     "int": types.IntegerType(), "bigint": types.LongType(), "double": types.DoubleType(), "date": types.DateType(),
     "timestamp": types.TimestampType(), "interval day to second": types.DayTimeIntervalType(),
     "interval year to month": types.YearMonthIntervalType(), "interval year": types.YearMonthIntervalType(0, 0),
-    "interval month": types.YearMonthIntervalType(1, 1),
+    "interval month": types.YearMonthIntervalType(1, 1), "time": types.TimeType(), "variant": types.VariantType(),
 }  # fmt: skip
 
 

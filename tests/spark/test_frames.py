@@ -31,20 +31,20 @@ def test_a_column_data_is_the_data(queue: tubes.Queue, options: dict[str, str]) 
 def test_columns_without_data_are_an_object(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t", "utube")
     ddl = (
-        "url string, utube string, n bigint, ok boolean, at timestamp, day date, price decimal(5,2),"
+        "url string, utube string, n bigint, ok boolean, at timestamp, day date, noon time, price decimal(5,2),"
         " tags array<string>, more map<string,int>, in struct<a: int, b: string>"
     )
     row = {
         "url": "u", "utube": "lane", "n": 5, "ok": True, "at": datetime.datetime(2026, 1, 2, 3, tzinfo=UTC),
-        "day": datetime.date(2026, 1, 2), "price": Decimal("1.50"), "tags": ["a", None],
+        "day": datetime.date(2026, 1, 2), "noon": datetime.time(12), "price": Decimal("1.50"), "tags": ["a", None],
         "more": [("x", 1)], "in": {"a": 1, "b": None},
     }  # fmt: skip
     write(options, [[row]], ddl)
     (task,) = queue.tube("t").take_many(5, timeout=0)
     assert task.utube == "lane"
     assert task.data == {
-        "url": "u", "n": 5, "ok": True, "at": "2026-01-02T03:00:00+00:00", "day": "2026-01-02", "price": "1.50",
-        "tags": ["a", None], "more": {"x": 1}, "in": {"a": 1, "b": None},
+        "url": "u", "n": 5, "ok": True, "at": "2026-01-02T03:00:00+00:00", "day": "2026-01-02", "noon": "12:00:00",
+        "price": "1.50", "tags": ["a", None], "more": {"x": 1}, "in": {"a": 1, "b": None},
     }  # fmt: skip
 
 

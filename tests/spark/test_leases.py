@@ -59,6 +59,12 @@ class Query:
     def commit(self) -> None:
         self.committed = len(self.offsets) - 1
 
+    def step(self) -> None:
+        """One batch, through to the commit log."""
+        self.plan()
+        self.deliver()
+        self.commit()
+
     def run(self, limit: Any = None) -> None:
         """Until there is nothing left."""
         while self.plan(limit):
@@ -99,7 +105,93 @@ def test_a_batch_is_acked_when_it_is_committed_and_not_before(query: Query, tube
     assert tube.statistics().tasks["taken"] == 30
     query.commit()
     query.plan()
+    query.reader._wait()
     assert tube.statistics().tasks["done"] == 30
+
+
+def test_where_full_batches_follow_at_once_the_next_one_is_taken_while_one_runs(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    assert tube.statistics().tasks["taken"] == 30, "nobody knows yet that they follow at once"
+    query.deliver()
+    query.commit()
+    query.plan()
+    query.reader._wait()
+    tasks = tube.statistics().tasks
+    assert (tasks["done"], tasks["taken"]) == (30, 60)
+    query.run()
+    assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
+    assert query.got == EVERYTHING
+
+
+def test_a_batch_that_comes_late_or_is_not_full_has_none_behind_it(query: Query, tube: tubes.Tube) -> None:
+    query.step()
+    query.reader._asked -= 60
+    query.plan()
+    query.reader._wait()
+    assert tube.statistics().tasks["taken"] == 30
+    query.run()
+    tube.put_many(["a", "b"])
+    query.plan()
+    tube.put_many(["c", "d"])
+    query.reader._wait()
+    assert tube.statistics().tasks["taken"] == 2
+
+
+def test_a_lane_is_not_kept_busy_ahead(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("lanes", "utube")
+    for number in range(9):
+        tube.put(f"{number}", utube=f"{number}")
+    query = Query({**options, "tube": "lanes", "maxTasksPerTrigger": "3"})
+    for _ in range(2):
+        query.step()
+    query.plan()
+    query.reader._wait()
+    assert tube.statistics().tasks["taken"] == 3
+
+
+def test_a_batch_that_was_taken_ahead_outlives_the_driver(query: Query, tube: tubes.Tube) -> None:
+    for _ in range(2):
+        query.step()
+    query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))  # the third, and the fourth ahead of it
+    query.reader._wait()
+    assert tube.statistics().tasks["taken"] == 40
+    query.crash()
+    query.start()
+    query.run()
+    assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
+    assert query.got == EVERYTHING
+    assert tube.statistics().tasks["total"] == 0
+
+
+def lose(*_: object) -> None:
+    raise tubes.ConnectionLost(url="redis://nowhere", why="it is gone")
+
+
+def test_a_take_that_fails_meanwhile_is_said_when_the_next_batch_is_asked_for(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        query.step()
+    query.reader._wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(query.reader._stream, "take", lose)
+        query.plan()  # the third was taken ahead; what follows fails
+        query.deliver()
+        query.commit()
+        with pytest.raises(tubes.ConnectionLost):
+            query.plan()
+    query.run()
+    assert query.got == EVERYTHING
+
+
+def test_no_batch_is_delivered_before_the_one_before_it_is_acked(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        query.step()
+    query.reader._wait()
+    monkeypatch.setattr(query.reader._stream, "ack", lose)
+    query.plan()
+    with pytest.raises(tubes.ConnectionLost):
+        query.deliver()
 
 
 @pytest.mark.parametrize("stage", ["claimed", "planned", "delivered", "committed"])
@@ -107,9 +199,7 @@ def test_a_batch_is_acked_when_it_is_committed_and_not_before(query: Query, tube
 def test_a_driver_may_die_anywhere_and_nothing_is_lost_or_twice(
     query: Query, tube: tubes.Tube, stage: str, down: float
 ) -> None:
-    query.plan()
-    query.deliver()
-    query.commit()
+    query.step()
     if stage == "claimed":  # and it is not in the offset log
         query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))
     else:
@@ -160,9 +250,7 @@ def test_a_second_query_on_the_same_consumer_goes_on_and_the_first_one_ends(
 def test_a_named_consumer_goes_on_where_it_was_with_a_new_checkpoint(tube: tubes.Tube, options: dict[str, str]) -> None:
     told = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
     first = Query(told)
-    first.plan()
-    first.deliver()
-    first.commit()
+    first.step()
     first.plan()
     first.crash()
     second = Query(told)
@@ -286,3 +374,217 @@ def test_what_the_lease_has_lost_before_it_was_planned_is_taken_again(query: Que
 def test_a_lease_is_neither_too_short_nor_too_long(tube: tubes.Tube, options: dict[str, str], lease: str) -> None:
     with pytest.raises(tubes.InvalidOption, match="1 second to 3 days"):
         Query({**options, "lease": lease})
+
+
+def slow(query: Query) -> list[Any]:
+    """The parts of a batch that somebody reads when the driver that planned them has slept through its lease."""
+    query.plan()
+    parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
+    query.crash(1.3)
+    return parts
+
+
+def follow(query: Query) -> Query:
+    """Another driver that goes on by the same checkpoint."""
+    second = Query(query.options)
+    second.offsets, second.committed = list(query.offsets), query.committed
+    second.start()
+    return second
+
+
+def test_a_driver_that_slept_through_its_lease_delivers_nothing(query: Query, tube: tubes.Tube) -> None:
+    old = slow(query)
+    second = follow(query)
+    second.deliver()
+    with pytest.raises(StreamFenced):
+        rows_of(query.reader, old)
+    second.commit()
+    second.run()
+    assert second.got == EVERYTHING
+
+
+def test_parts_of_a_tube_that_was_dropped_are_none_of_the_next_one(
+    query: Query, queue: tubes.Queue, tube: tubes.Tube
+) -> None:
+    query.plan()
+    parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
+    tube.drop(force=True)
+    again = queue.create_tube("t")
+    again.put_many(["new"] * 30)
+    again.take_many(30, timeout=0)
+    with pytest.raises(tubes.TubeNotFound):
+        rows_of(query.reader, parts)
+
+
+def test_what_was_left_out_of_a_batch_comes_with_another_and_once(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    tube.bury(3)
+    query.deliver()
+    query.crash()
+    query.start()
+    query.deliver()  # the same batch, without it
+    query.commit()
+    tube.kick()
+    while query.plan():
+        query.deliver()
+        query.commit()
+        if "3" in query.sink[-1]:
+            query.crash(1.3)
+            query.start()
+    assert sorted(query.got, key=int) == EVERYTHING
+
+
+def test_what_one_attempt_of_a_spark_task_left_out_the_next_one_leaves_out_too(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
+    tube.bury(3)
+    assert len(rows_of(query.reader, parts)) == 29
+    tube.kick()
+    query.deliver()
+    assert "3" not in query.got
+    query.commit()
+    query.run()
+    assert sorted(query.got, key=int) == EVERYTHING
+
+
+def test_what_the_sink_has_without_a_task_is_not_taken_for_having_it(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    tube.bury(3)
+    query.deliver()  # and the sink keeps this, whatever it is told again
+    kept = query.sink[-1]
+    query.crash()
+    tube.kick()
+    query.start()
+    query.deliver()
+    assert query.sink[-1] == kept
+    query.commit()
+    query.run()
+    assert sorted(query.got, key=int) == EVERYTHING
+
+
+def test_what_was_left_out_of_a_tube_that_was_dropped_is_forgotten(
+    queue: tubes.Queue, tube: tubes.Tube, options: dict[str, str]
+) -> None:
+    told = {**options, "consumer": "nightly", "lease": "1"}
+    first = Query(told)
+    first.plan()
+    tube.bury(3)
+    first.deliver()
+    first.crash(1.3)
+    tube.drop(force=True)
+    queue.create_tube("t").put_many([f"{number}" for number in range(10)])
+    query = Query(told)
+    query.step()
+    query.crash(1.3)
+    query.start()
+    query.run()
+    assert sorted(query.got) == [f"{number}" for number in range(10)]
+
+
+def test_who_is_fenced_off_does_not_shorten_the_lease_of_the_next(tube: tubes.Tube, options: dict[str, str]) -> None:
+    first = Query({**options, "consumer": "n", "lease": "1", "maxTasksPerTrigger": "30"})
+    first.plan()
+    second = Query({**options, "consumer": "n", "lease": "60", "maxTasksPerTrigger": "30"})
+    second.plan()
+    first.reader.stop()
+    time.sleep(1.3)
+    assert tube.statistics().tasks["taken"] == 30
+
+
+def test_an_executor_that_lags_behind_takes_nothing_from_the_next_driver(query: Query, tube: tubes.Tube) -> None:
+    old = slow(query)
+    second = follow(query)
+    parts = second.reader.partitions(second.offsets[-2], second.offsets[-1])
+    with pytest.raises(StreamFenced):
+        rows_of(query.reader, old)
+    assert len(rows_of(second.reader, parts)) == 30
+    second.deliver()
+    second.commit()
+    second.run()
+    assert second.got == EVERYTHING
+
+
+def test_an_attempt_that_lags_behind_its_batch_says_nothing_of_the_next_one(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    old = query.reader.partitions(query.offsets[-2], query.offsets[-1])
+    tube.bury(3)
+    query.sink.append([row["data"] for row in rows_of(query.reader, old)])
+    tube.kick()
+    query.commit()
+    query.plan()
+    rows_of(query.reader, old)
+    query.deliver()
+    query.commit()
+    query.run()
+    assert sorted(query.got, key=int) == EVERYTHING
+
+
+def test_executors_of_a_driver_that_died_say_nothing_of_what_is_taken_again(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    old = query.reader.partitions(query.offsets[-2], query.offsets[-1])
+    query.crash()
+    tube.bury(3)
+    tube.kick()
+    second = follow(query)
+    parts = second.reader.partitions(second.offsets[-2], second.offsets[-1])
+    with pytest.raises(StreamFenced):
+        rows_of(query.reader, old)
+    second.sink.append([row["data"] for row in rows_of(second.reader, parts)])
+    second.commit()
+    second.run()
+    assert sorted(second.got, key=int) == EVERYTHING
+
+
+def test_what_was_left_out_of_one_batch_and_is_in_the_next_is_delivered(query: Query, tube: tubes.Tube) -> None:
+    for _ in range(2):
+        query.step()
+    query.reader._wait()
+    query.plan()  # the third
+    parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
+    query.reader._wait()
+    tube.bury(63)
+    query.sink.append([row["data"] for row in rows_of(query.reader, parts)])
+    tube.kick()
+    query.commit()
+    query.plan()
+    query.reader._wait()
+    rows_of(query.reader, parts)  # once more, after somebody else has it: the stream's own next batch
+    query.crash()
+    query.start()
+    query.deliver()
+    query.commit()
+    query.run()
+    assert sorted(query.got, key=int) == EVERYTHING
+
+
+def test_after_a_crash_what_was_committed_is_acked_before_more_is_delivered(query: Query, tube: tubes.Tube) -> None:
+    query.step()
+    stream = query.reader._stream
+    assert stream is not None
+    query.offsets.append({"consumer": stream.name, "seq": 2})
+    stream.take(2, 30)  # planned, and the driver dies before it has acked the first
+    query.crash()
+    query.start()
+    query.deliver()
+    assert tube.statistics().tasks["taken"] == 30
+    query.commit()
+    query.run()
+    assert query.got == EVERYTHING
+
+
+def test_what_a_batch_has_lost_with_its_lease_is_not_taken_for_the_one_ahead(query: Query, tube: tubes.Tube) -> None:
+    query.step()
+    query.plan()
+    query.reader._wait()
+    stream = query.reader._stream
+    assert stream is not None
+    before = stream.last
+    query.crash(1.3)
+    assert tube.statistics().tasks["taken"] == 0
+    second = follow(query)
+    stream = second.reader._open(second.offsets[-1]["consumer"])
+    assert stream.take(before + 1, 30) == []
+    second.deliver()
+    second.commit()
+    second.run()
+    assert second.got == EVERYTHING[30:]

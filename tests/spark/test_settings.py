@@ -156,6 +156,9 @@ def test_a_write_that_is_refused_makes_no_tube(queue: tubes.Queue, options: dict
         ("url string, when struct<since: array<interval month>>", "when.since interval month"),
         ("data string, ttl interval year", "ttl interval year"),
         ("data map<struct<a: int>, string>", "JSON can't have"),
+        ("data variant", "data variant"),
+        ("url string, more struct<raw: array<binary>>", "more.raw binary"),
+        ("url string, parts array<variant>", "parts variant"),
     ],
 )
 def test_a_column_that_would_be_lost_is_refused(

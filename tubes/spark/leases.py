@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -12,10 +16,12 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from tubes.errors import TubesError
 from tubes.redis.records import Part, Records
-from tubes.redis.streams import Chunk, Stream
+from tubes.redis.streams import Chunk, Claim, Stream
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
+from tubes.spark.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,30 +29,29 @@ if TYPE_CHECKING:
     from tubes.spark.settings import Settings
     from tubes.sync import Queue
 
-#: Partitions of a batch, unless `numPartitions` says how many; and tasks for which one more is worth its overhead.
-_PARTITIONS: Final = 4
+#: Partitions of a batch, unless `numPartitions` says how many: each costs Spark as much as some thousand tasks, so more
+#: than there are cores only cost. The driver's cores are a guess; where Spark is local they are all there are.
+_PARTITIONS: Final = max(2, min(4, os.cpu_count() or 1))
 _WORTHWHILE: Final = 2_500
 #: Tasks of a batch where nobody says how many.
 _MOST: Final = 50_000
+#: Batches that Spark asks for within so many seconds follow each other at once. Where they do not, one that is taken
+#: ahead would be kept from others for nothing.
+_AT_ONCE: Final = 10.0
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="tubes-stream")
 
 
 @dataclass
 class Taken(InputPartition):
     """Tasks that were taken for a consumer, and by which attempt each."""
 
-    consumer: str
+    claim: Claim
     ids: list[int]
     attempts: list[int]
-
-    def those_of(self, part: Part) -> Part:
-        """Those that are still as they were taken."""
-        each = set(self.attempts)
-        ours = part.having("state", "tr").having("attempts", each)
-        if len(each) == 1:
-            return ours
-        by = dict(zip(self.ids, self.attempts, strict=True))
-        facts = zip(ours.values("id"), ours.values("attempts"), strict=True)
-        return ours.where([attempts == by[id] for id, attempts in facts])
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -55,6 +60,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     An offset names the consumer and the last of its batches: `{"consumer": …, "seq": 7}`. A batch that was taken is
     written down on the server and stays the consumer's, through a crash of the driver too, as long as its lease lasts.
     Spark plans batch n+1 only when n is in its commit log: then n is acked.
+
+    Where full batches follow each other at once, n is acked while Spark logs n+1, and n+2 taken while it works on that.
     """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
@@ -65,6 +72,12 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream: Stream | None = None
         #: What this process has taken and Spark has not planned yet, by batch, and when.
         self._fresh: dict[int, tuple[float, list[Chunk]]] = {}
+        #: What is done meanwhile, one after the other: an ack, and a take. Nobody else uses the stream then.
+        self._acking: Future[None] | None = None
+        self._taking: Future[None] | None = None
+        #: The last batch that is acked, or is being acked meanwhile; and when Spark last asked for one.
+        self._acked = 0
+        self._asked = -_AT_ONCE
         #: How many tasks a query that takes what is available now may still take.
         self._budget: int | None = None
         with settings.connect() as queue:
@@ -72,7 +85,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies of it read, on executors: those need no connection of the driver's.
-        return {**self.__dict__, "_queue": None, "_stream": None, "_fresh": {}}
+        return {**self.__dict__, "_queue": None, "_stream": None, "_fresh": {}, "_acking": None, "_taking": None}
 
     # -- on the driver -------------------------------------------------------------------------------------------------
 
@@ -93,26 +106,58 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Take the next batch. All before it are done: Spark asks when it has committed them."""
         stream = self._open(start["consumer"])
-        stream.ack(start["seq"])
-        batch = max(start["seq"] + 1, stream.first)
+        self._wait()
+        done, now = start["seq"], time.monotonic()
+        at_once, self._asked = now - self._asked < _AT_ONCE, now
+        batch = max(done + 1, stream.first)
         most = self._settings.max_tasks or _MOST
         if isinstance(limit, ReadMaxRows):
             most = min(most, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             most = min(most, _MOST)
-        waits = batch <= stream.last  # It was taken, and never planned.
-        if waits:
-            return {"consumer": stream.name, "seq": batch}
+        if batch > stream.last:  # Else it was taken, meanwhile or before a crash, and never planned.
+            self._ack(stream, done)
+            self._take(stream, batch, most)
+            if batch > stream.last:
+                return start
+        _, chunks = self._fresh.get(batch, (now, []))
+        if at_once and not stream.lanes and sum(len(chunk.ids) for chunk in chunks) >= most:
+            self._acked = max(self._acked, done)
+            self._acking = _pool().submit(self._ack, stream, done)
+            self._taking = _pool().submit(self._take, stream, batch + 1, most)
+        else:
+            self._ack(stream, done)
+        return {"consumer": stream.name, "seq": batch}
+
+    def _take(self, stream: Stream, batch: int, most: int) -> None:
         if self._budget is not None:
             most = min(most, self._budget)
         now = time.monotonic()
         chunks = stream.take(batch, most) if most else []
         if not chunks:
-            return start
+            return
         if self._budget is not None:
             self._budget -= sum(len(chunk.ids) for chunk in chunks)
         self._fresh[batch] = now, chunks
-        return {"consumer": stream.name, "seq": batch}
+
+    def _ack(self, stream: Stream, batch: int) -> None:
+        stream.ack(batch)
+        self._acked = max(self._acked, batch)
+
+    def _wait_for_ack(self) -> None:
+        """Raises what it raised: then nothing is to be taken."""
+        acking, self._acking = self._acking, None
+        if acking is not None:
+            acking.result()
+
+    def _wait(self) -> None:
+        """Until what is done meanwhile is over. Raises what it raised."""
+        try:
+            self._wait_for_ack()
+        finally:
+            taking, self._taking = self._taking, None
+            if taking is not None:
+                taking.result()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the progress of the query: how many tasks are ready behind its last batch."""
@@ -125,27 +170,37 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut batches into parts. After a crash what the lease has lost is taken again, if nobody else took it."""
         stream = self._open(end["consumer"])
+        # At most one batch is committed and not acked, whatever happens.
+        self._wait_for_ack()
         done = start["seq"] if start["consumer"] == end["consumer"] else 0
+        if done > self._acked:  # After a crash Spark goes on with what it had planned.
+            self._ack(stream, done)
         ids: list[int] = []
         attempts: list[int] = []
         for batch in range(max(done + 1, stream.first), end["seq"] + 1):
             since, chunks = self._fresh.pop(batch, (0.0, []))
             if not chunks or time.monotonic() - since > self._settings.lease / 2:
+                self._wait()
                 chunks = stream.retake(batch)
             for chunk in chunks:
                 ids += chunk.ids
                 attempts += chunk.attempts
         count = min(self._settings.num_partitions or min(_PARTITIONS, -(-len(ids) // _WORTHWHILE)), len(ids))
         edges = [len(ids) * number // count for number in range(count + 1)] if ids else []
-        return [Taken(stream.name, ids[first:last], attempts[first:last]) for first, last in pairwise(edges)]
+        return [Taken(stream.claim, ids[first:last], attempts[first:last]) for first, last in pairwise(edges)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark will not ask for these batches again."""
-        self._open(end["consumer"]).ack(end["seq"])
+        stream = self._open(end["consumer"])
+        if end["seq"] > self._acked:
+            self._wait()
+            self._ack(stream, end["seq"])
 
     def stop(self) -> None:
         """Leave the tasks to whoever goes on with the query: its lease says for how long."""
         queue, self._queue, self._stream = self._queue, None, None
+        with suppress(TubesError):
+            self._wait()
         if queue is not None:
             queue.detach()
 
@@ -154,23 +209,40 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.stop()
             self._queue = self._settings.connect(lease=self._settings.lease)
             self._stream = Stream.open(self._queue, self._settings.tube, consumer)
+            self._acked = self._stream.first - 1
         return self._stream
 
     # -- on executors --------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The tasks of a part, but for those that somebody else has taken since."""
+        """The tasks of a part, but for those that somebody else has taken since.
+
+        Raises `StreamFenced` in the end if another query goes on with the stream: what that took again may be missing.
+        """
         assert isinstance(partition, Taken)
+        settle()
+        claim = partition.claim
+        by = dict(zip(partition.ids, partition.attempts, strict=True))
+        alike = set(partition.attempts)
         with self._settings.connect() as queue:
             tube = self._settings.find(queue)
+            before = claim.skipped(tube)
+
+            def still_ours(part: Part) -> Part:
+                ours = part.having("state", "tr")
+                if len(alike) == 1 and not before:
+                    return ours.having("attempts", alike)
+                takes = zip(ours.values("id"), ours.values("attempts"), strict=True)
+                return ours.where([take[1] == by[take[0]] and take not in before for take in takes])
 
             def delivered() -> Iterator[Part]:
                 for part in Records(tube).of(partition.ids):
-                    ours = partition.those_of(part)
+                    ours = still_ours(part)
                     if ours.size < part.size:
                         # An ack counts for what was delivered and for nothing else.
-                        left_out = set(part.values("id")) - set(ours.values("id"))
-                        Stream.skip(tube, partition.consumer, sorted(left_out))
+                        left_out = {(id, by[id]) for id in set(part.values("id")) - set(ours.values("id"))}
+                        claim.skip(tube, sorted(left_out - before))
                     yield ours
 
             yield from self._columns.batches(delivered())
+            claim.check(tube)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import ArrayType, MapType, StructType, YearMonthIntervalType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
 from tubes.codecs import encode
 from tubes.errors import CodecError, InvalidOption
@@ -35,6 +35,8 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Columns of a read that a write could only lose.
 _OF_READS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
+#: Types whose values nobody but Spark can read.
+_OF_SPARK_ALONE: Final = ("variant", "geometry", "geography")
 #: Heads of tasks that are kept, so that rows with the same options are looked at once.
 _HEADS: Final = 50_000
 
@@ -58,7 +60,7 @@ class Payload:
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidOption(option="column", value=twice, rule="must be there once: rename the other, or drop it")
         for field in schema.fields:
-            _check_type(field.name, field.dataType)
+            _check_type(field.name, field.dataType, settings.codec)
         for name in types:
             if name.lower() != name and name.lower() in {"data", *_OPTIONS}:
                 rule = f"is {name.lower()} to Spark: write it so, or call it something else"
@@ -76,7 +78,7 @@ class Payload:
             )
         for name in fields:
             if data is None and name in _OF_READS:
-                rule = "is of a task that was read: a put gives it anew; drop it, or rename it"
+                rule = "has the name of what a read tells of tasks: drop it, rename it, or use struct(*) as data"
                 raise InvalidOption(option="column", value=name, rule=rule)
         for name in options:
             if not types[name].startswith(_OPTIONS[name]):
@@ -146,22 +148,28 @@ def _number(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, datetime.timedelta) else value
 
 
-def _check_type(name: str, kind: DataType) -> None:
+def _check_type(name: str, kind: DataType, codec: str) -> None:
     """Whether a column of this type can be written at all."""
     if isinstance(kind, YearMonthIntervalType):
         rule = "has no length in seconds: cast it to a number, or to an interval of days"
+        raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
+    if isinstance(kind, BinaryType) and codec == "json":
+        rule = "needs codec raw or msgpack: to JSON make it a string, as by base64"
+        raise InvalidOption(option="column", value=f"{name} binary", rule=rule)
+    if kind.simpleString().startswith(_OF_SPARK_ALONE):
+        rule = "is a type of Spark's own: make it a string, as by to_json or ST_AsText"
         raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
     if isinstance(kind, MapType):
         if isinstance(kind.keyType, (ArrayType, MapType, StructType)):
             rule = "has keys that JSON can't have: make them strings, or the map an array of its entries"
             raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
-        _check_type(name, kind.keyType)
-        _check_type(name, kind.valueType)
+        _check_type(name, kind.keyType, codec)
+        _check_type(name, kind.valueType, codec)
     elif isinstance(kind, ArrayType):
-        _check_type(name, kind.elementType)
+        _check_type(name, kind.elementType, codec)
     elif isinstance(kind, StructType):
         for field in kind.fields:
-            _check_type(f"{name}.{field.name}", field.dataType)
+            _check_type(f"{name}.{field.name}", field.dataType, codec)
 
 
 def _check_data(settings: Settings, kind: str) -> None:
@@ -169,8 +177,6 @@ def _check_data(settings: Settings, kind: str) -> None:
     text = kind == "string" or kind.startswith(("char", "varchar"))
     if settings.codec == "raw" and kind != "binary":
         raise InvalidOption(option="column", value=f"data {kind}", rule="must be binary with codec raw")
-    if settings.codec == "json" and kind == "binary":
-        raise InvalidOption(option="column", value="data binary", rule="needs codec raw or msgpack")
     if settings.data_format == "json" and not text:
         raise InvalidOption(option="column", value=f"data {kind}", rule="must be a string with dataFormat json")
 
@@ -197,7 +203,7 @@ def _plain(value: Any) -> Any:
         return {_plain(name): _plain(some) for name, some in value.items()}
     if value.__class__ is list:
         return [_plain(some) for some in value]
-    if isinstance(value, (datetime.datetime, datetime.date)):
+    if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()

@@ -165,7 +165,7 @@ def _count(name: str, value: str) -> int:
     except ValueError:
         raise InvalidOption(option=name, value=value, rule="must be a whole number") from None
     if not 1 <= number <= MAX_COUNT:
-        raise InvalidOption(option=name, value=value, rule="must be at least 1")
+        raise InvalidOption(option=name, value=value, rule=f"must be from 1 to {MAX_COUNT}")
     return number
 
 

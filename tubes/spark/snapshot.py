@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from tubes.redis.records import Records
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
+from tubes.spark.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,6 +68,7 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The tasks of a part, on an executor."""
+        settle()
         states = self._settings.states
         with self._settings.connect() as queue:
             records = Records(self._settings.find(queue))
