@@ -7,7 +7,9 @@ is due and not acked after its time to run; memory is flat.
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,6 +28,10 @@ def main() -> int:
     parser.add_argument("--only", choices=["memory", "server"], help="one part, for all of the time")
     parser.add_argument("--plot", type=Path, default=_BUILD / "soak.svg", help="build/soak.svg")
     asked = parser.parse_args()
+    if not 0 < asked.minutes < math.inf:
+        parser.error(f"{asked.minutes} minutes: must be above 0")
+    # Whoever ends it ends its processes too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     seconds = asked.minutes * 60
     seed = int(os.environ.get("TUBES_SEED", time.time_ns() % 1_000_000))
     print(f"seed {seed}: TUBES_SEED={seed} lets the same things go wrong again", flush=True)

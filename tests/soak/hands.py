@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import random
 import signal
 import sys
+import threading
 import time
 from itertools import count
 from typing import Any, NoReturn
@@ -214,10 +216,18 @@ class Hand:
             await asyncio.gather(*(some(queue, number) for number in range(8)))
 
 
+def _die_with(parent: int) -> NoReturn:
+    """End when the soak has ended, however it did."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> None:
     """What the command line says."""
     # That lines are cut, leases lost and acks late is what a soak is about.
     logging.disable(logging.WARNING)
+    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     url, mode, tube, seed = sys.argv[1:]
     act = getattr(Hand(url, tube, seed), mode)
     if inspect.iscoroutinefunction(act):
