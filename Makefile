@@ -52,13 +52,13 @@ matrix:  ## all tests on every Python of this machine, each in an environment of
 	$(PYTHON) tests/matrix.py --extras '$(filter-out check docs,$(EXTRAS))' -- $(or $(ARGS),-n auto)
 
 bench: .venv/ready  ## how fast, beside the queues of the standard library
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-peers: .venv/ready  ## how fast, beside peers that it installs into .peers: make bench-peers ARGS="--quick -k celery"
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes that put them
-	$(BIN)/python -m benchmarks.spark
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 bench-scale: .venv/ready  ## what a verb costs when much waits, beside when little does: some eight minutes
 	$(BIN)/python -m benchmarks.scale $(ARGS)

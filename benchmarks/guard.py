@@ -33,6 +33,8 @@ _VERBS: Final = ("put", "take", "ack")
 #: A ratio may be so much worse, relatively: at least, and as a multiple of what several runs were apart.
 _LEAST: Final = 0.15
 _TIMES: Final = 3.0
+#: No row may be so much worse: what differs more was measured on a machine that was busy.
+_MOST: Final = 0.6
 #: Bytes hardly differ from run to run.
 _LEAST_OF_BYTES: Final = 0.03
 _BYTES: Final = "a waiting task"
@@ -68,7 +70,7 @@ class Row(NamedTuple):
             return "new"
         if self.now is None:
             return "missing"
-        if self.change > self.was.tolerance:
+        if not self.change <= self.was.tolerance:  # so that no number is worse too
             return "worse"
         return "better" if 1 / (1 + self.change) - 1 > self.was.tolerance else "same"
 
@@ -80,8 +82,14 @@ def compare(kept: Mapping[str, Kept], fresh: Mapping[str, float]) -> list[Row]:
 
 
 def failed(rows: Iterable[Row]) -> bool:
-    """Whether something is worse, or was lost sight of."""
-    return any(row.outcome in ("worse", "missing") for row in rows)
+    """Whether something is worse, or was lost sight of, or nothing was compared."""
+    outcomes = {row.outcome for row in rows}
+    return bool(outcomes & {"worse", "missing"}) or outcomes <= {"new"}
+
+
+def restless(kept: Mapping[str, Kept]) -> list[str]:
+    """Rows that noise has moved so much that they could not guard anything."""
+    return [name for name, row in kept.items() if not row.tolerance <= _MOST]
 
 
 def best(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -96,7 +104,7 @@ def best(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def keep(runs: list[dict[str, float]]) -> dict[str, Kept]:
     """What to commit of several runs: medians, each with a tolerance by what the runs were apart."""
     kept: dict[str, Kept] = {}
-    for name in runs[0]:
+    for name in dict.fromkeys(name for run in runs for name in run):
         ratios = [run[name] for run in runs if name in run]
         middle = median(ratios)
         apart = max(abs(ratio / middle - 1) for ratio in ratios)
@@ -107,8 +115,11 @@ def keep(runs: list[dict[str, float]]) -> dict[str, Kept]:
 
 def load(path: Path = _FILE) -> dict[str, Kept]:
     """What is committed."""
-    rows: dict[str, Any] = json.loads(path.read_text())["rows"]
-    return {name: Kept(row["ratio"], row["tolerance"]) for name, row in rows.items()}
+    try:
+        rows: dict[str, Any] = json.loads(path.read_text())["rows"]
+        return {name: Kept(row["ratio"], row["tolerance"]) for name, row in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{path} cannot be read: {error!r}; --update writes it anew") from None
 
 
 def save(kept: Mapping[str, Kept], path: Path = _FILE) -> None:
@@ -129,13 +140,14 @@ def measure() -> dict[str, float]:
 
 
 def of_scale(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """What put, take and ack cost together at the largest size, as a multiple of what they cost at the smallest."""
-    seconds: dict[str, dict[int, float]] = {}
+    """What put, take and ack cost at the largest size, as a multiple of what they cost at the smallest: the mean."""
+    ratios: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         if row["verb"] in _VERBS and "delayed" not in row["subject"]:
-            sizes = seconds.setdefault(f"{row['place']}, {row['subject']}: put + take + ack where many wait", {})
-            sizes[row["size"]] = sizes.get(row["size"], 0.0) + row["seconds"]
-    return {name: sizes[max(sizes)] / sizes[min(sizes)] for name, sizes in seconds.items()}
+            sizes = ratios.setdefault(f"{row['place']}, {row['subject']}: put, take and ack where many wait", {})
+            sizes.setdefault(row["size"], []).append(row["ratio"])
+    largest = {name: sizes[max(sizes)] for name, sizes in ratios.items()}
+    return {name: sum(each) / len(_VERBS) for name, each in largest.items() if len(each) == len(_VERBS)}
 
 
 def _run(module: str, *arguments: str) -> None:
@@ -171,8 +183,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=_RUNS, help=f"with --update: how many; {_RUNS}")
     asked = parser.parse_args()
     if asked.update:
-        kept = keep([measure() for _ in range(asked.runs)])
+        kept = keep([measure() for _ in range(max(1, asked.runs))])
         show(compare(load() if _FILE.exists() else {}, {name: row.ratio for name, row in kept.items()}))
+        if names := restless(kept):
+            print(f"not written: the machine was busy, or these have to be measured better: {', '.join(names)}")
+            return 1
         save(kept)
         return 0
     kept = load()

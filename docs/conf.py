@@ -3,7 +3,7 @@
 Sphinx, because the reference is the docstrings that `help()` shows, by autodoc; with myst-parser, because the pages are
 Markdown that reads as well on a forge; furo, because it reads well on a telephone and needs nothing from elsewhere.
 
-The root of the repository is the source, so that pages link to the README and to `drivers/README.md` as on the forge.
+The root of the repository is the source, so that pages link to the READMEs as on the forge.
 """
 
 import sys
@@ -17,7 +17,7 @@ copyright = "the authors of tubes"
 
 extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_external_toc", "docstrings", "states"]
 external_toc_path = "docs/_toc.yml"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "drivers/README.md", "docs/**.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "*/README.md", "docs/**.md"]
 # Folders that are not even looked into.
 exclude_patterns = [".*", "build", "dist", "tests", "tubes", "**/__pycache__"]
 

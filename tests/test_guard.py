@@ -32,6 +32,31 @@ def test_a_row_that_was_not_measured_fails_and_a_new_one_does_not() -> None:
     assert not guard.failed(row for row in rows if row.outcome != "missing")
 
 
+@pytest.mark.parametrize("now", [float("nan"), float("inf")])
+def test_what_is_no_number_is_worse(now: float) -> None:
+    (row,) = guard.compare({"put": Kept(1.0, 0.15)}, {"put": now})
+    assert row.outcome == "worse"
+
+
+def test_where_nothing_is_compared_the_guard_fails() -> None:
+    assert guard.failed(guard.compare({}, {"put": 1.0}))
+    assert guard.failed([])
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"rows": {"put": 1}}'])
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "ratios.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit, match="cannot be read"):
+        guard.load(path)
+
+
+def test_rows_that_noise_has_moved_are_not_to_be_kept() -> None:
+    kept = guard.keep([{"put": 1.0, "take": 1.0}, {"put": 1.05, "take": 5.0}, {"put": 0.97, "take": 1.0}])
+    assert guard.restless(kept) == ["take"]
+
+
 def test_a_wide_tolerance_lets_a_row_that_always_differs_pass() -> None:
     runs = [{"put": 1.0, "take": 1.0}, {"put": 1.02, "take": 1.2}, {"put": 0.99, "take": 0.9}]
     kept = guard.keep(runs)
@@ -57,15 +82,15 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert guard.load(tmp_path / "ratios.json") == kept
 
 
-def test_scale_is_the_sum_of_three_verbs_at_the_largest_size_beside_the_smallest() -> None:
-    def row(subject: str, verb: str, size: int, seconds: float) -> dict[str, object]:
-        return {"place": "memory", "subject": subject, "verb": verb, "size": size, "seconds": seconds}
+def test_scale_is_the_mean_of_three_verbs_at_the_largest_size_beside_the_smallest() -> None:
+    def row(subject: str, verb: str, size: int, ratio: float) -> dict[str, object]:
+        return {"place": "memory", "subject": subject, "verb": verb, "size": size, "ratio": ratio}
 
-    rows = [
-        row("fifo", verb, size, seconds) for verb in ("put", "take", "ack") for size, seconds in ((1, 1.0), (9, 2.0))
-    ]
+    rows = [row("fifo", verb, size, ratio) for verb in ("put", "take", "ack") for size, ratio in ((1, 1.0), (9, 2.0))]
     rows += [row("fifo", "peek", 9, 50.0), row("fifottl, delayed", "take", 1, 1.0)]
-    assert guard.of_scale(rows) == {"memory, fifo: put + take + ack where many wait": 2.0}
+    # A verb that was not measured there is no improvement.
+    rows += [row("utube", "put", 9, 1.0), row("utube", "take", 9, 1.0), row("utube", "ack", 1, 1.0)]
+    assert guard.of_scale(rows) == {"memory, fifo: put, take and ack where many wait": 2.0}
 
 
 def test_what_is_committed_can_be_compared() -> None:

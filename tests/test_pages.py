@@ -19,7 +19,7 @@ from tubes.cli.app import app
 ROOT = Path(__file__).parent.parent
 PAGES = {
     str(page.relative_to(ROOT)): page.read_text()
-    for page in [*ROOT.glob("*.md"), ROOT / "drivers/README.md", *ROOT.glob("docs/**/*.md")]
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")]
 }
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]

@@ -91,7 +91,28 @@ def test_a_lead_is_how_many_times_the_ratio_is_and_says_where_a_goal_is_missed()
 def test_of_costs_less_is_ahead() -> None:
     made = results(huey=Figures([Turn(costs={"bytes": 300.0}, latencies=[0.004, 0.004])]))
     made.figures["tubes, calls on valkey"] = Figures([Turn(costs={"bytes": 150.0}, latencies=[0.001, 0.001])])
-    assert {lead.what: lead.times for lead in goals.leads(made)} == {"bytes": 2.0, "wake-up": 4.0}
+    made.figures["tubes, Worker, threads on valkey"] = Figures([Turn(latencies=[0.002, 0.002])])
+    assert {lead.what: lead.times for lead in goals.leads(made)} == {"bytes": 2.0, "wake-up": 2.0}
+
+
+def test_who_only_puts_from_asyncio_is_compared_with_who_does_so() -> None:
+    made = results(arq=Figures([turn(one=0.1)]))
+    made.figures |= OURS
+    made.figures["tubes, asyncio on valkey"] = Figures([turn(one=0.3)])
+    (lead,) = (lead for lead in goals.leads(made) if lead.what == "put")
+    assert lead.times == pytest.approx(3.0)
+
+
+def test_a_goal_is_missed_where_tubes_itself_failed() -> None:
+    made = results(huey=Figures([turn(one=0.4, work=0.05)]))
+    made.figures["tubes, calls on valkey"] = Figures([turn(one=0.8)])
+    met = {lead.what: lead.met for lead in goals.leads(made) if lead.goal is not None}
+    assert met == {"put": True, "a loop": False, "a Worker": False}
+
+
+def test_a_turn_that_failed_is_shown() -> None:
+    made = results(huey=Figures([turn(one=0.4)], {"huey": "3.5"}, why="5 of 10 tasks handled", failures=1))
+    assert "huey 3.5; 1 turns failed: 5 of 10 tasks handled" in table.markdown(made)
 
 
 def test_goals_in_process_are_times_as_long_as_the_yardstick() -> None:

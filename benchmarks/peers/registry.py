@@ -150,7 +150,7 @@ _ON_SERVERS: Final = (
         ("taskiq-redis", "taskiq", "redis", "hiredis"),
         REDIS,
         "the same",
-        "acks, and what a stream does not",
+        "acks, delays (but by a scheduler), priorities, batches, utubes; plain calls",
     ),
     Subject(
         "celery",

@@ -95,7 +95,7 @@ def _leads(results: Results) -> Sheet:
         misses = [lead for lead in cells.values() if lead.met is False]
         goals = [lead for lead in cells.values() if lead.goal is not None]
         rows.append([*row, f"{len(goals) - len(misses)} of {len(goals)}"])
-    title = "How many times tubes is ahead; < where a goal is missed"
+    title = "How many times tubes is ahead, below 1: behind; < and the goal where that is missed"
     return Sheet(title, ("of", *whats, "goals met"), rows)
 
 
@@ -122,7 +122,9 @@ def _in_process(results: Results) -> Sheet:
 def _versions(figures: Figures) -> str:
     """Or why there are none."""
     found = ", ".join(f"{name} {version}" for name, version in figures.versions.items() if name != "hiredis")
-    return found if figures.turns else f"not measured: {figures.why}"
+    if not figures.turns:
+        return f"not measured: {figures.why or 'the run was ended'}"
+    return f"{found}; {figures.failures} turns failed: {figures.why}" if figures.failures else found
 
 
 def _about(results: Results) -> Sheet:
