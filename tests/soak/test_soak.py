@@ -50,6 +50,16 @@ def test_books_find_a_task_that_is_lost(queue: tubes.Queue) -> None:
     assert books.mistakes == ["lost is lost, or done and stored"]
 
 
+def test_books_take_what_is_delayed_or_buried_or_in_hand_for_stored(queue: tubes.Queue) -> None:
+    books, tube = Books(), queue.create_tube("load", "fifottl")
+    for key in ("in hand", "buried", "delayed"):
+        books.put(tube, key, delay=60 if key == "delayed" else 0)
+    tube.bury(books.puts["buried"])
+    assert tube.take(timeout=0) is not None
+    books.close(tube)
+    assert books.mistakes == []
+
+
 def test_books_find_a_task_that_is_done_twice_also_after_it_was_settled() -> None:
     books = Books()
     for id in (0, 9):
