@@ -11,6 +11,8 @@ from tubes import ConnectionLost, TaskNotTaken
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tubes import Task, Tube
 
 
@@ -21,6 +23,8 @@ class Ledger:
         self._lock = threading.Lock()
         #: The ids of what was put, by key.
         self.puts: dict[str, int] = {}
+        #: By key, the id that it has, as whoever has put or taken it says.
+        self.ids: dict[str, int] = {}
         #: Keys of puts that raised `ConnectionLost`: done once or not at all.
         self.unknown: set[str] = set()
         #: By id, the takes that somebody was given.
@@ -44,14 +48,19 @@ class Ledger:
     def was_put(self, key: str, id: int) -> None:
         """A put has returned."""
         with self._lock:
-            assert key not in self.puts
+            assert key not in self.puts, f"{key} was put by two"
             self.puts[key] = id
+            self._name(key, id)
 
-    def took(self, id: int, attempts: int) -> None:
+    def took(self, id: int, attempts: int, key: str) -> None:
         """Somebody has a task: nobody else has it by the same take."""
         with self._lock:
             assert attempts not in self.takes[id], f"task {id} was given to two by take {attempts}"
             self.takes[id].append(attempts)
+            self._name(key, id)
+
+    def _name(self, key: str, id: int) -> None:
+        assert self.ids.setdefault(key, id) == id, f"{key} was put twice, as task {self.ids[key]} and as task {id}"
 
     def was_done(self, id: int, attempts: int) -> None:
         """An ack or a delete has returned."""
@@ -61,7 +70,7 @@ class Ledger:
 
     def work(self, task: Task) -> None:
         """Write a take down, and ack it."""
-        self.took(task.id, task.attempts)
+        self.took(task.id, task.attempts, task.data)
         try:
             task.ack()
         except ConnectionLost:
@@ -83,9 +92,10 @@ class Ledger:
         word, _, rest = line.partition(" ")
         if word not in ("took", "acking", "acked", "late", "left"):
             return
-        id, attempts = map(int, rest.split()[:2])
+        first, second, *key = rest.split()
+        id, attempts = int(first), int(second)
         if word == "took":
-            self.took(id, attempts)
+            self.took(id, attempts, *key)
         elif word == "left":  # By a loop that acks it, and does not say so.
             self.maybe.add(id)
         elif word == "acking":
@@ -99,23 +109,34 @@ class Ledger:
 
     def check(self, tube: Tube) -> None:
         """Whatever was put is done, or stored and can be taken; nothing is there twice."""
-        stored = self.drain(tube)
+        assert list(self.contradictions(tube)) == []
+
+    def contradictions(self, tube: Tube) -> Iterator[str]:
+        """What does not add up, after taking and acking whatever is there."""
+        stored, expected = self._drain(tube)
+        if left := [f"{task.id} {task.state}" for task in tube.tasks()]:
+            yield f"tasks are stored, but cannot be taken: {left}"
+        elif len(stored) != expected:
+            yield f"{expected} tasks are counted, {len(stored)} are stored"
         known = {id: key for key, id in self.puts.items()}
-        assert len(known) == len(self.puts), "two puts were answered one id"
+        if len(known) != len(self.puts):
+            yield "two puts were answered one id"
         for id, attempts in self.done.items():
-            assert attempts >= max(self.takes[id], default=0), f"task {id} was acked by a take that was over"
-        keys = list(stored.values())
-        assert len(set(keys)) == len(keys), "something was put twice"
+            if attempts < max(self.takes[id], default=0):
+                yield f"task {id} was acked by a take that was over"
         for key, id in self.puts.items():
             done, there = id in self.done, stored.get(id) == key
-            assert done + there == 1 or (id in self.maybe and done + there == 0), f"{key} is lost, or done and stored"
-        strangers = {id: key for id, key in stored.items() if id not in known}
-        assert set(strangers.values()) <= self.unknown, "something is there that nobody has put"
-        others = set(self.done) - set(known)
-        assert len(others) + len(strangers) <= len(self.unknown), "a put that failed was done twice"
+            if done + there != 1 and not (id in self.maybe and done + there == 0):
+                yield f"{key} is lost, or done and stored"
+        for id, key in stored.items():
+            if self.ids.setdefault(key, id) != id:
+                yield f"{key} was put twice, as task {self.ids[key]} and as task {id}"
+        for key in self.ids.keys() - self.puts.keys() - self.unknown:
+            yield f"{key} is there, and nobody has put it"
 
-    def drain(self, tube: Tube) -> dict[int, str]:
-        """Take and ack whatever is there, in any state: by id, its data. All that the counts announce is found."""
+    @staticmethod
+    def _drain(tube: Tube) -> tuple[dict[int, str], int]:
+        """Take and ack whatever is there, in any state: by id, its data; and how many tasks the counts announce."""
         for delayed in tube.tasks(limit=10**6):
             if delayed.state == "~":
                 delayed.bury()  # A kick ends its delay.
@@ -124,13 +145,9 @@ class Ledger:
         expected = tube.statistics().tasks["total"]
         stored: dict[int, str] = {}
         while (task := tube.take(timeout=0)) is not None:
-            assert task.id not in stored
             stored[task.id] = task.data
             task.ack()
-        left = [f"{task.id} {task.state}" for task in tube.tasks()]
-        assert not left, f"tasks are stored, but cannot be taken: {left}"
-        assert len(stored) == expected, "more or fewer tasks are stored than counted"
-        return stored
+        return stored, expected
 
 
 class Witness:

@@ -57,7 +57,7 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
             tasks = tube.take_many(15, timeout=0)
             assert len(tasks) == 15
             for task in tasks:
-                ledger.took(task.id, task.attempts)
+                ledger.took(task.id, task.attempts, task.data)
             released = tasks[::5]
             assert all(tube.release_many(released).values())
             acked = [task for task in tasks if task not in released]

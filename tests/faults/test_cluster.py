@@ -176,7 +176,7 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
                     number += 1
                     task = await tube.take()
                     assert task is not None
-                    ledger.took(task.id, task.attempts)
+                    ledger.took(task.id, task.attempts, task.data)
                     await task.ack()
                     ledger.was_done(task.id, task.attempts)
 

@@ -74,7 +74,7 @@ def test_what_killed_workers_had_too_often_is_buried_and_no_attempt_is_miscounte
         for id, seen in takes.items():
             assert seen == list(range(1, len(seen) + 1)), id
             assert len(seen) <= attempts
-        told = {tuple(map(int, line.split()[1:])) for line in written if line.startswith("took")}
+        told = {tuple(map(int, line.split()[1:3])) for line in written if line.startswith("took")}
         assert told <= {(id, turn) for id, seen in takes.items() for turn in seen}
 
 

@@ -124,7 +124,7 @@ def test_takes_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothin
     async def take(tube: tubes.AsyncTube) -> None:
         task = await tube.take()
         assert task is not None
-        ledger.took(task.id, task.attempts)
+        ledger.took(task.id, task.attempts, task.data)
         done = asyncio.ensure_future(task.ack())
         # Once it has the task it acks it, cancelled or not.
         try:

@@ -66,7 +66,7 @@ def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothin
         task = await queue.take_any(random.sample(made, 2), random.choice((None, 0.001)))
         if task is None:
             return
-        books[task.tube].took(task.id, task.attempts)
+        books[task.tube].took(task.id, task.attempts, task.data)
         done = asyncio.ensure_future(task.ack())
         # Once it has the task it acks it, cancelled or not.
         try:

@@ -165,7 +165,7 @@ def test_event_loops_put_take_and_wait(secure: str, ledger: Ledger) -> None:
                 for _ in range(10):
                     task = await tube.take(timeout=20)
                     assert task is not None
-                    ledger.took(task.id, task.attempts)
+                    ledger.took(task.id, task.attempts, task.data)
                     await task.ack()
                     ledger.was_done(task.id, task.attempts)
 

@@ -140,7 +140,7 @@ def test_an_event_loop_over_a_line_that_is_cut_does_everything_once(
 
             async def take() -> None:
                 while (task := await tube.take(timeout=1)) is not None:
-                    ledger.took(task.id, task.attempts)
+                    ledger.took(task.id, task.attempts, task.data)
                     await task.ack()
                     ledger.was_done(task.id, task.attempts)
 

@@ -40,7 +40,7 @@ def work(url: str) -> None:
                 continue
             if task is None:
                 continue
-            say("took", task.id, task.attempts)
+            say("took", task.id, task.attempts, task.data)
             time.sleep(random.random() * 0.004)
             say("acking", task.id, task.attempts)
             try:
@@ -59,7 +59,7 @@ async def work_in_loop(url: str) -> None:
         while True:
             task = await tube.take()
             assert task is not None
-            say("took", task.id, task.attempts)
+            say("took", task.id, task.attempts, task.data)
             await asyncio.sleep(random.random() * 0.004)
             say("acking", task.id, task.attempts)
             try:

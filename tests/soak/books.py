@@ -61,11 +61,11 @@ class Books(Ledger):
             self.count_put += 1
 
     @override
-    def took(self, id: int, attempts: int) -> None:
+    def took(self, id: int, attempts: int, key: str) -> None:
         with self._writing():
             # A worker that stood still says so long after others have done the task.
             if id not in self.settled:
-                super().took(id, attempts)
+                super().took(id, attempts, key)
 
     @override
     def was_done(self, id: int, attempts: int) -> None:
@@ -89,10 +89,10 @@ class Books(Ledger):
                     last = max(self.takes.pop(id, ()), default=0)
                     self.maybe.discard(id)
                     del self.puts[key]
+                    self.ids.pop(key, None)
                     self.settled.add(id)
                     assert attempts is None or attempts >= last, f"task {id} was acked by a take that was over"
 
     def close(self, tube: Tube) -> None:
         """The last look: whatever was put is done, or stored and can be taken."""
-        with self._writing():
-            self.check(tube)
+        self.mistakes += self.contradictions(tube)

@@ -52,6 +52,8 @@ class Chaos:
             "server paused": (self._pause_server, 1),
             "listeners killed": (self._kill_listeners, 1),
         }
+        #: The first so many workers are not killed.
+        self.spared: Final = len(workers) // 2
         #: What was done, and when, by `time.monotonic`.
         self.log: list[tuple[float, str]] = []
 
@@ -72,7 +74,7 @@ class Chaos:
             self._over.wait(rest * 2 * self._dice.random())
 
     def _kill_worker(self) -> None:
-        number = self._dice.randrange(1, len(self._workers))
+        number = self._dice.randrange(self.spared, len(self._workers))
         victim = self._workers[number]
         victim.end()
         self._workers[number] = self._hire(victim)
@@ -122,11 +124,12 @@ class Chaos:
     def _deaf(self, act: Callable[[], object]) -> None:
         """Do what cuts off the referees, who begin anew when they hear of a task that is put afterwards."""
         mark = f"mark{len(self.log)}."
-        for tube in self._watched:
-            tube.referee.forget(mark)
+        heard = [(tube, tube.referee) for tube in self._watched if tube.referee is not None]
+        for _, referee in heard:
+            referee.forget(mark)
         act()
         puts = count()
-        for tube in self._watched:
-            while tube.referee.is_blind:
+        for tube, referee in heard:
+            while referee.is_blind:
                 tube.books.put(tube.tube, f"{mark}{next(puts)}")
                 self._over.wait(0.05)

@@ -35,6 +35,12 @@ class Hand(Worker):
 
     def _read(self) -> None:
         books = self._books[self.job.tube]
+        try:
+            self._write_down(books)
+        except Exception as error:
+            books.mistakes.append(f"{self.job.mode} of {self.job.tube} says what nobody understands: {error!r}")
+
+    def _write_down(self, books: Books) -> None:
         for line in self._stdout:
             words = line.split()
             if words[0] == "put":
@@ -49,11 +55,12 @@ class Hand(Worker):
                 books.read_line(line, self._begun)
         books.may_be_done(*(id for id, _ in self._begun))
 
-    def end(self, number: int = signal.SIGKILL) -> int:
-        """End it by a signal, read what it has left, and answer its exit code."""
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End it by a signal, and read what it has left. It is a mistake if it had ended before, or ends badly."""
         self.signal(number)
         self._reader.join()
         code = self.process.wait()
         self._stdin.close()
         self._stdout.close()
-        return code
+        if code != (0 if number == signal.SIGTERM else -number):
+            self._books[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} ended with {code}")

@@ -38,7 +38,7 @@ class Hand:
 
     def took(self, *tasks: Any) -> float:
         """Say so; when that was."""
-        say("\n".join(f"took {task.id} {task.attempts}" for task in tasks))
+        say("\n".join(f"took {task.id} {task.attempts} {task.data}" for task in tasks))
         for one in tasks:
             if is_early(one.data):
                 say("wrong", f"task {one.id} was taken before it was due")

@@ -123,7 +123,7 @@ class Inside:
 
     def _took(self, taken: Any) -> float:
         one = self.watched[taken.tube]
-        one.books.took(taken.id, taken.attempts)
+        one.books.took(taken.id, taken.attempts, taken.data)
         if is_early(taken.data) and taken.id not in self._buried[taken.tube]:
             self._wrong(one, f"task {taken.id} was taken before it was due")
         return time.monotonic()
@@ -211,7 +211,7 @@ def main() -> None:
     end = {
         "mistakes": inside.mistakes,
         "counts": inside.counts,
-        "judged": sum(one.referee.judged for one in inside.watched.values()),
+        "judged": sum(one.judged for one in inside.watched.values()),
         "late": sum(one.books.late for one in inside.watched.values()),
     }
     print("end", json.dumps(end), flush=True)

@@ -21,16 +21,18 @@ from soak.samples import Sample, resident
 from soak.watched import Watched
 from tubes.testing import LocalServer
 
-#: The first worker is never killed, so that its memory can be watched; others may be.
+#: The first half is never killed, so that its memory can be watched; others may be.
 _WORKERS: Final = (
-    Job("one", "timed", True),
+    Job("handlers", "timed", False),
     Job("loop", "fifo", False),
     Job("aio", "lanes", False),
     Job("batches", "timed-lanes", True),
+    Job("one", "unheard", True),
     Job("aio", "timed-lanes", True),
     Job("batches", "fifo", True),
     Job("loop", "lanes", True),
-    Job("handlers", "timed", False),
+    Job("one", "timed", True),
+    Job("batches", "unheard", False),
 )
 _PRODUCERS: Final = (Job("producer", "fifo", True), Job("aio_producer", "fifo", False))
 #: Seconds within which workers must have done all that is left.
@@ -42,7 +44,7 @@ _PERSISTENCE: Final = {"appendonly": "yes", "appendfsync": "no"}
 def soak(
     seconds: float, seed: int, *, program: str = "valkey", rest: float = 1.0, workers: int = len(_WORKERS)
 ) -> Part:
-    """Run, and judge. `workers`: the first so many; four are one for each tube."""
+    """Run, and judge. `workers`: the first so many; five are one for each tube."""
     dice = random.Random(seed)
     seeds = (str(number) for number in count(seed * 1000))
     with ExitStack() as stack:
@@ -61,19 +63,18 @@ def soak(
         for hand in producers + crew:
             assert hand.is_ready.wait(_PATIENCE), f"{hand.job} did not start"
         chaos = Chaos(server, proxy, crew, lambda gone: hire(gone.job), list(watched.values()), dice)
+        spared = {f"{hand.job.mode} of {hand.job.tube}": hand.process.pid for hand in crew[: chaos.spared]}
+        makers = {hand.job.mode.replace("_", " "): hand.process.pid for hand in producers}
         began = time.monotonic()
-        meter = Meter(server, watched, {"worker": crew[0].process.pid, "producer": producers[0].process.pid}, began)
+        meter = Meter(server, watched, {**spared, **makers}, began)
         stack.callback(meter.close)
         chaos.run(began + seconds, rest)
         meter.close()
-        mistakes = [
-            f"{hand.job.mode} of {hand.job.tube} ended with {code}"
-            for hand in producers
-            if (code := hand.end(signal.SIGTERM))
-        ]
-        mistakes += _finish(watched, crew)
+        for hand in producers:
+            hand.end(signal.SIGTERM)
+        mistakes = _finish(watched, crew)
         troubles = [(when - began, what) for when, what in chaos.log]
-        judged = sum(one.referee.judged for one in watched.values())
+        judged = sum(one.judged for one in watched.values())
         late = sum(one.books.late for one in watched.values())
         for one in watched.values():
             mistakes += one.mistakes
@@ -94,8 +95,6 @@ def _finish(watched: dict[str, Watched], crew: list[Hand]) -> list[str]:
     while any(one.tube.statistics().tasks["total"] for one in watched.values()) and time.monotonic() < until:
         time.sleep(0.05)
     for hand in crew:
-        if (code := hand.process.poll()) is not None:
-            mistakes.append(f"{hand.job.mode} of {hand.job.tube} ended with {code}")
         hand.end()
     for name, one in watched.items():
         if left := one.tube.statistics().tasks["total"]:

@@ -23,6 +23,8 @@ class Plan(NamedTuple):
 
     driver: str
     options: dict[str, Any]
+    #: Whether a referee hears of each change: what nobody hears goes other ways, which are short.
+    is_heard: bool = True
 
     @property
     def is_timed(self) -> bool:
@@ -35,6 +37,7 @@ PLANS: Final = {
     "timed": Plan("fifottl", {"ttr": TTR}),
     "lanes": Plan("utube", {}),
     "timed-lanes": Plan("utubettl", {"ttr": TTR}),
+    "unheard": Plan("fifo", {}, is_heard=False),
 }
 
 

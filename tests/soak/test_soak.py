@@ -11,13 +11,14 @@ import pytest
 import tubes
 from soak import in_memory, on_server
 from soak.books import Books, Marks
+from soak.crew import Hand, Job
 from soak.referee import Referee
 from soak.report import Part
 from soak.samples import SHORTEST, Sample, growths
 
 
 def test_a_short_soak_on_a_server_keeps_the_rules() -> None:
-    part = on_server.soak(2.0, seed=1, rest=0.05, workers=4)
+    part = on_server.soak(2.0, seed=1, rest=0.05, workers=5)
     assert part.mistakes == []
     assert part.is_good
     assert part.judged > 50
@@ -42,12 +43,41 @@ def put(books: Books, tube: tubes.Tube, key: str) -> int:
     return books.puts[key]
 
 
+def test_a_worker_that_ends_by_itself_is_a_mistake_also_if_it_is_killed_afterwards() -> None:
+    books = {"fifo": Books()}
+    hand = Hand("memory://", Job("nothing", "fifo", False), "1", books)
+    hand.process.wait()
+    hand.end()
+    assert books["fifo"].mistakes == ["nothing of fifo ended with 1"]
+
+
 def test_books_find_a_task_that_is_lost(queue: tubes.Queue) -> None:
     books, tube = Books(), queue.create_tube("load")
     put(books, tube, "kept")
     tube.delete(put(books, tube, "lost"))
+    tube.put("strange")
     books.close(tube)
-    assert books.mistakes == ["lost is lost, or done and stored"]
+    assert books.mistakes == ["lost is lost, or done and stored", "strange is there, and nobody has put it"]
+
+
+def test_books_find_a_put_that_was_done_twice_whatever_became_of_both(queue: tubes.Queue) -> None:
+    books, tube = Books(), queue.create_tube("load")
+    books.unknown.update(("maybe", "never"))
+    for key in ("told", "settled"):
+        put(books, tube, key)
+        tube.put(key)
+    tube.put_many(["maybe", "maybe"])
+    told, again, settled, late, maybe, twice = tube.take_many(6, timeout=0)
+    for task in (told, again, maybe, twice, settled):
+        books.work(task)
+    assert books.mistakes == [
+        "told was put twice, as task 0 and as task 1",
+        "maybe was put twice, as task 4 and as task 5",
+    ]
+    books.settle(Marks())
+    books.work(late)
+    books.close(tube)
+    assert books.mistakes[2:] == ["settled is there, and nobody has put it"]
 
 
 def test_books_take_what_is_delayed_or_buried_or_in_hand_for_stored(queue: tubes.Queue) -> None:
@@ -63,8 +93,8 @@ def test_books_take_what_is_delayed_or_buried_or_in_hand_for_stored(queue: tubes
 def test_books_find_a_task_that_is_done_twice_also_after_it_was_settled() -> None:
     books = Books()
     for id in (0, 9):
-        books.was_put(f"job {id}", id)
-        books.read_line(f"took {id} 1", set())
+        books.was_put(f"job-{id}", id)
+        books.read_line(f"took {id} 1 job-{id}", set())
         books.was_done(id, 1)
     books.was_done(0, 1)
     books.settle(Marks())
@@ -76,8 +106,8 @@ def test_books_find_a_task_that_is_done_twice_also_after_it_was_settled() -> Non
 def test_books_find_an_ack_by_a_take_that_was_over() -> None:
     books = Books()
     books.was_put("job", 0)
-    books.took(0, 1)
-    books.took(0, 2)
+    books.took(0, 1, "job")
+    books.took(0, 2, "job")
     books.was_done(0, 1)
     books.settle(Marks())
     assert books.mistakes == ["task 0 was acked by a take that was over"]
