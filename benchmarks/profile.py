@@ -127,7 +127,7 @@ def show_commands(title: str, client: Any, verb: Verb) -> None:
 def main() -> None:
     """Show it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--driver", default="fifo")
+    parser.add_argument("--driver", default="fifo", choices=("fifo", "fifottl", "utube", "utubettl"))
     driver: str = parser.parse_args().driver
     with LocalServer() as server:
         for url in ("memory://", server.url):

@@ -184,6 +184,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     told = parser.parse_args()
+    if told.rows < 1 or told.rounds < 1:
+        parser.error("--rows and --rounds: must be above 0")
     with LocalServer() as server, tubes.connect(server.url) as queue:
         rates = measure(told.rows, told.rounds, server, queue)
         client: Any = server.client()

@@ -15,6 +15,7 @@ for extra in ("matplotlib", "rich"):
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.peers import environments, goals, plot, servers, table  # noqa: E402
+from benchmarks.peers.__main__ import main  # noqa: E402
 from benchmarks.peers.inside.in_process import WAYS  # noqa: E402
 from benchmarks.peers.inside.notes import Notes, payload  # noqa: E402
 from benchmarks.peers.measure import Stage  # noqa: E402
@@ -61,6 +62,19 @@ def test_the_part_of_a_name_chooses_peers_and_what_of_tubes_they_are_compared_wi
     assert "tubes, fifo" not in names
     assert "tubes, fifo" in [subject.key for subject in chosen("janus")]
     assert chosen(None) == SUBJECTS
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["-k", "nosuchpeer"], "-k nosuchpeer: no name has this"), (["--again", __file__], "must be a file that --json")],
+)
+def test_bad_words_are_said_before_anything_is_measured(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.peers", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert said in capsys.readouterr().err
 
 
 def test_figures_are_medians_of_rounds_each_beside_its_own_yardstick() -> None:

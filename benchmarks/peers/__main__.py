@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.peers import plot, table
 from benchmarks.peers.environments import CannotInstall, python_of
 from benchmarks.peers.measure import Stage
-from benchmarks.peers.registry import Subject, chosen
+from benchmarks.peers.registry import SUBJECTS, Subject, chosen
 from benchmarks.peers.results import Figures, Results
 from benchmarks.peers.servers import NotInstalled, versions
 from benchmarks.table import machine
@@ -80,9 +80,14 @@ def main() -> None:
         console = Console(width=180)
     rounds, share = QUICK if told.quick else FULL
     if told.again:
-        results = Results.from_json(json.loads(told.again.read_text()))
+        try:
+            results = Results.from_json(json.loads(told.again.read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            parser.error(f"--again {told.again}: must be a file that --json has kept: {error!r}")
     else:
         subjects = chosen(told.k)
+        if not subjects:
+            parser.error(f"-k {told.k}: no name has this; there are {', '.join(subject.key for subject in SUBJECTS)}")
         figures = {subject.key: Figures() for subject in subjects}
         results = Results(machine(), told.server, rounds, figures, servers=versions())
         # What was started ends with us: by a SIGTERM as by Ctrl-C.

@@ -42,9 +42,9 @@ def panels(results: Results) -> list[tuple[str, list[Bar]]]:
         *_bars(results, on_server, BATCHES, ", batches of 100"),
     ]
     found = [
-        ("Puts, beside a raw PING", puts),
-        ("Tasks processed, beside a raw PING", _bars(results, on_server, WORK)),
-        ("In one process, beside queue.Queue", _bars(results, inside, CYCLE)),
+        ("Puts per second, beside a raw PING's (longer is faster)", puts),
+        ("Tasks processed per second, beside a raw PING's (longer is faster)", _bars(results, on_server, WORK)),
+        ("Tasks per second in one process, beside queue.Queue's (longer is faster)", _bars(results, inside, CYCLE)),
     ]
     return [(title, sorted(bars, key=lambda bar: -bar[1])) for title, bars in found if bars]
 
@@ -56,7 +56,7 @@ def draw(results: Results, path: Path) -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "peers", "svg.fonttype": "none", "font.size": 9})
     pyplot: Any = import_module("matplotlib.pyplot")
     drawn = panels(results)
-    heights = [len(bars) + 2 for _, bars in drawn]
+    heights = [len(bars) + 3 for _, bars in drawn]
     figure, axes = pyplot.subplots(
         len(drawn), 1, figsize=(9, 0.21 * sum(heights)), height_ratios=heights, layout="constrained", squeeze=False
     )
@@ -71,11 +71,14 @@ def draw(results: Results, path: Path) -> None:
         axis.xaxis.set_major_formatter("{x:g}")
         axis.axvline(1, color="gray", linewidth=0.8, zorder=0)
         axis.set_title(title, loc="left", fontweight="bold")
+        axis.set_xlabel("times the yardstick's rate", fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
         for place, length in zip(places, lengths, strict=True):
             ends = {"textcoords": "offset points", "va": "center", "fontsize": 8}
             behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             axis.annotate(f"{length:.2g}", (length, place), (3, 0), bbox=behind, **ends)
+    kinds = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in (_OURS, _THEIRS)]
+    figure.legend(kinds, ["tubes", "peers"], loc="outside upper right", ncols=2, frameon=False)
     figure.supxlabel(f"Logarithmic scales. {about(results)}", fontsize=7)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
     pyplot.close(figure)

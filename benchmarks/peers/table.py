@@ -69,15 +69,20 @@ def _servers(results: Results) -> Sheet:
         "p99 µs",
         "server µs: put",
         "processed",
+        "does not do",
     )
     rows: list[list[str]] = []
     for subject, figures in _measured(results, inside=False):
         cells = [_rate(figures, measure) for measure in (ONE, SEVERAL, BATCHES, WORK)]
         cells += [_count(figures.cost(BYTES)), _micros(figures.latency(50)), _micros(figures.latency(99))]
         cells += [_micros(figures.cost(measure)) for measure in (CPU_PUT, CPU_WORK)]
+        cells.append(subject.lacks)
         rows.append([subject.key, *(cells if figures.turns else ["not measured", *cells[1:]])])
     ping = results.yardsticks.get("PING")
-    title = f"On servers, beside a raw PING ({_count(ping)} per second): ratio · per second"
+    title = (
+        f"On servers: the rate beside that of a raw PING ({_count(ping)} per second; more is better) · per second; "
+        "of bytes and µs less is better"
+    )
     return Sheet(title, columns, rows)
 
 
@@ -115,7 +120,7 @@ def _in_process(results: Results) -> Sheet:
                 _versions(figures),
             ]
         )
-    title = "In one process: how many times as long as queue.Queue a task takes"
+    title = "In one process: how many times as long as queue.Queue a task takes (less is better)"
     return Sheet(title, ("what", "times as long", "per second", "goal, met", "does not do", "versions"), rows)
 
 
@@ -131,8 +136,8 @@ def _about(results: Results) -> Sheet:
     rows: list[list[str]] = []
     for subject, figures in _measured(results, inside=False):
         if subject.family != "tubes" or subject.server == results.server:
-            rows.append([subject.name, subject.worker, subject.lacks, _versions(figures)])
-    return Sheet("How each works", ("what", "worker", "does not do", "versions"), rows)
+            rows.append([subject.name, subject.worker, _versions(figures)])
+    return Sheet("How each works", ("what", "worker", "versions"), rows)
 
 
 def about(results: Results) -> str:

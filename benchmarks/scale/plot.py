@@ -60,6 +60,7 @@ def draw(figures: Figures, path: Path) -> None:
             else:
                 axes.set_visible(False)
     figure.suptitle("What a verb costs, as a multiple of what it costs at the smallest size", fontsize=16)
+    figure.supylabel("times its cost at the smallest size, logarithmic")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=12)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=100)
 
