@@ -180,10 +180,7 @@ class Engine:
                 self.timers.add(entry, due)
         # Offer a neighbour.
         if lane is not None:
-            if lane.behind is not None and lane.head is None and lane.taken < lane.limit:
-                lane.offer()
-            if lane.pace is not None:
-                lane.pace.leave_if_idle()
+            lane.settle()
             if to is _DONE:
                 lane.living -= 1
                 if not lane.living:
@@ -230,6 +227,7 @@ class Engine:
             self._go(entry, "ttr")
 
     # -- verbs -------------------------------------------------------------------------------------------------------
+    # The three of every program's inner loop do what `_move` would, written out: of it they need little.
 
     def open_hold(self) -> Hold:
         """A new hold, for the tasks that one session takes."""
@@ -323,6 +321,7 @@ class Engine:
             replaced = self._add_more(entry, options)
         # Up to here nothing has changed, whatever a hook has raised.
         self.next_id = id + 1
+        lane = None
         if self._lanes is not None:
             entry.utube = name = options.get(self._lane_option)
             if name is None:
@@ -330,19 +329,32 @@ class Engine:
             entry.lane = lane = self._lanes.by_name.get(name) or self._lanes.make(name)
             lane.living += 1
         self.tasks[id] = entry
-        step = self._put_delayed if delay else self._put
-        if entry.more is None or entry.more.key is None:
-            self._move(entry, step)
+        if delay or (entry.more is not None and entry.more.key is not None):
+            self._come_in(entry, self._put_delayed if delay else self._put, replaced)
+            return entry
+        entry.state = _READY
+        self._put.uses += 1
+        if lane is None:
+            self._offers.push(entry)
         else:
-            self._come_in(entry, step, entry.more.key, replaced)
+            lane.push(entry)
+        if self.dated:
+            entry.due = due = entry.dead
+            if due != NEVER:
+                self.timers.add(entry, due)
+        if lane is not None:
+            lane.settle()
+        if self.listener is not None:
+            self.listener(entry, "put")
         return entry
 
-    def _come_in(self, entry: Entry, step: _Step, key: str, replaced: Entry | None) -> None:
-        """A new task with a key moves, after the one that it replaces."""
+    def _come_in(self, entry: Entry, step: _Step, replaced: Entry | None) -> None:
+        """A new task that is delayed or has a key moves, after the one that it replaces."""
         if replaced is not None:
             self.replacing = replaced, entry, step
             self._go(replaced, "delete")
-        self._keys.add(key, entry)
+        if entry.more is not None and entry.more.key is not None:
+            self._keys.add(entry.more.key, entry)
         self._move(entry, step)
         self.replacing = None
 
@@ -418,7 +430,26 @@ class Engine:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
             if self.pacing:
                 self._lanes.start(now, entry)  # type: ignore[union-attr]
-            self._move(entry, self._take, hold)
+            lane = entry.lane
+            if lane is not None and lane.head is entry:
+                lane.head = None
+            entry.state = _TAKEN
+            self._take.uses += 1
+            entry.hold = hold
+            hold[entry.id] = entry
+            if lane is not None:
+                lane.taken += 1
+            if self.dated:
+                due = entry.until
+                if self._ends_taken and entry.dead < due:
+                    due = entry.dead
+                entry.due = due
+                if due < entry.queued:
+                    self.timers.add(entry, due)
+            if lane is not None:
+                lane.settle()
+            if self.listener is not None:
+                self.listener(entry, "take")
         return entry
 
     def held(self, hold: Hold, id: int, turn: int = 0) -> Entry:
@@ -430,7 +461,26 @@ class Engine:
 
     def ack(self, now: int, entry: Entry) -> None:
         """A held task is done."""
-        self._move(entry, self._ack)
+        lane = entry.lane
+        id = entry.id
+        del entry.hold[id]  # type: ignore[union-attr]
+        entry.hold = None
+        if lane is not None:
+            lane.taken -= 1
+        entry.state = _DONE
+        self._ack.uses += 1
+        del self.tasks[id]
+        if self.dated:
+            entry.due = NEVER
+            if entry.queued != NEVER:
+                self.timers.remove(entry)
+        if lane is not None:
+            lane.settle()
+            lane.living -= 1
+            if not lane.living:
+                lane.lanes.forget(lane)
+        if self.listener is not None:
+            self.listener(entry, "delete")
         if entry.more is not None:
             self._keys.leave(now, entry)
 

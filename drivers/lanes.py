@@ -166,6 +166,13 @@ class Lane:
         self.head = entry
         self.lanes.offers.push(entry)
 
+    def settle(self) -> None:
+        """One of its tasks has moved: whoever is next is on offer, and a pace that nobody needs any more is gone."""
+        if self.behind is not None and self.head is None and self.taken < self.limit:
+            self.offer()
+        if self.pace is not None:
+            self.pace.leave_if_idle()
+
     def offer(self) -> None:
         """Put the best task that stands behind on offer. For a free lane that has none there."""
         if self.behind is not None:
