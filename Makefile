@@ -30,7 +30,7 @@ pipeline: .venv/ready  ## the same pages crawled in a loop of streams on Spark, 
 	$(BIN)/python examples/pipeline.py
 
 test: .venv/ready  ## all tests
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadscope
 
 soak: .venv/ready  ## producers, workers and chaos with books on every task, and a plot: make soak MINUTES=30
 	PYTHONPATH=tests $(BIN)/python -m soak $(or $(MINUTES),10)

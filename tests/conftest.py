@@ -23,23 +23,29 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+#: Files of which one process runs all: they share a Spark, or start one each, and a JVM needs as much as it gets.
+_TOGETHER = ("tests/spark/test_session", "tests/spark/test_programs")
+
+
+def _part_of(nodeid: str) -> str:
+    together = next((files for files in _TOGETHER if nodeid.startswith(files)), None)
+    return together or f"{nodeid.partition('::')[0]} {crc32(nodeid.encode()) % 100}"
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hands out tests by the hundred: for each that it gives out the scheduler looks at all that it has given out."""
-    scheduler: Any = import_module("xdist.scheduler").LoadGroupScheduling(config, log)
-    group_of = scheduler._split_scope
+    """Hands out tests by the hundred: for each that it gives out the scheduler looks at all that it has given out.
 
-    def part_of(nodeid: str) -> str:
-        group: str = group_of(nodeid)
-        return group if group != nodeid else f"{nodeid.partition('::')[0]} {crc32(nodeid.encode()) % 100}"
-
-    scheduler._split_scope = part_of
+    By their names, not by xdist's groups: those are lost with pytest 9.2.
+    """
+    scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
+    scheduler._split_scope = _part_of
     return scheduler
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those first that stay together in one process: the others are spread meanwhile."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    items.sort(key=lambda item: not item.nodeid.startswith(_TOGETHER))
 
 
 def pytest_collection_finish() -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 MUCH = 5
 _FOLDER = Path(__file__).parent
 #: What each round runs: with another seed these do something else.
-_SCENARIOS = [_FOLDER, _FOLDER.parent / "on_redis" / "test_twin.py", _FOLDER.parent / "test_model.py"]
+_SCENARIOS = [
+    _FOLDER,
+    _FOLDER.parent / "on_redis" / "test_twin.py",
+    _FOLDER.parent / "test_model.py",
+    _FOLDER.parent / "spark" / "test_programs.py",
+]
+#: How many tasks go through the streams that are killed, and how often these are.
+_KILLS = {"TUBES_KILL_TASKS": "60000", "TUBES_KILLS": "5"}
 
 
 def main(minutes: float) -> int:
@@ -23,7 +30,7 @@ def main(minutes: float) -> int:
     while not rounds or time.monotonic() < end:
         print(f"round {rounds + 1}, seed {seed}", flush=True)
         command = [sys.executable, "-m", "pytest", "-n", "2", "-x", *map(str, _SCENARIOS)]
-        environment = {**os.environ, "TUBES_SEED": str(seed), "TUBES_FAULTS": str(MUCH)}
+        environment = {**os.environ, "TUBES_SEED": str(seed), "TUBES_FAULTS": str(MUCH), **_KILLS}
         ended = subprocess.run(command, cwd=_FOLDER.parent.parent, env=environment, check=False)
         if ended.returncode:
             print(f"failed: the same again by TUBES_SEED={seed} TUBES_FAULTS={MUCH} python -m pytest tests/faults")

@@ -21,10 +21,6 @@ ROOT = Path(__file__).parent.parent.parent
 #: Where Spark finds the data source by itself: an installed package is on its path anyway, a checkout is not.
 PATHS = [str(ROOT), str(ROOT / "tubes" / "spark" / "discovery")]
 
-#: One Spark for all of these, and one process for those that start their own: a JVM needs as much as it gets.
-in_session = pytest.mark.xdist_group("spark")
-on_its_own = pytest.mark.xdist_group("programs on spark")
-
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -1,16 +1,10 @@
-"""The data source in a real Spark: batch, streams, kills, Connect."""
+"""The data source in a real Spark, one session for all: batch, streams, and the examples of the guide."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +12,6 @@ import pytest
 
 import tubes
 from tubes.testing import LocalServer
-
-from .conftest import SETTINGS, environment, in_session, on_its_own
 
 PROGRAM = Path(__file__).parent / "program.py"
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
@@ -48,7 +40,6 @@ def run(stream: Any, options: dict[str, str], checkpoint: Path, **more: str) -> 
     return query
 
 
-@in_session
 def test_a_frame_is_written_and_read_without_registering_anything(
     spark: Any, queue: tubes.Queue, options: dict[str, str]
 ) -> None:
@@ -59,7 +50,6 @@ def test_a_frame_is_written_and_read_without_registering_anything(
     assert {task.data for task in queue.tube("t").take_many(10, timeout=0)} == {f"page {n}" for n in range(10)}
 
 
-@in_session
 def test_a_job_that_fails_puts_nothing_and_a_task_that_is_done_again_puts_once(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -93,7 +83,6 @@ def test_a_job_that_fails_puts_nothing_and_a_task_that_is_done_again_puts_once(
     )
 
 
-@in_session
 def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
     from pyspark.errors import AnalysisException
 
@@ -109,7 +98,6 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Que
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
-@in_session
 def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path) -> None:
     source, results = queue.create_tube("t"), queue.create_tube("results")
     source.put_many([f"{number}" for number in range(500)])
@@ -125,7 +113,6 @@ def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dic
     assert [task.data for task in results.take_many(1000, timeout=0)] == ["more"]
 
 
-@in_session
 def test_a_stream_goes_on_as_tasks_come(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -140,7 +127,6 @@ def test_a_stream_goes_on_as_tasks_come(
         query.stop()
 
 
-@in_session
 def test_the_examples_of_the_guide_run(spark: Any, valkey: LocalServer) -> None:
     # The guide talks of a whole server.
     url = f"{valkey.url}?prefix=guide"
@@ -149,59 +135,3 @@ def test_the_examples_of_the_guide_run(spark: Any, valkey: LocalServer) -> None:
     names: dict[str, Any] = {"__name__": "guide", "spark": spark}
     for block in blocks:
         exec(compile(block.replace("redis://localhost", url), str(GUIDE), "exec"), names)
-
-
-@on_its_own
-def test_spark_connect_knows_the_source_too(queue: tubes.Queue, options: dict[str, str]) -> None:
-    queue.create_tube("t")
-    # In a process of its own: this one has a classic session.
-    told = [sys.executable, str(PROGRAM), "connect", json.dumps(options), json.dumps(SETTINGS)]
-    known = {**os.environ, **environment()}
-    done = subprocess.run(told, env=known, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["20", "20"]
-    assert queue.tube("t").statistics().tasks["total"] == 0
-
-
-@on_its_own
-def test_queries_that_are_killed_again_and_again_lose_nothing_and_do_nothing_twice(
-    queue: tubes.Queue, options: dict[str, str], tmp_path: Path
-) -> None:
-    """One into files and one into a tube; `make soak-faults` has more tasks and more kills."""
-    tasks, kills = int(os.environ.get("TUBES_KILL_TASKS", 4000)), int(os.environ.get("TUBES_KILLS", 1))
-    sources = [queue.create_tube(name) for name in ("t", "u")]
-    results = queue.create_tube("results")
-    for source in sources:
-        source.put_many([f"{number}" for number in range(tasks)])
-    told = [sys.executable, str(PROGRAM), "stream", json.dumps(options), json.dumps(SETTINGS), str(tmp_path)]
-    for kill in range(kills + 1):
-        process = subprocess.Popen(told, env={**os.environ, **environment()}, start_new_session=True)
-        try:
-            if kill == kills:
-                assert process.wait(400) == 0
-                break
-            goal = tasks * (kill + 1) // (kills + 2)
-            ends = time.monotonic() + 300
-            while min(source.statistics().tasks["done"] for source in sources) < goal:
-                assert process.poll() is None
-                assert time.monotonic() < ends
-                time.sleep(0.02)
-        finally:
-            if process.poll() is None:  # The driver, its JVM and all executors at once.
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    everything = Counter(f"{number}" for number in range(tasks))
-    assert Counter(task.data for task in iter(lambda: results.take(timeout=0), None)) == everything
-    assert Counter(_rows_in(tmp_path / "out")) == everything
-    assert [source.statistics().tasks["total"] for source in sources] == [0, 0]
-
-
-def _rows_in(folder: Path) -> list[str]:
-    """What is in the files that Spark's file sink has committed, by its log."""
-    parquet: Any = import_module("pyarrow.parquet")
-    names: dict[str, None] = {}
-    for log in (folder / "_spark_metadata").iterdir():
-        if not log.name.startswith("."):
-            for line in log.read_text().splitlines()[1:]:
-                names[json.loads(line)["path"].removeprefix("file://")] = None
-    return [text for name in names for text in parquet.read_table(name)["data"].to_pylist()]
