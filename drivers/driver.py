@@ -147,7 +147,7 @@ class Driver:
         `alone`: they are all that it has; without it others may come with an item, as its key.
         """
         checked = self._check(options, self._of_tasks)
-        if alone and "key" not in checked:
+        if alone and "key" not in checked and ("on_duplicate" in checked or "key_ttl" in checked):
             self.check_keyless(options)
         return checked
 

@@ -148,6 +148,8 @@ def priority(option: str, value: Any) -> int:
 
 def lane(option: str, value: Any) -> str:
     """The name of a lane. Whole numbers and booleans are written out as the original does: 1 is "1", True is "true"."""
+    if value.__class__ is str:
+        return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bool):

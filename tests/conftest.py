@@ -23,13 +23,24 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-#: Files of which one process runs all: they share a Spark, or start one each, and a JVM needs as much as it gets.
-_TOGETHER = ("tests/spark/test_session", "tests/spark/test_programs")
+#: Files of which one process runs all, the longest first: they share what is slow to start, or start a Spark each.
+_TOGETHER = (
+    "tests/spark/test_programs",
+    "tests/spark/test_session",
+    "tests/faults/test_cluster",
+    "tests/faults/test_other_servers",
+    "tests/test_examples",
+    "tests/test_packaging",
+)
+
+
+def _place(nodeid: str) -> int:
+    return next((place for place, files in enumerate(_TOGETHER) if nodeid.startswith(files)), len(_TOGETHER))
 
 
 def _part_of(nodeid: str) -> str:
-    together = next((files for files in _TOGETHER if nodeid.startswith(files)), None)
-    return together or f"{nodeid.partition('::')[0]} {crc32(nodeid.encode()) % 100}"
+    file = nodeid.partition("::")[0]
+    return str(place) if (place := _place(nodeid)) < len(_TOGETHER) else f"{file} {crc32(nodeid.encode()) % 100}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,6 +49,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     By their names, not by xdist's groups: those are lost with pytest 9.2.
     """
+    config.option.loadscopereorder = False
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
     scheduler._split_scope = _part_of
     return scheduler
@@ -45,7 +57,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those first that stay together in one process: the others are spread meanwhile."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_TOGETHER))
+    items.sort(key=lambda item: _place(item.nodeid))
 
 
 def pytest_collection_finish() -> None:
