@@ -180,10 +180,12 @@ def main() -> int:
     """Measure, compare, and say so."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
     parser.add_argument("--update", action="store_true", help="write benchmarks/ratios.json, from several runs")
-    parser.add_argument("--runs", type=int, default=_RUNS, help=f"with --update: how many; {_RUNS}")
+    parser.add_argument("--runs", type=int, help=f"with --update: how many; {_RUNS}")
     asked = parser.parse_args()
+    if asked.runs is not None and (not asked.update or asked.runs < 1):
+        parser.error(f"--runs {asked.runs}: is for --update, and must be above 0")
     if asked.update:
-        kept = keep([measure() for _ in range(max(1, asked.runs))])
+        kept = keep([measure() for _ in range(asked.runs or _RUNS)])
         show(compare(load() if _FILE.exists() else {}, {name: row.ratio for name, row in kept.items()}))
         if names := restless(kept):
             print(f"not written: the machine was busy, or these have to be measured better: {', '.join(names)}")

@@ -114,18 +114,19 @@ def test_round_trips(stage: Stage, scale: Scale, results: Results) -> None:
                 task.ack()
                 return
 
+    runner = asyncio.Runner()
+    awaited = tubes.aio.connect(stage.server.url, codec="raw")
+    there = runner.run(awaited.tube("trips"))
+
     async def put_from_many(count: int) -> None:
-        async with tubes.aio.connect(stage.server.url, codec="raw") as queue:
-            there = await queue.tube("trips")
+        async def some() -> None:
+            for _ in range(count // 50):
+                await there.put(DATA)
 
-            async def some() -> None:
-                for _ in range(count // 50):
-                    await there.put(DATA)
-
-            await asyncio.gather(*(some() for _ in range(50)))
+        await asyncio.gather(*(some() for _ in range(50)))
 
     def put_with_asyncio(count: int) -> None:
-        asyncio.run(put_from_many(count))
+        runner.run(put_from_many(count))
 
     measured = [
         ("put", put, 1 / 0.55),
@@ -135,11 +136,14 @@ def test_round_trips(stage: Stage, scale: Scale, results: Results) -> None:
     ]
     count = scale.operations
     put(3 * count * scale.passes)
+    put_with_asyncio(count)
     for _ in range(scale.passes):
         for what, act, goal in measured:
             comparison = Comparison(SECTION, f"{name_of(stage)}: {what}", "PING", goal=round(goal, 2))
             results.compare(comparison, "yardstick", seconds(stage.ping, count))
             results.compare(comparison, "ours", seconds(act, count))
+    runner.run(awaited.close())
+    runner.close()
     tube.drop(force=True)
 
 

@@ -37,7 +37,10 @@ def results(**figures: Figures) -> Results:
     return Results("a machine", "valkey", 1, {key.replace("_", " "): found for key, found in figures.items()})
 
 
-OURS = {f"{name} on valkey": Figures([turn(one=0.6, work=0.3)]) for name in (goals.CALLS, goals.LOOP, *goals.WORKERS)}
+OURS = {
+    f"{name} on valkey": Figures([turn(one=0.6, work=0.3)])
+    for name in (goals.CALLS, goals.LOOP, goals.AWAITED, goals.THREADED)
+}
 
 
 def test_every_peer_says_what_it_does_not_do_and_what_works() -> None:
@@ -66,7 +69,12 @@ def test_the_part_of_a_name_chooses_peers_and_what_of_tubes_they_are_compared_wi
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["-k", "nosuchpeer"], "-k nosuchpeer: no name has this"), (["--again", __file__], "must be a file that --json")],
+    [
+        (["-k", "nosuchpeer"], "-k nosuchpeer: no name has this"),
+        (["--again", __file__], "must be a file that --json has kept"),
+        (["--json", "nowhere/figures"], "nowhere/figures: there is no folder nowhere"),
+        (["--plot", "plot.xyz"], "must end with .svg or .png"),
+    ],
 )
 def test_bad_words_are_said_before_anything_is_measured(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

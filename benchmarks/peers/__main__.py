@@ -75,6 +75,11 @@ def main() -> None:
     told = parser.parse_args()
     if told.write_readme and (told.quick or told.k):
         parser.error("--write-readme keeps the result of a full run, of all peers")
+    for path in (told.json, told.plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.parent}")
+    if told.plot and told.plot.suffix not in {".svg", ".png"}:
+        parser.error(f"--plot {told.plot}: must end with .svg or .png")
     console = Console()
     if not console.is_terminal:
         console = Console(width=180)

@@ -13,7 +13,8 @@ CALLS: Final = "tubes, calls"
 LOOP: Final = "tubes, a loop"
 IN_BATCHES: Final = "tubes, batches"
 ASYNCIO: Final = "tubes, asyncio"
-WORKERS: Final = ("tubes, Worker, async", "tubes, Worker, threads")
+AWAITED: Final = "tubes, Worker, async"
+THREADED: Final = "tubes, Worker, threads"
 #: What a put and what work is to be ahead of a peer on Redis.
 PUT_GOAL: Final = 2.0
 WORK_GOAL: Final = 3.0
@@ -69,8 +70,8 @@ def _over(peer: Subject, results: Results) -> Iterator[Lead]:
     def ours(name: str, measure: str) -> float | None:
         return results.of(f"{name} on {results.server}").ratio(measure)
 
-    # Who puts from asyncio alone is compared with who does so.
-    puts = CALLS if "plain calls" not in peer.lacks else ASYNCIO
+    # Who puts from asyncio alone is compared with who does so, and handlers that are awaited with such.
+    puts, worker = (CALLS, THREADED) if "plain calls" not in peer.lacks else (ASYNCIO, AWAITED)
     put_goal = PUT_GOAL if on_redis else 1.0 if on_tarantool else None
     work_goal = WORK_GOAL if on_redis else 1.0
     compared: list[tuple[str, float | None, float | None, float | None]] = [
@@ -80,12 +81,10 @@ def _over(peer: Subject, results: Results) -> Iterator[Lead]:
         ("a loop", ours(LOOP, WORK), theirs.ratio(WORK), work_goal),
         ("take + ack", ours(CALLS, WORK), theirs.ratio(WORK), 1.0 if on_tarantool else None),
     ]
-    workers = [rate for rate in (ours(name, WORK) for name in WORKERS) if rate is not None]
     if on_redis:
-        compared.append(("a Worker", max(workers, default=None), theirs.ratio(WORK), work_goal))
+        compared.append(("a Worker", ours(worker, WORK), theirs.ratio(WORK), work_goal))
     calls = results.of(f"{CALLS} on {results.server}")
-    waits = [results.of(f"{name} on {results.server}").latency(50) for name in WORKERS]
-    wakes = min((wait for wait in waits if wait is not None), default=None) if on_redis else calls.latency(50)
+    wakes = (results.of(f"{worker} on {results.server}") if on_redis else calls).latency(50)
     goal = 1.0 if on_tarantool else None
     compared += [
         ("wake-up", theirs.latency(50), wakes, goal),
