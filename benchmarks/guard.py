@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ _MOST: Final = 0.6
 _LEAST_OF_BYTES: Final = 0.03
 _BYTES: Final = "a waiting task"
 _RUNS: Final = 4
+#: Of fewer nobody knows what they are apart.
+_FEWEST: Final = 2
 
 Outcome = Literal["worse", "better", "same", "missing", "new"]
 
@@ -70,7 +73,7 @@ class Row(NamedTuple):
             return "new"
         if self.now is None:
             return "missing"
-        if not self.change <= self.was.tolerance:  # so that no number is worse too
+        if not (self.now > 0 and self.change <= self.was.tolerance):  # so that no number is worse too
             return "worse"
         return "better" if 1 / (1 + self.change) - 1 > self.was.tolerance else "same"
 
@@ -101,11 +104,20 @@ def best(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
+def _checked(name: str, ratio: float) -> float:
+    if not 0 < ratio < math.inf:
+        raise ValueError(f"{name}: {ratio} must be a number above 0")
+    return ratio
+
+
 def keep(runs: list[dict[str, float]]) -> dict[str, Kept]:
-    """What to commit of several runs: medians, each with a tolerance by what the runs were apart."""
+    """What to commit of several runs: medians, each with a tolerance by what the runs were apart.
+
+    Raises `ValueError` for a ratio that is none, and for one that a run has not.
+    """
     kept: dict[str, Kept] = {}
     for name in dict.fromkeys(name for run in runs for name in run):
-        ratios = [run[name] for run in runs if name in run]
+        ratios = [_checked(name, run.get(name, math.nan)) for run in runs]
         middle = median(ratios)
         apart = max(abs(ratio / middle - 1) for ratio in ratios)
         least = _LEAST_OF_BYTES if _BYTES in name else _LEAST
@@ -117,9 +129,11 @@ def load(path: Path = _FILE) -> dict[str, Kept]:
     """What is committed."""
     try:
         rows: dict[str, Any] = json.loads(path.read_text())["rows"]
-        return {name: Kept(row["ratio"], row["tolerance"]) for name, row in rows.items()}
+        return {
+            name: Kept(_checked(name, row["ratio"]), _checked(name, row["tolerance"])) for name, row in rows.items()
+        }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{path} cannot be read: {error!r}; --update writes it anew") from None
+        raise SystemExit(f"{path} cannot be read: {error!r}; where there is none --update writes one") from None
 
 
 def save(kept: Mapping[str, Kept], path: Path = _FILE) -> None:
@@ -176,22 +190,40 @@ def show(rows: Iterable[Row]) -> None:
     console.print(table)
 
 
+def update(runs: int, *, worse: bool) -> int:
+    """Measure several times, and commit to it: unless noise was too loud, or, without `worse`, something was lost."""
+    try:
+        kept = keep([measure() for _ in range(runs)])
+    except ValueError as error:
+        print(f"not written: {error}")
+        return 1
+    rows = compare(load() if _FILE.exists() else {}, {name: row.ratio for name, row in kept.items()})
+    show(rows)
+    if names := restless(kept):
+        print(f"not written: the machine was busy, or these have to be measured better: {', '.join(names)}")
+        return 1
+    if not worse and (names := [row.name for row in rows if row.outcome in ("worse", "missing")]):
+        print(f"not written: worse, or not there any more; --worse if that is meant: {', '.join(names)}")
+        return 1
+    save(kept)
+    return 0
+
+
 def main() -> int:
     """Measure, compare, and say so."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
     parser.add_argument("--update", action="store_true", help="write benchmarks/ratios.json, from several runs")
+    parser.add_argument(
+        "--worse", action="store_true", help="with --update: also what is worse, or is not there any more"
+    )
     parser.add_argument("--runs", type=int, help=f"with --update: how many; {_RUNS}")
     asked = parser.parse_args()
-    if asked.runs is not None and (not asked.update or asked.runs < 1):
-        parser.error(f"--runs {asked.runs}: is for --update, and must be above 0")
+    if asked.runs is not None and (not asked.update or asked.runs < _FEWEST):
+        parser.error(f"--runs {asked.runs}: is for --update, and must be at least {_FEWEST}")
+    if asked.worse and not asked.update:
+        parser.error("--worse: is for --update")
     if asked.update:
-        kept = keep([measure() for _ in range(asked.runs or _RUNS)])
-        show(compare(load() if _FILE.exists() else {}, {name: row.ratio for name, row in kept.items()}))
-        if names := restless(kept):
-            print(f"not written: the machine was busy, or these have to be measured better: {', '.join(names)}")
-            return 1
-        save(kept)
-        return 0
+        return update(asked.runs or _RUNS, worse=asked.worse)
     kept = load()
     fresh = measure()
     rows = compare(kept, fresh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_a_row_that_was_not_measured_fails_and_a_new_one_does_not() -> None:
     assert not guard.failed(row for row in rows if row.outcome != "missing")
 
 
-@pytest.mark.parametrize("now", [float("nan"), float("inf")])
+@pytest.mark.parametrize("now", [float("nan"), float("inf"), 0.0, -5.0])
 def test_what_is_no_number_is_worse(now: float) -> None:
     (row,) = guard.compare({"put": Kept(1.0, 0.15)}, {"put": now})
     assert row.outcome == "worse"
@@ -43,7 +44,9 @@ def test_where_nothing_is_compared_the_guard_fails() -> None:
     assert guard.failed([])
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", '{"rows": {"put": 1}}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "{}", '{"rows": {"put": 1}}', '{"rows": {"put": {"ratio": 0, "tolerance": 1}}}']
+)
 def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "ratios.json"
     if text is not None:
@@ -74,6 +77,39 @@ def test_of_two_runs_the_better_one_counts_row_by_row() -> None:
     assert guard.best([{"put": 3.0, "take": 1.0}, {"put": 2.0, "take": 5.0, "ack": 1.0}]) == {
         "put": 2.0, "take": 1.0, "ack": 1.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runs", "worse", "said"),
+    [
+        ([{"put": 1.0, "take": 1.0}] * 2, False, ""),
+        ([{"put": 1.0}] * 2, False, "not there any more; --worse if that is meant: take"),
+        ([{"put": 1.0}] * 2, True, ""),
+        ([{"put": 3.0, "take": 1.0}] * 2, False, "worse, or not there any more; --worse if that is meant: put"),
+        ([{"put": 1.0, "take": 1.0}, {"put": 1.0}], True, "take: nan must be a number above 0"),
+        ([{"put": float("inf"), "take": 1.0}] * 2, True, "put: inf must be a number above 0"),
+        ([{"put": 1.0, "take": 0.5}, {"put": 1.0, "take": 3.0}], True, "have to be measured better: take"),
+    ],
+)
+def test_an_update_commits_to_what_was_lost_only_if_that_is_meant(
+    runs: list[dict[str, float]],
+    worse: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, left = tmp_path / "ratios.json", iter(runs)
+    before = {"put": Kept(1.0, 0.15), "take": Kept(1.0, 0.15)}
+    guard.save(before, path)
+    monkeypatch.setattr(guard, "_FILE", path)
+    monkeypatch.setattr(guard, "measure", lambda: next(left))
+    load, save = guard.load, guard.save
+    monkeypatch.setattr(guard, "load", partial(load, path))
+    monkeypatch.setattr(guard, "save", partial(save, path=path))
+    assert guard.update(len(runs), worse=worse) == bool(said)
+    assert said in capsys.readouterr().out
+    assert (load(path) == before) == (bool(said) or runs[0] == {"put": 1.0, "take": 1.0})
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def main() -> None:
         console = Console(width=180)
     rounds, share = QUICK if told.quick else FULL
     if told.again:
+        if told.write_readme:
+            parser.error("--write-readme keeps the result of a full run: measure it")
         try:
             results = Results.from_json(json.loads(told.again.read_text()))
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -61,7 +61,7 @@ class Figures:
     def latency(self, percent: int) -> float | None:
         """Seconds at a percentile of all rounds' tasks."""
         every = [latency for turn in self.turns for latency in turn.latencies]
-        return quantiles(every, n=100)[percent - 1] if len(every) > 1 else None
+        return quantiles(every, n=100, method="inclusive")[percent - 1] if len(every) > 1 else None
 
 
 def _median(found: list[float]) -> float | None:

@@ -32,8 +32,11 @@ def main() -> int:
         parser.error(f"{asked.minutes} minutes: must be above 0")
     # Whoever ends it ends its processes too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    seconds = asked.minutes * 60
-    seed = int(os.environ.get("TUBES_SEED", time.time_ns() % 1_000_000))
+    if asked.plot.suffix not in {".svg", ".png", ".pdf"}:
+        parser.error(f"--plot {asked.plot}: must end with .svg, .png or .pdf")
+    if not (told := os.environ.get("TUBES_SEED", str(time.time_ns() % 1_000_000))).isdecimal():
+        parser.error(f"TUBES_SEED={told}: must be a whole number")
+    seconds, seed = asked.minutes * 60, int(told)
     print(f"seed {seed}: TUBES_SEED={seed} lets the same things go wrong again", flush=True)
     parts: list[Part] = []
     if asked.only != "server":

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from soak.crew import PATIENCE
+
 if TYPE_CHECKING:
     from faults.proxy import Proxy
 
@@ -129,7 +131,11 @@ class Chaos:
             referee.forget(mark)
         act()
         puts = count()
+        until = time.monotonic() + PATIENCE
         for tube, referee in heard:
             while referee.is_blind:
+                if time.monotonic() > until:
+                    tube.books.mistakes.append(f"nothing was heard of {tube.tube.name} for {PATIENCE:g} s")
+                    break
                 tube.books.put(tube.tube, f"{mark}{next(puts)}")
                 self._over.wait(0.05)

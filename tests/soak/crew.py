@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from faults.worker import Worker
 
 if TYPE_CHECKING:
     from soak.books import Books
+
+
+#: Seconds within which whoever is not stopped does something, and whoever is told to ends.
+PATIENCE: Final = 20.0
 
 
 class Job(NamedTuple):
@@ -30,6 +35,7 @@ class Hand(Worker):
         self.is_ready = threading.Event()
         self._books = books
         self._begun: set[tuple[int, int]] = set()
+        self._last = time.monotonic()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -42,6 +48,7 @@ class Hand(Worker):
 
     def _write_down(self, books: Books) -> None:
         for line in self._stdout:
+            self._last = time.monotonic()
             words = line.split()
             if words[0] == "put":
                 self._books[words[1]].was_put(words[2], int(words[3]))
@@ -55,10 +62,18 @@ class Hand(Worker):
                 books.read_line(line, self._begun)
         books.may_be_done(*(id for id, _ in self._begun))
 
+    def speak_up(self) -> None:
+        """It is a mistake if it has said nothing for long, while there was work."""
+        if (silent := time.monotonic() - self._last) > PATIENCE:
+            self._books[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} hangs: {silent:.0f} s")
+
     def end(self, number: int = signal.SIGKILL) -> None:
         """End it by a signal, and read what it has left. It is a mistake if it had ended before, or ends badly."""
         self.signal(number)
-        self._reader.join()
+        self._reader.join(PATIENCE)
+        if self._reader.is_alive():
+            self.process.kill()
+            self._reader.join()
         code = self.process.wait()
         self._stdin.close()
         self._stdout.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import subprocess
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
@@ -30,6 +32,8 @@ from tubes import TaskNotFound, TaskNotTaken
 
 _URL: Final = "memory://soak"
 _EVERY: Final = 0.5
+#: Seconds within which workers must have done all that is left.
+_PATIENCE: Final = 10.0
 
 
 class Inside:
@@ -47,6 +51,7 @@ class Inside:
         self.mistakes: list[str] = []
         self.counts: Counter[str] = Counter()
         self._began = time.monotonic()
+        self._until = math.inf
 
     def run(self, seconds: float) -> None:
         """Go on for so long, then work off what is left."""
@@ -62,13 +67,23 @@ class Inside:
             print("sample", json.dumps((now, put, done, {"process": resident(os.getpid())})), flush=True)
             for one in self.watched.values():
                 one.settle()
+        self._until = time.monotonic() + _PATIENCE
         self._over.set()
         for thread in threads:
             thread.join()
         for one in self.watched.values():
+            if left := one.tube.statistics().tasks["total"]:
+                self._wrong(one, f"{left} tasks were left that no worker took within {_PATIENCE:g} s")
             one.books.close(one.tube)
             self.mistakes += one.mistakes
         self._queue.close()
+
+    def _is_done(self) -> bool:
+        """Whether the soak is over, and all was worked off, or nobody does it."""
+        if not self._over.is_set():
+            return False
+        left = any(one.tube.statistics().tasks["total"] for one in self.watched.values())
+        return not left or time.monotonic() > self._until
 
     def _guarded(self, act: Callable[[random.Random], object], number: int) -> None:
         try:
@@ -102,18 +117,19 @@ class Inside:
 
     def _work(self, dice: random.Random) -> None:
         """Take and ack from any tube; a session that is closed with a task in hand is as a worker that was killed."""
-        while not self._over.is_set():
+        while not self._is_done():
             with tubes.connect(_URL) as queue:
                 there = [queue.tube(name) for name in PLANS]
                 for _ in range(dice.randrange(2000)):
                     taken = queue.take_any(there, timeout=0.05, fair=True)
                     if taken is None:
-                        if self._over.is_set():
+                        if self._is_done():
                             return
                         continue
                     since = self._took(taken)
                     if dice.random() < 0.02:
-                        taken.release()
+                        with suppress(TaskNotTaken):  # Somebody has buried it.
+                            taken.release()
                         continue
                     time.sleep(labour(PLANS[taken.tube], dice) if dice.random() < 0.05 else 0)
                     self._ack(taken, since)
@@ -153,6 +169,8 @@ class Inside:
                     except TaskNotFound:
                         continue
                 tube.kick(10)
+            for name in PLANS:
+                queue.tube(name).kick(10**6)
 
     async def _loop(self, dice: random.Random) -> None:
         """The same in an event loop, where takes are cancelled."""
@@ -201,7 +219,7 @@ def soak(seconds: float, seed: int) -> Part:
                 samples.append(Sample(*json.loads(rest)))
             elif word == "end":
                 said = json.loads(rest)
-    return Part("in memory", samples, said["mistakes"], said["counts"], said["judged"], said["late"])
+    return Part("in memory", samples, said["mistakes"], said["counts"], said["judged"], said["late"], (), seconds)
 
 
 def main() -> None:

@@ -70,6 +70,8 @@ def soak(
         stack.callback(meter.close)
         chaos.run(began + seconds, rest)
         meter.close()
+        for hand in producers + crew:
+            hand.speak_up()
         for hand in producers:
             hand.end(signal.SIGTERM)
         mistakes = _finish(watched, crew)
@@ -78,7 +80,7 @@ def soak(
         late = sum(one.books.late for one in watched.values())
         for one in watched.values():
             mistakes += one.mistakes
-        return Part(f"on a {program}", meter.samples, mistakes, chaos.counts, judged, late, troubles)
+        return Part(f"on a {program}", meter.samples, mistakes, chaos.counts, judged, late, troubles, seconds)
 
 
 def _kill(*many: list[Hand]) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from soak.samples import SHORTEST, Sample, growths
+
+#: So many samples tell whether something goes on.
+_SOME = 2
 
 
 class Part(NamedTuple):
@@ -22,17 +26,34 @@ class Part(NamedTuple):
     late: int
     #: When what was done to it, in seconds since its begin; none where that is done all the time.
     troubles: Sequence[tuple[float, str]] = ()
+    #: For how long it was to go on.
+    seconds: float = 0.0
 
     @property
     def is_good(self) -> bool:
-        """Whether the rules were kept, tasks were done, and memory is flat."""
-        last = self.samples[-1] if self.samples else None
-        return (
-            not self.mistakes
-            and last is not None
-            and last.done > 0
-            and all(one.is_flat for one in growths(self.samples))
-        )
+        """Whether the rules were kept, tasks were done and looked at all the time, and memory is flat."""
+        return not self.mistakes and not self.flaws() and all(one.is_flat for one in growths(self.samples))
+
+    def flaws(self) -> list[str]:
+        """Why nothing can be said of it, although no rule was broken."""
+        last = self.samples[-1] if self.samples else Sample(0.0, 0, 0, {})
+        found: list[str] = []
+        if last.when < self.seconds / 2:
+            found.append(f"nothing was measured after {last.when:.0f} s of {self.seconds:.0f}")
+        if not last.done:
+            found.append("nothing was done")
+        elif len(self.samples) >= 4 * _SOME:
+            found += [f"nothing was done from {one:.0f} to {two:.0f} s" for one, two in self._idle_quarters(last.when)]
+        if not self.judged:
+            found.append("the order of no take was looked at")
+        return found
+
+    def _idle_quarters(self, end: float) -> Iterator[tuple[float, float]]:
+        edges = [end * number / 4 for number in range(5)]
+        for one, two in pairwise(edges):
+            done = [sample.done for sample in self.samples if one <= sample.when <= two]
+            if len(done) < _SOME or done[-1] == done[0]:
+                yield one, two
 
     def lines(self) -> Iterator[str]:
         """The verdict, to be read."""
@@ -45,8 +66,9 @@ class Part(NamedTuple):
         if self.mistakes:
             yield f"  {len(self.mistakes)} times against the rules:"
             yield from (f"    {mistake}" for mistake in self.mistakes[:20])
-        else:
+        elif not self.flaws():
             yield "  nothing lost, nothing done twice, all in turn"
+        yield from (f"  {flaw}" for flaw in self.flaws())
         grown = growths(self.samples)
         if not grown:
             yield f"  memory: not judged, the part was shorter than {SHORTEST:g} s"

@@ -11,7 +11,7 @@ import pytest
 import tubes
 from soak import in_memory, on_server
 from soak.books import Books, Marks
-from soak.crew import Hand, Job
+from soak.crew import PATIENCE, Hand, Job
 from soak.referee import Referee
 from soak.report import Part
 from soak.samples import SHORTEST, Sample, growths
@@ -49,6 +49,9 @@ def test_a_worker_that_ends_by_itself_is_a_mistake_also_if_it_is_killed_afterwar
     hand.process.wait()
     hand.end()
     assert books["fifo"].mistakes == ["nothing of fifo ended with 1"]
+    hand._last -= 2 * PATIENCE
+    hand.speak_up()
+    assert "nothing of fifo hangs" in books["fifo"].mistakes[1]
 
 
 def test_books_find_a_task_that_is_lost(queue: tubes.Queue) -> None:
@@ -191,9 +194,9 @@ def test_a_referee_that_has_missed_something_takes_nothing_for_granted(queue: tu
     assert story.referee.mistakes == ["task 10 of rank (0, 10) was taken before one of rank (0, 9)"]
 
 
-def grown(bytes_per_second: float, seconds: float = 100.0) -> list[Sample]:
+def grown(bytes_per_second: float, seconds: float = 200.0) -> list[Sample]:
     return [
-        Sample(when, 0, int(when), {"server": int(50 * 2**20 + bytes_per_second * when + (when % 7) * 2**16)})
+        Sample(when, 0, int(when) + 1, {"server": int(50 * 2**20 + bytes_per_second * when + (when % 7) * 2**16)})
         for when in (seconds * number / 200 for number in range(201))
     ]
 
@@ -204,7 +207,7 @@ def test_memory_that_swings_is_flat_and_memory_that_grows_is_not() -> None:
     assert abs(flat.grown) < 2**17
     (leak,) = growths(grown(60 * 1024))
     assert not leak.is_flat
-    assert leak.grown == pytest.approx(50 * 60 * 1024, rel=0.05)
+    assert leak.grown == pytest.approx(100 * 60 * 1024, rel=0.05)
     assert "GROWS" in "".join(Part("leaking", grown(60 * 1024), [], {}, 1, 0).lines())
     assert not Part("leaking", grown(60 * 1024), [], {}, 1, 0).is_good
 
@@ -214,5 +217,18 @@ def test_memory_of_a_moment_is_not_judged() -> None:
 
 
 def test_a_part_that_did_nothing_is_not_good() -> None:
-    assert not Part("idle", [Sample(1.0, 0, 0, {})], [], {}, 0, 0).is_good
-    assert not Part("silent", [], [], {}, 0, 0).is_good
+    assert not Part("idle", [Sample(1.0, 0, 0, {})], [], {}, 1, 0).is_good
+    assert not Part("silent", [], [], {}, 1, 0).is_good
+
+
+def test_a_part_that_nobody_looked_at_or_that_stopped_is_not_good() -> None:
+    good = Part("good", grown(0), [], {}, 1, 0, (), 200.0)
+    assert good.is_good
+    stopped = [sample._replace(done=min(sample.done, 140)) for sample in good.samples]
+    bad = [good._replace(judged=0), good._replace(seconds=600.0), good._replace(samples=stopped)]
+    assert [part.flaws() for part in bad] == [
+        ["the order of no take was looked at"],
+        ["nothing was measured after 200 s of 600"],
+        ["nothing was done from 150 to 200 s"],
+    ]
+    assert not any(part.is_good for part in bad)
