@@ -72,6 +72,20 @@ def test_a_worker_works_until_it_is_stopped(queue: tubes.Queue) -> None:
     assert tube.statistics().waiting == 0
 
 
+def test_a_worker_that_is_stopped_before_it_runs_ends_at_once_and_may_run_again(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put("ann")
+    worker = Worker(queue)
+    worker.on(tube, lambda task: None)
+    worker.stop()
+    run = Running(worker)
+    run._thread.join(20)
+    assert run.summary == Summary()
+    assert total(tube) == 1
+    worker.stop()  # Of a run that has ended.
+    assert worker.run(burst=True) == Summary(acked=1)
+
+
 def test_a_worker_waits_for_several_tubes_at_once_and_for_one_that_comes_later(queue: tubes.Queue) -> None:
     first, second = queue.create_tube("first"), queue.create_tube("second")
     worker = Worker(queue)

@@ -70,6 +70,7 @@ class Worker:
         self._has_async_hook = False
         self._lock: Final = threading.Lock()
         self._is_running = False
+        self._has_run = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crew: Crew | None = None
         # Whether somebody wants it to stop: at once, or with grace.
@@ -194,7 +195,10 @@ class Worker:
         with self._lock:
             if self._is_running:
                 raise WorkerBusy(why="it runs already")
-            self._is_running, self._asked = True, None
+            # A stop before the first run is for a thread that is about to run; later ones may be of the run before.
+            if self._has_run:
+                self._asked = None
+            self._is_running = self._has_run = True
         self._loop = asyncio.get_running_loop()
         try:
             async with self._connected(burst=burst) as crew:
@@ -211,7 +215,10 @@ class Worker:
             self._is_running = False
 
     def stop(self, *, now: bool = False) -> None:
-        """End a run, as a signal does; `now`: without grace. From any thread, and from a handler. Does not wait."""
+        """End a run, as a signal does; `now`: without grace. From any thread, and from a handler. Does not wait.
+
+        Before the first one it ends that as it begins: a thread that is about to run is not missed.
+        """
         self._asked = now or bool(self._asked)
         self._tell()
 
