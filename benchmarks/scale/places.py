@@ -30,6 +30,8 @@ class Place(Protocol):
     def connect_aio(self) -> tubes.aio.AsyncQueue: ...
     def seconds(self, act: Callable[[], object]) -> float: ...
     def longest_script(self) -> float | None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Memory:
@@ -53,6 +55,11 @@ class Memory:
 
     def longest_script(self) -> None:
         """None runs here."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Server:
