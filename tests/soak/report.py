@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from soak.samples import SHORTEST, Sample, growths
 
-#: So many samples tell whether something goes on.
-_SOME = 2
+#: Seconds from which on something must have been done in each quarter: in less one trouble may take all of it.
+_LONG: Final = 40.0
 
 
 class Part(NamedTuple):
@@ -42,7 +42,7 @@ class Part(NamedTuple):
             found.append(f"nothing was measured after {last.when:.0f} s of {self.seconds:.0f}")
         if not last.done:
             found.append("nothing was done")
-        elif len(self.samples) >= 4 * _SOME:
+        elif last.when >= _LONG:
             found += [f"nothing was done from {one:.0f} to {two:.0f} s" for one, two in self._idle_quarters(last.when)]
         if not self.judged:
             found.append("the order of no take was looked at")
@@ -52,7 +52,7 @@ class Part(NamedTuple):
         edges = [end * number / 4 for number in range(5)]
         for one, two in pairwise(edges):
             done = [sample.done for sample in self.samples if one <= sample.when <= two]
-            if len(done) < _SOME or done[-1] == done[0]:
+            if not done or done[-1] == done[0]:
                 yield one, two
 
     def lines(self) -> Iterator[str]:
