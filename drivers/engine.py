@@ -91,6 +91,8 @@ class Engine:
         self.ticking = self.dated or self.pacing
         #: While a put replaces a task: that one, the new one, and how it comes in.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
+        #: Whether its tasks are ids and data and nothing else, in the order in which they came.
+        self.plain: Final = not (self.timed or self._ranks or driver.lane or self._more or self.capacity)
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1

@@ -15,7 +15,7 @@ from tubes.clock import soon
 from tubes.drivers.options import flag
 from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound, TubeNotFound
 from tubes.memory.overview import overview
-from tubes.memory.port import Port
+from tubes.memory.quick import QuickPort
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tubes.errors import TubesError
     from tubes.face import Face
     from tubes.memory.home import Home
+    from tubes.memory.port import Port
     from tubes.memory.store import MemoryStore
     from tubes.overview import Overview
     from tubes.replies import Replies
@@ -152,7 +153,7 @@ class Member:
                 raise TubeNotFound(name=home.name)
             port: Port[Any] | None = self._ports.get(home)
             if port is None:
-                port = Port(self, home, self.session.hold(home))
+                port = QuickPort(self, home, self.session.hold(home))
                 port.kind, port.tube = self._face.task, self._face.tube(port)
                 self._ports[home] = port
                 home.ports.add(port)

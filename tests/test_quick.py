@@ -1,0 +1,91 @@
+"""The short ways of a plain tube in memory, beside the long ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import TubesError
+from tubes.testing import ManualClock
+
+
+def facts(answer: Any) -> Any:
+    """What can be known of an answer."""
+    if not isinstance(answer, tubes.Task):
+        return answer
+    names = ("id", "state", "data", "attempts", "key", "reason", "created", "due", "ttl", "max_attempts", "created_now")
+    return {name: getattr(answer, name) for name in names}
+
+
+def outcome(act: Callable[[], Any]) -> tuple[Any, Any]:
+    """The answer, and what can be compared of it; of an error its words."""
+    try:
+        answer = act()
+    except TubesError as error:
+        return None, f"{type(error).__name__}: {error}"
+    return answer, facts(answer)
+
+
+class Side:
+    """A tube, and the tasks that were taken from it."""
+
+    def __init__(self, *, short: bool) -> None:
+        self.queue = tubes.connect(clock=ManualClock())
+        self.tube = self.queue.create_tube("t")
+        port: Any = self.tube._port
+        assert port._plain
+        port._plain = short
+        self.taken: list[tubes.Task] = []
+        self.heard: list[tuple[str, int]] = []
+
+    def hear(self, task: tubes.Task, event: str) -> None:
+        self.heard.append((event, task.id))
+
+    def do(self, what: str, number: int) -> Any:
+        """One call; `number` chooses among what was taken, and among ids."""
+        tube, taken = self.tube, self.taken
+        task: Any = taken[number % len(taken)] if taken else number
+        acts: dict[str, Callable[[], Any]] = {
+            "put": lambda: tube.put(number),
+            "put with a key": lambda: tube.put(
+                number, key=str(number % 3), on_duplicate=("keep", "replace")[number % 2]
+            ),
+            "put with a limit": lambda: tube.put(number, max_attempts=1),
+            "take": lambda: tube.take(timeout=0),
+            "ack": lambda: tube.ack(task),
+            "ack by id": lambda: tube.ack(number),
+            "release": lambda: tube.release(task),
+            "bury": lambda: tube.bury(number),
+            "kick": lambda: tube.kick(number % 3),
+            "delete": lambda: tube.delete(number),
+            "truncate": tube.truncate,
+            "pause": lambda: tube.pause(number % 4 or None),
+            "resume": tube.resume,
+            "listen": lambda: tube.on_task_change(self.hear if number % 2 else None) and None,
+            "count": lambda: (tube.statistics().tasks, tube.statistics().calls),
+        }
+        answer, known = outcome(acts[what])
+        if what == "take" and answer is not None:
+            taken.append(answer)
+        tube._port.home.engine._check()
+        return known
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_short_and_long_ways_do_the_same(seed: int) -> None:
+    dice = random.Random(seed)
+    often = ["put", "take", "ack"] * 8
+    rarely = [
+        "put with a key", "put with a limit", "ack by id", "release", "bury", "kick", "delete", "truncate", "pause",
+        "resume", "resume", "listen", "count",
+    ]  # fmt: skip
+    short, long = Side(short=True), Side(short=False)
+    for _ in range(300):
+        what, number = dice.choice(often + rarely), dice.randrange(40)
+        assert short.do(what, number) == long.do(what, number), what
+    assert short.heard == long.heard
+    assert short.do("count", 0) == long.do("count", 0)
