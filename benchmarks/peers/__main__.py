@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw it, as .svg or .png")
     parser.add_argument("--write-readme", action="store_true", help="put tables and plot into benchmarks/")
     told = parser.parse_args()
-    if told.write_readme and (told.quick or told.k):
-        parser.error("--write-readme keeps the result of a full run, of all peers")
+    if told.write_readme and (told.quick or told.k or told.again):
+        parser.error("--write-readme keeps the result of a full run, of all peers, that it measures")
     for path in (told.json, told.plot):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f"{path}: there is no folder {path.parent}")
@@ -85,8 +85,6 @@ def main() -> None:
         console = Console(width=180)
     rounds, share = QUICK if told.quick else FULL
     if told.again:
-        if told.write_readme:
-            parser.error("--write-readme keeps the result of a full run: measure it")
         try:
             results = Results.from_json(json.loads(told.again.read_text()))
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 #: By so much memory may grow over the second half, by a line through it: relatively, or in bytes if that is more.
 BOUND: Final = 0.05
-LEAST: Final = 2 * 2**20
+LEAST: Final = 2**20
 #: Seconds of a part below which its memory is not judged: there is no state that lasts yet.
 SHORTEST: Final = 120.0
 

@@ -1,4 +1,4 @@
-"""The verbs of every program's inner loop where tasks are plain, written out to the bottom, since that was measured.
+"""The verbs of every program's inner loop where tasks are plain: without the engine's questions, as was measured.
 
 Plain: ids and data and nothing else, no lanes, places or times, while nobody waits or listens. Each verb does what its
 like in `port.py` does, in the same order, so that what an interrupt leaves half done is put in order as there; where
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.memory.port import Port
-from tubes.task import NO_TIMES, SETTLED, F
+from tubes.task import SETTLED, F, snapshot
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Hold
@@ -40,30 +40,20 @@ class QuickPort(Port[F]):
         try:
             with self._store.lock:
                 try:
-                    offers: Any = engine._offers
-                    line = offers._lines.get(0)
-                    if line is not None and not (home.watched or engine.ticking or self.gone):
+                    if not (home.watched or engine.ticking or self.gone):
                         id = engine.next_id
                         entry = Entry()
                         entry.id = entry.rank = id
                         entry.data = data
                         entry.created = self._micros()
                         entry.pri = entry.line = entry.attempts = entry.turn = 0
-                        entry.utube = entry.lane = entry.hold = entry.more = None
+                        entry.utube = entry.lane = entry.hold = entry.index = entry.more = None
                         engine.next_id = id + 1
                         entry.state = _READY
                         engine.tasks[id] = entry
                         engine._put.uses += 1
-                        entry.index = offers
-                        line.append(entry)
-                        made = self.kind()
-                        made._tube = self.tube
-                        made._record = entry
-                        made._state = _READY
-                        made._attempts = made._turn = 0
-                        made._more = None
-                        made._times = NO_TIMES
-                        task = made
+                        engine._offers.push(entry)
+                        task = snapshot(self.kind, self.tube, entry, False)
                 except BaseException as error:
                     home.recover(error, id=id)
                     raise
@@ -84,32 +74,19 @@ class QuickPort(Port[F]):
         try:
             with self._store.lock:
                 try:
-                    offers: Any = engine._offers
-                    line = offers._lines.get(0)
-                    if (
-                        line
-                        and line[0].index is offers
-                        and not (offers._back or home.watched or engine.ticking or engine.pause._on or self.gone)
-                    ):
+                    if not (home.watched or engine.ticking or self.gone):
                         turn = engine.next_turn
-                        entry: Entry = line.popleft()
-                        entry.index = None
+                        entry = engine._pop()
+                        if entry is None:
+                            return None
                         entry.turn = turn
                         engine.next_turn = turn + 1
-                        entry.attempts = attempts = entry.attempts + 1
+                        entry.attempts += 1
                         entry.state = _TAKEN
                         engine._take.uses += 1
-                        entry.hold = hold = self.hold
-                        hold[entry.id] = entry
-                        made = self.kind()
-                        made._tube = self.tube
-                        made._record = entry
-                        made._state = _TAKEN
-                        made._attempts = attempts
-                        made._more = entry.more
-                        made._times = NO_TIMES
-                        made._turn = turn
-                        task = made
+                        entry.hold = self.hold
+                        self.hold[entry.id] = entry
+                        task = snapshot(self.kind, self.tube, entry, False)
                 except BaseException as error:
                     home.recover(error, turn=turn)
                     raise
@@ -140,14 +117,7 @@ class QuickPort(Port[F]):
                         entry.state = _DONE
                         engine._ack.uses += 1
                         del engine.tasks[id]
-                        done = self.kind()
-                        done._tube = self.tube
-                        done._record = entry
-                        done._state = _DONE
-                        done._attempts = entry.attempts
-                        done._more = None
-                        done._times = NO_TIMES
-                        done._turn = entry.turn
+                        done = snapshot(self.kind, self.tube, entry, False)
                         task._turn = SETTLED
                         return done
                 except BaseException as error:
