@@ -15,7 +15,7 @@ from typing import Any, Final
 from sortedcontainers import SortedDict
 
 from tubes.drivers.driver import Driver
-from tubes.drivers.entry import NOTHING_MORE, Entry, Hold, More
+from tubes.drivers.entry import NOTHING_MORE, Entry, FullEntry, Hold, More
 from tubes.drivers.invariants import check, mend
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
@@ -253,7 +253,7 @@ class Engine:
         if self.has_room(1):
             return True
         found = self._keys.find(now, options["key"]) if "key" in options else None
-        return found is not None and (found.__class__ is Entry or options.get("on_duplicate") != "replace")
+        return found is not None and (isinstance(found, Entry) or options.get("on_duplicate") != "replace")
 
     def has_room(self, count: int) -> bool:
         """Whether so many tasks more have room."""
@@ -285,7 +285,7 @@ class Engine:
         """Raise what a `rank` hook raises of one of these tasks, before the first of them is put."""
         if self._hook is not None:
             for id, (data, options) in enumerate(tasks, self.next_id):
-                entry = Entry()
+                entry = FullEntry()
                 entry.id, entry.data, entry.created = id, data, now
                 self._rank(entry, options)
 
@@ -299,7 +299,7 @@ class Engine:
             if kept is not None:
                 return kept
         id = self.next_id
-        entry = Entry()
+        entry = FullEntry()
         entry.id = entry.rank = id
         entry.data = data
         entry.created = now
@@ -375,7 +375,7 @@ class Engine:
             kept = found.copy()
             kept.hold = kept.index = None  # Verbs are for the one that is in the tube.
         else:
-            kept = Entry()
+            kept = FullEntry()
             kept.id, kept.data, kept.state, kept.hold = found, data, _DONE, None
             kept.utube, kept.pri = options.get(self._lane_option), options.get("pri", self._pri)
             kept.created, kept.attempts, kept.turn = now, 0, 0

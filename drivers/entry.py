@@ -39,46 +39,56 @@ class Hold(dict[int, "Entry"]):
     __slots__ = ()
 
 
-class Entry:
-    """A living task; only the engine changes it. Moments and spans are in microseconds."""
+# What every task has.
+_ALWAYS = (
+    "attempts",  # how often it was taken
+    "created",  # when it was put
+    "data",  # what the user gave, or its encoded form; the engine never looks at it
+    "hold",  # who holds it: the hold that it is in
+    "id",
+    "index",  # the Ready or Rounds that it counts in
+    "more",  # what few tasks have; None: nothing
+    "rank",  # its place: smaller comes first
+    "state",
+    "turn",  # the number of its last take in the tube, which no other take has
+)
+_FURTHER = (
+    "dead",  # when its ttl runs out
+    "due",  # its next timed move
+    "lane",
+    "line",  # the line of a Ready where tasks come in the order of their rank
+    "pri",
+    "queued",  # the earliest moment at which the timers look at it
+    "ttl",  # None: it lives for ever
+    "ttr",  # None: as long as the taker likes
+    "until",  # when its delay (delayed) or its time to run (taken) is over
+    "utube",  # the lane that the user named
+)
 
-    __slots__ = (
-        "attempts",  # how often it was taken
-        "created",  # when it was put
-        "data",  # what the user gave, or its encoded form; the engine never looks at it
-        "dead",  # when its ttl runs out
-        "due",  # its next timed move
-        "hold",  # who holds it: the hold that it is in
-        "id",
-        "index",  # the Ready or Rounds that it counts in
-        "lane",
-        "line",  # the line of a Ready where tasks come in the order of their rank
-        "more",  # what few tasks have; None: nothing
-        "pri",
-        "queued",  # the earliest moment at which the timers look at it
-        "rank",  # its place: smaller comes first
-        "state",
-        "ttl",  # None: it lives for ever
-        "ttr",  # None: as long as the taker likes
-        "turn",  # the number of its last take in the tube, which no other take has
-        "until",  # when its delay (delayed) or its time to run (taken) is over
-        "utube",  # the lane that the user named
-    )
+
+class Entry:
+    """A living task; only the engine changes it. Moments and spans are in microseconds.
+
+    An `Entry` itself has no room for more than what every task has, half the memory: it is for tubes that know no more.
+    """
+
+    __slots__ = _ALWAYS
+    _facts: tuple[str, ...] = _ALWAYS
 
     id: int
     data: Any
     created: int
-    pri: int
     rank: Any
-    line: int | None
     state: State | None
     attempts: int
     turn: int
-    utube: str | None
-    lane: Lane | None
     hold: Hold | None
     index: Ready | Rounds | None
     more: More | None
+    pri: int = 0
+    line: int | None = 0
+    utube: str | None = None
+    lane: Lane | None = None
     # These are there only where the driver knows any of ttl, ttr and delay.
     ttl: int | None
     ttr: int | None
@@ -93,11 +103,18 @@ class Entry:
 
     def copy(self) -> Entry:
         """Another entry that says the same."""
-        other = Entry()
-        for slot in self.__slots__:
-            if hasattr(self, slot):
-                setattr(other, slot, getattr(self, slot))
+        other = self.__class__()
+        for name in self._facts:
+            if hasattr(self, name):
+                setattr(other, name, getattr(self, name))
         return other
+
+
+class FullEntry(Entry):
+    """A task that may have a priority, a lane and times, too."""
+
+    __slots__ = _FURTHER
+    _facts = (*_ALWAYS, *_FURTHER)
 
     def set_times(self, ttl: int | None, ttr: int | None, delay: int) -> None:
         """How long it lives and runs, and when it begins to be ready; a delay prolongs its life."""

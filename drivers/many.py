@@ -37,8 +37,8 @@ def put_many(engine: Engine, now: int, data: list[Any], options: Mapping[str, An
         entry.id = entry.rank = id
         entry.data = each
         entry.created = now
-        entry.pri = entry.line = entry.attempts = entry.turn = 0
-        entry.state = entry.utube = entry.lane = entry.hold = entry.index = None
+        entry.attempts = entry.turn = 0
+        entry.state = entry.hold = entry.index = None
         entry.more = more
         entries.append(entry)
         id += 1
