@@ -48,7 +48,7 @@ def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
     queue = tubes.connect()
     tube: Any = queue.create_tube("t", driver, max_attempts=1000)
     if lock is not None:
-        tube._port._store.lock = lock
+        tube._port._store.keep_out(lock)
     held: Counter[int] = Counter()
     acked: Counter[int] = Counter()
     wrong: list[str] = []

@@ -193,7 +193,7 @@ _key = attrgetter(
 F = TypeVar("F", bound=Facts)
 
 
-_NO_TIMES = (None, None, None, None)
+NO_TIMES = (None, None, None, None)
 
 SETTLED: Final = -1
 
@@ -213,7 +213,7 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
     task._state = entry.state  # type: ignore[assignment]
     task._attempts = entry.attempts
     task._more = entry.more
-    task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else _NO_TIMES
+    task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else NO_TIMES
     task._turn = entry.turn
     return task
 

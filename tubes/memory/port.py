@@ -73,32 +73,38 @@ class Port(Generic[F]):
         """Add a task; None if there is no room."""
         home = self.home
         engine = self._engine
+        store = self._store
         if options:
             options = engine.driver.check_put(options)
         if self.codec is not None:
             data = encode(self.codec, data)
         task: F | None = None
         id = -1
+        held = False
         try:
-            with self._store.lock:
-                try:
-                    if self.gone is not None:
-                        raise self.gone()
-                    now = self._micros()
-                    if engine.ticking and engine.timers.soonest <= now:
-                        home.settle(now)
-                    if not engine.capacity or engine.admits(now, options):
-                        id = engine.next_id
-                        task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.dated)
-                        if home.watched:
-                            home.settle(now)
-                except BaseException as error:
-                    home.recover(error, id=id)
-                    raise
+            for held in store.entering:
+                break
+            if self.gone is not None:
+                raise self.gone()
+            now = self._micros()
+            if engine.ticking and engine.timers.soonest <= now:
+                home.settle(now)
+            if not engine.capacity or engine.admits(now, options):
+                id = engine.next_id
+                task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.dated)
+                if home.watched:
+                    home.settle(now)
+            held = False
+            store.lock.release()
             if home.events:
                 home.tell()
             return task
-        except BaseException:
+        except BaseException as error:
+            if held:
+                try:
+                    home.recover(error, id=id)
+                finally:
+                    store.lock.release()
             self._retract(task, is_put=True)
             raise
 
@@ -106,31 +112,37 @@ class Port(Generic[F]):
         """The first task that may be taken; None if there is none."""
         home = self.home
         engine = self._engine
+        store = self._store
         task: F | None = None
         turn = 0
+        held = False
         try:
-            with self._store.lock:
-                try:
-                    if self.gone is not None:
-                        raise self.gone()
-                    now = 0
-                    if engine.ticking:
-                        now = self._micros()
-                        if engine.timers.soonest <= now:
-                            home.settle(now)
-                    turn = engine.next_turn
-                    entry = engine.take(now, self.hold)
-                    if entry is not None:
-                        task = snapshot(self.kind, self.tube, entry, engine.dated)
-                        if home.watched:
-                            home.settle(now or self._micros())
-                except BaseException as error:
-                    home.recover(error, turn=turn)
-                    raise
+            for held in store.entering:
+                break
+            if self.gone is not None:
+                raise self.gone()
+            now = 0
+            if engine.ticking:
+                now = self._micros()
+                if engine.timers.soonest <= now:
+                    home.settle(now)
+            turn = engine.next_turn
+            entry = engine.take(now, self.hold)
+            if entry is not None:
+                task = snapshot(self.kind, self.tube, entry, engine.dated)
+                if home.watched:
+                    home.settle(now or self._micros())
+            held = False
+            store.lock.release()
             if home.events:
                 home.tell()
             return task
-        except BaseException:
+        except BaseException as error:
+            if held:
+                try:
+                    home.recover(error, turn=turn)
+                finally:
+                    store.lock.release()
             self._retract(task, is_put=False)
             raise
 
@@ -138,31 +150,39 @@ class Port(Generic[F]):
         """A held task is done."""
         home = self.home
         engine = self._engine
+        store = self._store
+        held = False
         try:
-            with self._store.lock:
+            for held in store.entering:
+                break
+            if self.gone is not None:
+                raise self.gone()
+            now = 0
+            if engine.ticking:
+                now = self._micros()
+                if engine.timers.soonest <= now:
+                    home.settle(now)
+            entry: Any = task._record if task.__class__ is self.kind else None
+            if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
+                entry = engine.held(self.hold, *self._refer(task))
+            engine.ack(now, entry)
+            done = snapshot(self.kind, self.tube, entry, engine.dated)
+            if isinstance(task, Facts):
+                if task._record is not entry:
+                    _keep_data(done, task, entry)
+                task._turn = SETTLED
+            if home.watched:
+                home.settle(now or self._micros())
+            held = False
+            store.lock.release()
+            return done
+        except BaseException as error:
+            if held:
                 try:
-                    if self.gone is not None:
-                        raise self.gone()
-                    now = 0
-                    if engine.ticking:
-                        now = self._micros()
-                        if engine.timers.soonest <= now:
-                            home.settle(now)
-                    entry: Any = task._record if task.__class__ is self.kind else None
-                    if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
-                        entry = engine.held(self.hold, *self._refer(task))
-                    engine.ack(now, entry)
-                    done = snapshot(self.kind, self.tube, entry, engine.dated)
-                    if isinstance(task, Facts):
-                        if task._record is not entry:
-                            _keep_data(done, task, entry)
-                        task._turn = SETTLED
-                    if home.watched:
-                        home.settle(now or self._micros())
-                    return done
-                except BaseException as error:
                     home.recover(error)
-                    raise
+                finally:
+                    store.lock.release()
+            raise
         finally:
             if home.events:
                 home.tell()

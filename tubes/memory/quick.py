@@ -1,4 +1,4 @@
-"""The verbs of every program's inner loop where tasks are plain: without the engine's questions, as was measured.
+"""The verbs of every program's inner loop where tasks are plain, written out to the bottom, since that was measured.
 
 Plain: ids and data and nothing else, no lanes, places or times, while nobody waits or listens. Each verb does what its
 like in `port.py` does, in the same order, so that what an interrupt leaves half done is put in order as there; where
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.memory.port import Port
-from tubes.task import SETTLED, F, snapshot
+from tubes.task import NO_TIMES, SETTLED, F
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Hold
@@ -35,33 +35,48 @@ class QuickPort(Port[F]):
             return super().put(data, options)
         home = self.home
         engine = self._engine
+        store = self._store
         task: F | None = None
         id = -1
+        held = False
         try:
-            with self._store.lock:
+            for held in store.entering:
+                break
+            offers: Any = engine._offers
+            line = offers._lines.get(0)
+            if line is not None and not (home.watched or engine.ticking or self.gone):
+                id = engine.next_id
+                entry = Entry()
+                entry.id = entry.rank = id
+                entry.data = data
+                entry.created = self._micros()
+                entry.attempts = entry.turn = 0
+                entry.hold = entry.more = None
+                engine.next_id = id + 1
+                entry.state = _READY
+                engine.tasks[id] = entry
+                engine._put.uses += 1
+                entry.index = offers
+                line.append(entry)
+                task = self.kind()
+                task._tube = self.tube
+                task._record = entry
+                task._state = _READY
+                task._attempts = task._turn = 0
+                task._more = None
+                task._times = NO_TIMES
+            held = False
+            store.lock.release()
+        except BaseException as error:
+            if held:
                 try:
-                    if not (home.watched or engine.ticking or self.gone):
-                        id = engine.next_id
-                        entry = Entry()
-                        entry.id = entry.rank = id
-                        entry.data = data
-                        entry.created = self._micros()
-                        entry.pri = entry.line = entry.attempts = entry.turn = 0
-                        entry.utube = entry.lane = entry.hold = entry.index = entry.more = None
-                        engine.next_id = id + 1
-                        entry.state = _READY
-                        engine.tasks[id] = entry
-                        engine._put.uses += 1
-                        engine._offers.push(entry)
-                        task = snapshot(self.kind, self.tube, entry, False)
-                except BaseException as error:
                     home.recover(error, id=id)
-                    raise
-            return super().put(data, options) if task is None else task
-        except BaseException:
+                finally:
+                    store.lock.release()
             if task is not None:
                 self._retract(task, is_put=True)
             raise
+        return super().put(data, options) if task is None else task
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
@@ -69,58 +84,93 @@ class QuickPort(Port[F]):
             return super().take()
         home = self.home
         engine = self._engine
+        store = self._store
         task: F | None = None
         turn = 0
+        held = False
         try:
-            with self._store.lock:
+            for held in store.entering:
+                break
+            offers: Any = engine._offers
+            line = offers._lines.get(0)
+            if (
+                line
+                and line[0].index is offers
+                and not (offers._back or home.watched or engine.ticking or engine.pause._on or self.gone)
+            ):
+                turn = engine.next_turn
+                entry = line.popleft()
+                entry.index = None
+                entry.turn = turn
+                engine.next_turn = turn + 1
+                entry.attempts = attempts = entry.attempts + 1
+                entry.state = _TAKEN
+                engine._take.uses += 1
+                entry.hold = hold = self.hold
+                hold[entry.id] = entry
+                task = self.kind()
+                task._tube = self.tube
+                task._record = entry
+                task._state = _TAKEN
+                task._attempts = attempts
+                task._more = entry.more
+                task._times = NO_TIMES
+                task._turn = turn
+            held = False
+            store.lock.release()
+        except BaseException as error:
+            if held:
                 try:
-                    if not (home.watched or engine.ticking or self.gone):
-                        turn = engine.next_turn
-                        entry = engine._pop()
-                        if entry is None:
-                            return None
-                        entry.turn = turn
-                        engine.next_turn = turn + 1
-                        entry.attempts += 1
-                        entry.state = _TAKEN
-                        engine._take.uses += 1
-                        entry.hold = self.hold
-                        self.hold[entry.id] = entry
-                        task = snapshot(self.kind, self.tube, entry, False)
-                except BaseException as error:
                     home.recover(error, turn=turn)
-                    raise
-            return super().take() if task is None else task
-        except BaseException:
+                finally:
+                    store.lock.release()
             if task is not None:
                 self._retract(task, is_put=False)
             raise
+        return super().take() if task is None else task
 
     def ack(self, task: Any) -> F:
         """A held task is done."""
+        if not self._plain or task.__class__ is not self.kind:
+            return super().ack(task)
         home = self.home
         engine = self._engine
-        if self._plain and task.__class__ is self.kind:
-            with self._store.lock:
+        store = self._store
+        done: F | None = None
+        held = False
+        try:
+            for held in store.entering:
+                break
+            entry: Any = task._record
+            hold = self.hold
+            if (
+                entry.hold is hold
+                and entry.turn == task._turn
+                and entry.more is None
+                and not (home.watched or engine.ticking or self.gone)
+            ):
+                id = entry.id
+                del hold[id]
+                entry.hold = None
+                entry.state = _DONE
+                engine._ack.uses += 1
+                del engine.tasks[id]
+                done = self.kind()
+                done._tube = self.tube
+                done._record = entry
+                done._state = _DONE
+                done._attempts = entry.attempts
+                done._more = None
+                done._times = NO_TIMES
+                done._turn = entry.turn
+                task._turn = SETTLED
+            held = False
+            store.lock.release()
+        except BaseException as error:
+            if held:
                 try:
-                    entry: Any = task._record
-                    hold = self.hold
-                    if (
-                        entry.hold is hold
-                        and entry.turn == task._turn
-                        and entry.more is None
-                        and not (home.watched or engine.ticking or self.gone)
-                    ):
-                        id = entry.id
-                        del hold[id]
-                        entry.hold = None
-                        entry.state = _DONE
-                        engine._ack.uses += 1
-                        del engine.tasks[id]
-                        done = snapshot(self.kind, self.tube, entry, False)
-                        task._turn = SETTLED
-                        return done
-                except BaseException as error:
                     home.recover(error)
-                    raise
-        return super().ack(task)
+                finally:
+                    store.lock.release()
+            raise
+        return super().ack(task) if done is None else done
