@@ -58,13 +58,14 @@ class QuickPort(Port[F]):
                 engine._put.uses += 1
                 entry.index = offers
                 line.append(entry)
-                task = self.kind()
-                task._tube = self.tube
-                task._record = entry
-                task._state = _READY
-                task._attempts = task._turn = 0
-                task._more = None
-                task._times = NO_TIMES
+                made = self.kind()
+                made._tube = self.tube
+                made._record = entry
+                made._state = _READY
+                made._attempts = made._turn = 0
+                made._more = None
+                made._times = NO_TIMES
+                task = made
             held = False
             store.lock.release()
         except BaseException as error:
@@ -108,14 +109,15 @@ class QuickPort(Port[F]):
                 engine._take.uses += 1
                 entry.hold = hold = self.hold
                 hold[entry.id] = entry
-                task = self.kind()
-                task._tube = self.tube
-                task._record = entry
-                task._state = _TAKEN
-                task._attempts = attempts
-                task._more = entry.more
-                task._times = NO_TIMES
-                task._turn = turn
+                made = self.kind()
+                made._tube = self.tube
+                made._record = entry
+                made._state = _TAKEN
+                made._attempts = attempts
+                made._more = entry.more
+                made._times = NO_TIMES
+                made._turn = turn
+                task = made
             held = False
             store.lock.release()
         except BaseException as error:
@@ -155,15 +157,16 @@ class QuickPort(Port[F]):
                 entry.state = _DONE
                 engine._ack.uses += 1
                 del engine.tasks[id]
-                done = self.kind()
-                done._tube = self.tube
-                done._record = entry
-                done._state = _DONE
-                done._attempts = entry.attempts
-                done._more = None
-                done._times = NO_TIMES
-                done._turn = entry.turn
+                made = self.kind()
+                made._tube = self.tube
+                made._record = entry
+                made._state = _DONE
+                made._attempts = entry.attempts
+                made._more = None
+                made._times = NO_TIMES
+                made._turn = entry.turn
                 task._turn = SETTLED
+                done = made
             held = False
             store.lock.release()
         except BaseException as error:
