@@ -48,6 +48,8 @@ class Call:
 
     #: How many replies come; the last one counts, unless one is an error.
     replies: int = 1
+    #: Whether it is packed only when it goes out: until then more may come to it.
+    grows = False
 
     __slots__ = (
         "_own_slot", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session", "slot",
@@ -65,9 +67,9 @@ class Call:
         sent: tuple[int | str, int] | None = None,
         parts: tuple[str, ...] = (),
     ) -> None:
-        self.script: Final = script
+        self.script = script
         self.key: Final = key
-        self.args: Final = args
+        self.args = args
         self.session: Final = session
         self.now: Final = now
         #: What to do with a reply for which nobody waits any more.

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
 from tubes.redis import calls
@@ -43,20 +43,36 @@ def _orphan(call: Call, done: asyncio.Future[Any]) -> None:
         call.orphaned(done.result())
 
 
+class Answer(Protocol):
+    """Who gets the reply to a call: a future, or what does as one does."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: Any, /) -> None: ...
+
+
 class _Sent:
     """A call on its way."""
 
-    __slots__ = ("_moving", "call", "future", "packed", "slot", "tries", "until")
+    __slots__ = ("_moving", "answer", "call", "packed", "slot", "tries", "until")
 
-    def __init__(self, call: Call, slot: int, future: asyncio.Future[Any], *, moving: bool) -> None:
+    def __init__(self, call: Call, slot: int, answer: Answer, *, moving: bool) -> None:
         self._moving: Final = moving
         self.call = call
         self.slot = slot
-        self.future = future
+        self.answer = answer
         call.begin(slot)
-        self.packed = call.pack(moving=moving)
+        self.packed = b"" if call.grows else call.pack(moving=moving)
         self.tries = 0
         self.until = time.monotonic() + calls.PATIENCE
+
+    def pack(self) -> bytes:
+        """Its request, as it goes out."""
+        if not self.packed:
+            self.packed = self.call.pack(moving=self._moving)
+        return self.packed
 
     def again(self) -> None:
         """It may have been done: it is sent once more."""
@@ -72,7 +88,7 @@ class _Pipe(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._reader: Any = hiredis.Reader(replyError=ErrorReply)
-        self._out: list[bytes] = []
+        self._out: list[_Sent] = []
         self.sent: deque[_Sent] = deque()
         self.heard = time.monotonic()
 
@@ -83,10 +99,11 @@ class _Pipe(asyncio.Protocol):
         self.sent.append(one)
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(one.packed)
+        self._out.append(one)
 
     def _flush(self) -> None:
-        packed, self._out = b"".join(self._out), []
+        out, self._out = self._out, []
+        packed = b"".join([one.packed or one.pack() for one in out])
         if self._transport is not None:
             self._transport.write(packed)
 
@@ -113,7 +130,9 @@ class LoopLine:
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots) -> None:
         self._server: Final = server
-        self._loop: Final = loop
+        self.loop: Final = loop
+        #: Calls to which more may come, by the ports that know how.
+        self.joints: Final[dict[object, Any]] = {}
         self._slots: Final = slots
         self._pipes: Final[dict[str, _Pipe]] = {}
         self._connecting: Final[dict[str, asyncio.Task[None]]] = {}
@@ -126,7 +145,8 @@ class LoopLine:
         return await _run(flow, self._ask)
 
     async def _ask(self, call: Call) -> Any:
-        future = self.submit(call)
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self.submit(call, future)
         try:
             return await future
         except asyncio.CancelledError:
@@ -134,14 +154,12 @@ class LoopLine:
             _orphan(call, future)
             raise
 
-    def submit(self, call: Call) -> asyncio.Future[Any]:
-        """Send a call; its reply, or `ConnectionLost`, is the future's."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+    def submit(self, call: Call, answer: Answer) -> None:
+        """Send a call. `answer`: gets its reply, or `ConnectionLost`."""
         if self._closed:
-            future.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
-            return future
-        self._send(_Sent(call, self._slots.take(), future, moving=self._server.moving))
-        return future
+            answer.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
+            return
+        self._send(_Sent(call, self._slots.take(), answer, moving=self._server.moving))
 
     def _send(self, one: _Sent) -> None:
         node = ""
@@ -162,7 +180,7 @@ class LoopLine:
             return
         self._backlog.setdefault(node, []).append(one)
         if node not in self._connecting:
-            self._connecting[node] = self._loop.create_task(self._connect(node, one.call.key))
+            self._connecting[node] = self.loop.create_task(self._connect(node, one.call.key))
 
     async def _connect(self, node: str, key: str) -> None:
         """Connect, and send what has gathered meanwhile; give up after `PATIENCE`."""
@@ -196,7 +214,7 @@ class LoopLine:
             self._connecting.pop(node, None)
 
     async def _open(self, key: str) -> _Pipe:
-        connecting = self._loop.run_in_executor(None, self._server.connect, key)
+        connecting = self.loop.run_in_executor(None, self._server.connect, key)
         try:
             connection: Any = await asyncio.shield(connecting)
         except asyncio.CancelledError:  # The loop ends meanwhile: what comes too late is not left open.
@@ -207,7 +225,7 @@ class LoopLine:
         sock = connection._sock.dup()
         connection._sock.close()
         sock.setblocking(False)
-        _, pipe = await self._loop.create_connection(lambda: _Pipe(self, self._loop), sock=sock)
+        _, pipe = await self.loop.create_connection(lambda: _Pipe(self, self.loop), sock=sock)
         return pipe
 
     def _give_up(self, node: str, lost: TubesError) -> None:
@@ -243,19 +261,19 @@ class LoopLine:
         if elsewhere:
             self._server.moved()
         if rest:
-            self._loop.call_later(rest, self._send, one)
+            self.loop.call_later(rest, self._send, one)
         else:
             self._send(one)
 
     def _resolve(self, one: _Sent, reply: Any) -> None:
         self._slots.free(one.slot)
-        if one.future.done():
+        if one.answer.done():
             if one.call.orphaned is not None and not isinstance(reply, Exception):
                 one.call.orphaned(reply)
         elif isinstance(reply, TubesError):
-            one.future.set_exception(reply)
+            one.answer.set_exception(reply)
         else:
-            one.future.set_result(reply)
+            one.answer.set_result(reply)
 
     def broken(self, pipe: _Pipe, error: Exception | None) -> None:
         """A connection has ended: what has no answer yet goes out again on the next one."""
@@ -270,7 +288,7 @@ class LoopLine:
 
     def _set_watch(self) -> None:
         if self._watch is None and not self._closed:
-            self._watch = self._loop.call_later(1.0, self._look)
+            self._watch = self.loop.call_later(1.0, self._look)
 
     def _look(self) -> None:
         """A server that has not answered for long is given up."""

@@ -22,9 +22,9 @@ from tubes.errors import (
     TubeNotFound,
 )
 from tubes.redis.calls import Call, Flow, Session, Slots
+from tubes.redis.joint import LoopPort
 from tubes.redis.line import ThreadLine
 from tubes.redis.looplines import LoopLine, ThreadedLine
-from tubes.redis.many import BatchPort
 from tubes.redis.overview import overview
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
@@ -405,7 +405,7 @@ class Member:
 
     def make_port(self, home: Home) -> AnyPort[Any]:
         """Its port for a tube."""
-        return BatchPort(self, home)
+        raise NotImplementedError
 
     def hang_up(self) -> None:
         """End its lines, after the last reply."""
@@ -469,7 +469,7 @@ class LoopMember(Member):
     """For asyncio: its verbs are awaited. Each event loop has a line of its own."""
 
     def __init__(self, store: RedisStore, face: Face) -> None:
-        self._lines: Final[dict[asyncio.AbstractEventLoop, LoopLine | ThreadedLine]] = {}
+        self.lines: Final[dict[asyncio.AbstractEventLoop, LoopLine | ThreadedLine]] = {}
         self._slots: Final = Slots()
         super().__init__(store, face)
 
@@ -477,22 +477,25 @@ class LoopMember(Member):
         if self._pid != os.getpid():
             raise QueueForked(parent=self._pid, child=os.getpid())
         loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
+        line = self.lines.get(loop)
         if line is None:
             line = self._make_line(loop)
         return line.run(flow)
 
     def _make_line(self, loop: asyncio.AbstractEventLoop) -> LoopLine | ThreadedLine:
-        for other in [other for other in self._lines if other.is_closed()]:
-            del self._lines[other]
+        for other in [other for other in self.lines if other.is_closed()]:
+            del self.lines[other]
         server = self.store.server
         pipelines = hiredis is not None and not server.secure
         line = LoopLine(server, loop, self._slots) if pipelines else ThreadedLine(server, self._slots)
-        self._lines[loop] = line
+        self.lines[loop] = line
         return line
 
+    def make_port(self, home: Home) -> AnyPort[Any]:
+        return LoopPort(self, home)
+
     def hang_up(self) -> None:
-        for loop, line in list(self._lines.items()):
+        for loop, line in list(self.lines.items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(line.close)
 
