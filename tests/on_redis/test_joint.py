@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from faults.proxy import Proxy
 
 import tubes
 import tubes.aio
-from tubes import AsyncTask, CodecError, ConnectionLost, OptionNotSupported, QueueClosed, ServerRefused, TubeNotFound
+from tubes import (
+    AsyncTask,
+    CodecError,
+    ConnectionLost,
+    OptionNotSupported,
+    QueueClosed,
+    QueueForked,
+    ServerRefused,
+    TubeNotFound,
+)
 from tubes.drivers import Driver, Ranked
-from tubes.redis import joint
+from tubes.redis import calls, joint
+
+if TYPE_CHECKING:
+    from tubes.testing import LocalServer
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fifo": [{}, {"max_attempts": 3}, {"context": {"a": "b"}}, {}],
@@ -235,5 +249,102 @@ def test_what_is_put_after_an_answer_comes_after_it(url: str) -> None:
         there = [task.data for task in await tube.tasks()]
         for name in range(20):
             assert [number for other, number in there if other == name] == list(range(30))
+
+    run(url, act)
+
+
+ORDERS: dict[str, tuple[Callable[[tubes.aio.AsyncTube], Awaitable[Any]], list[str]]] = {
+    "a put with a key": (lambda tube: tube.put("b", key="k"), ["a", "b", "c"]),
+    "a batch": (lambda tube: tube.put_many(["b"]), ["a", "b", "c"]),
+    "truncate": (lambda tube: tube.truncate(), ["c"]),
+    "kick": (lambda tube: tube.kick(3), ["a", "c"]),
+}
+
+
+@pytest.mark.parametrize("verb", ORDERS)
+@pytest.mark.parametrize("cut", [False, True], ids=["connected", "connecting"])
+def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cut: bool) -> None:
+    between, there = ORDERS[verb]
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        if cut:
+            (line,) = tube._port.member.lines.values()
+            for pipe in line._pipes.values():
+                pipe.close()
+            await asyncio.sleep(0)
+        await asyncio.gather(tube.put("a"), between(tube), tube.put("c"))
+        assert [task.data for task in await tube.tasks()] == there
+
+    run(url, act)
+
+
+def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PATIENCE", 0.2)
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        (line,) = tube._port.member.lines.values()
+        server, connect = tube._port.member.store.server, tube._port.member.store.server.connect
+
+        def refuse(*_: object) -> None:
+            raise ConnectionLost(url=url, why="of a test")
+
+        monkeypatch.setattr(server, "connect", refuse)
+        for pipe in line._pipes.values():
+            pipe.close()
+        await asyncio.sleep(0)
+        puts = [asyncio.ensure_future(tube.put(number)) for number in range(3)]
+        await asyncio.sleep(0.05)
+        for put in puts:
+            put.cancel()
+        await asyncio.gather(*line._connecting.values())
+        with pytest.raises(ConnectionLost):
+            await tube.put("too soon")
+        monkeypatch.setattr(server, "connect", connect)
+        task = await asyncio.wait_for(tube.put("later"), 5)
+        assert task is not None
+        assert [each.data for each in await tube.tasks()] == ["later"]
+
+    run(url, act)
+
+
+def test_one_that_is_refused_after_the_line_was_cut_takes_no_other_with_it(valkey: LocalServer, url: str) -> None:
+    def picky(task: Ranked) -> float:
+        return task.pri
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        await tube.put("first", pri=0)
+        left = [b"EVALSHA"]
+
+        def cut(request: bytes) -> bool:
+            return bool(left) and left[0] in request and bool(left.pop())
+
+        proxy.cuts = cut
+        puts = (tube.put(number, pri=pri) for number, pri in enumerate([1, 9, 2]))
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        assert not left
+        assert [isinstance(answer, ServerRefused) for answer in answers] == [False, True, False]
+        assert sorted(str(task.data) for task in await tube.tasks()) == ["0", "2", "first"]
+
+    with Proxy(valkey) as proxy:
+        driver = Driver("picky", options={"pri"}, rank=picky, rank_lua="pri > 3 and 'x' or 1")
+        run(proxy.url + url[url.index("?") :], act, driver=driver)
+
+
+def test_a_forked_child_is_told_what_it_is(url: str) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        put = tube.put("child's")
+        child = os.fork()
+        if not child:
+            try:
+                put.send(None)
+            except QueueForked:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        put.close()
 
     run(url, act)

@@ -1,7 +1,8 @@
 """Puts that the tasks of an event loop make in one turn of it: they go to the server as one call.
 
 For the server a call costs more than a put, so this is worth the most where many tasks put at a time. Each caller hears
-of its own put: what is refused together is tried alone.
+of its own put: what is refused together is tried alone, behind what was called meanwhile. Between two calls of another
+verb on the tube puts stay where they are.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 #: How many puts go together at most, and so many bytes that no further one comes in: a script is not to take long.
 MOST: Final = 100
 BYTES: Final = 500_000
+#: How the error of a script begins that has failed: one that was done before would have answered what it did. Of one
+#: that the server refused to run nobody knows that.
+_FAILED: Final = "ERR"
 
 
 class Joint(Call):
@@ -37,12 +41,11 @@ class Joint(Call):
 
     __slots__ = ("_answers", "_open", "_port", "_puts", "_size")
 
-    def __init__(self, port: LoopPort[Any], session: Session, open: dict[object, Joint]) -> None:
+    def __init__(self, port: LoopPort[Any], session: Session, open: dict[str, Joint]) -> None:
         super().__init__(port.home.script("put"), port.home.key, (), session, port.member.store.now())
         self._port: Final = port
-        # Where it stands by its port as long as it is open.
+        # Where it stands as long as it is open.
         self._open: Final = open
-        open[port] = self
         self._puts: Final[list[tuple[record.Written, bytes]]] = []
         self._answers: Final[list[asyncio.Future[Any]]] = []
         self._size = 0
@@ -58,8 +61,8 @@ class Joint(Call):
             self._close()
 
     def _close(self) -> None:
-        if self._open.get(self._port) is self:
-            del self._open[self._port]
+        if self._open.get(self.key) is self:
+            del self._open[self.key]
 
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """The request: that of a put, where it is the only one."""
@@ -86,8 +89,8 @@ class Joint(Call):
     # -- what its line does with it as with a future -------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether nobody waits for it any more."""
-        return all(answer.done() for answer in self._answers)
+        """Whether nobody waits for it any more: that is asked of each put when the reply is there."""
+        return False
 
     def set_result(self, reply: Any) -> None:
         """Its reply, or the server's error, has come."""
@@ -118,7 +121,10 @@ class LoopPort(BatchPort[F]):
 
     def put(self, data: Any, options: dict[str, Any]) -> Coroutine[Any, Any, F | None]:
         """Add a task; None if there is no room."""
-        line = self._lines.get(asyncio.get_running_loop())
+        try:
+            line = self._lines.get(asyncio.get_running_loop())
+        except RuntimeError:  # None runs in a forked child, which is told so.
+            line = None
         session = self.session
         if session is None or not self._joins or not isinstance(line, LoopLine) or "key" in options:
             put: Coroutine[Any, Any, F | None] = super().put(data, options)
@@ -135,7 +141,7 @@ class LoopPort(BatchPort[F]):
         if self.gone is not None:
             raise self.gone()
         answer: asyncio.Future[Any] = line.loop.create_future()
-        joint = line.joints.get(self)
+        joint = line.joints.get(self.home.key)
         if joint is not None and joint.session is session:
             joint.add(new, raw, answer)
         else:
@@ -149,7 +155,7 @@ class LoopPort(BatchPort[F]):
             self.lose(session)
             if joint.resent:
                 raise ConnectionLost(url=self.url, why=UNSURE)
-        elif joint.resent:
+        elif joint.resent and reply.code != _FAILED:
             raise self._refusal(reply)
         # Nothing was put, and perhaps another one is to blame.
         alone: F | None = await self.member.run(self.put_encoded(raw, options, waits=False))

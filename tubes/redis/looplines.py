@@ -131,8 +131,8 @@ class LoopLine:
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots) -> None:
         self._server: Final = server
         self.loop: Final = loop
-        #: Calls to which more may come, by the ports that know how.
-        self.joints: Final[dict[object, Any]] = {}
+        #: Calls to which more may come, by their key.
+        self.joints: Final[dict[str, Any]] = {}
         self._slots: Final = slots
         self._pipes: Final[dict[str, _Pipe]] = {}
         self._connecting: Final[dict[str, asyncio.Task[None]]] = {}
@@ -159,6 +159,11 @@ class LoopLine:
         if self._closed:
             answer.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
             return
+        # What comes later must not overtake this one.
+        if call.grows:
+            self.joints[call.key] = call
+        elif self.joints:
+            self.joints.pop(call.key, None)
         self._send(_Sent(call, self._slots.take(), answer, moving=self._server.moving))
 
     def _send(self, one: _Sent) -> None:
