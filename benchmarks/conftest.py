@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from benchmarks import table
+from benchmarks.arguments import new_file
 from benchmarks.table import SECTIONS, Results
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ QUICK: Final = Scale(3, (1_000, 100_000), (1_000, 10_000), 20_000, 500, 2)
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tubes")
     group.addoption("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
-    group.addoption("--ratios", metavar="FILE", help="write what was compared there, by name, as JSON")
+    group.addoption("--ratios", metavar="FILE", type=new_file(), help="write what was compared there, by name, as JSON")
     group.addoption("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
 
 
@@ -51,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick") and config.getoption("--write-readme"):
         raise pytest.UsageError("--write-readme keeps the result of a full run, not of a --quick one")
+    if config.getoption("keyword") and config.getoption("--write-readme"):
+        raise pytest.UsageError("--write-readme keeps the result of all benchmarks: leave -k out")
     config.stash[_RESULTS] = Results()
     # One line per benchmark and pass would bury the table that compares them.
     config.option.benchmark_quiet = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import subprocess
 import sys
 import tempfile
@@ -133,7 +134,7 @@ def load(path: Path = _FILE) -> dict[str, Kept]:
             name: Kept(_checked(name, row["ratio"]), _checked(name, row["tolerance"])) for name, row in rows.items()
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{path} cannot be read: {error!r}; where there is none --update writes one") from None
+        raise SystemExit(f"{path} cannot be read: {error!r}; without that file --update writes a new one") from None
 
 
 def save(kept: Mapping[str, Kept], path: Path = _FILE) -> None:
@@ -167,9 +168,15 @@ def of_scale(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def _run(module: str, *arguments: str) -> None:
     print(f"python -m {module} {' '.join(arguments[:3])} …", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", module, *arguments]
-    ended = subprocess.run(command, cwd=_FILE.parent.parent, stdout=subprocess.PIPE, text=True, check=False)
-    if ended.returncode:
-        raise SystemExit(f"{ended.stdout}\n{module} ended with {ended.returncode}")
+    with subprocess.Popen(command, cwd=_FILE.parent.parent, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            process.send_signal(signal.SIGINT)  # It has servers of its own to end.
+            process.communicate()
+            raise
+    if process.returncode:
+        raise SystemExit(f"{said}\n{module} ended with {process.returncode}")
 
 
 def show(rows: Iterable[Row]) -> None:
@@ -222,13 +229,16 @@ def main() -> int:
         parser.error(f"--runs {asked.runs}: is for --update, and must be at least {_FEWEST}")
     if asked.worse and not asked.update:
         parser.error("--worse: is for --update")
+    # What was started ends with us: by a SIGTERM as by Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if asked.update:
         return update(asked.runs or _RUNS, worse=asked.worse)
     kept = load()
     fresh = measure()
     rows = compare(kept, fresh)
     if failed(rows):
-        print("something is worse: once more, the better of both counts", file=sys.stderr)
+        names = ", ".join(row.name for row in rows if row.outcome in ("worse", "missing"))
+        print(f"worse: {names or 'nothing could be compared'}\nonce more, the better of both counts", file=sys.stderr)
         rows = compare(kept, best([fresh, measure()]))
     show(rows)
     return int(failed(rows))

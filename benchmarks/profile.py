@@ -126,7 +126,11 @@ def show_commands(title: str, client: Any, verb: Verb) -> None:
 
 def main() -> None:
     """Show it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.profile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--driver", default="fifo", choices=("fifo", "fifottl", "utube", "utubettl"))
     driver: str = parser.parse_args().driver
     with LocalServer() as server:

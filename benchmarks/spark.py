@@ -180,9 +180,9 @@ def measure(rows: int, rounds: int, server: LocalServer, queue: tubes.Queue) -> 
 
 def main() -> None:
     """Measure, and show."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="how many rows; 1,000,000")
+    parser.add_argument("--rounds", type=int, default=3, help="medians of so many; 3")
     told = parser.parse_args()
     if told.rows < 1 or told.rounds < 1:
         parser.error("--rows and --rounds: must be above 0")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.arguments import new_file
 from benchmarks.peers import plot, table
 from benchmarks.peers.environments import CannotInstall, python_of
 from benchmarks.peers.measure import Stage
@@ -68,18 +69,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
     parser.add_argument("-k", metavar="NAME", help="only peers whose names have this")
     parser.add_argument("--server", choices=("valkey", "redis"), default="valkey", help="of the peers on Redis")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="keep all figures")
+    parser.add_argument("--json", metavar="FILE", type=new_file(), help="keep all figures")
     parser.add_argument("--again", metavar="FILE", type=Path, help="measure nothing: show what --json has kept")
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw it, as .svg or .png")
+    parser.add_argument("--plot", metavar="FILE", type=new_file(".svg", ".png"), help="draw it, as .svg or .png")
     parser.add_argument("--write-readme", action="store_true", help="put tables and plot into benchmarks/")
     told = parser.parse_args()
     if told.write_readme and (told.quick or told.k or told.again):
         parser.error("--write-readme keeps the result of a full run, of all peers, that it measures")
-    for path in (told.json, told.plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            parser.error(f"{path}: there is no folder {path.parent}")
-    if told.plot and told.plot.suffix not in {".svg", ".png"}:
-        parser.error(f"--plot {told.plot}: must end with .svg or .png")
+    if told.again and told.k:
+        parser.error(f"-k {told.k}: --again shows all that --json has kept")
     console = Console()
     if not console.is_terminal:
         console = Console(width=180)
@@ -92,7 +90,7 @@ def main() -> None:
     else:
         subjects = chosen(told.k)
         if not subjects:
-            parser.error(f"-k {told.k}: no name has this; there are {', '.join(subject.key for subject in SUBJECTS)}")
+            parser.error(f"-k {told.k}: no name has this; there are {'; '.join(subject.key for subject in SUBJECTS)}")
         figures = {subject.key: Figures() for subject in subjects}
         results = Results(machine(), told.server, rounds, figures, servers=versions())
         # What was started ends with us: by a SIGTERM as by Ctrl-C.

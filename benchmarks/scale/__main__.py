@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from benchmarks.arguments import new_file
 from benchmarks.scale import lanes, plot, show, takers, verbs
 from benchmarks.scale.figures import Figures
 from benchmarks.scale.places import Memory, Place, Server
@@ -116,8 +117,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer tasks: for a first look")
     parser.add_argument("--place", choices=["memory", "valkey"], help="only one of both")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the plot there: .svg or .png")
+    parser.add_argument("--json", type=new_file(), metavar="FILE", help="write every figure there")
+    parser.add_argument(
+        "--plot", type=new_file(".svg", ".png"), metavar="FILE", help="write the plot there: .svg or .png"
+    )
     parser.add_argument("--write-readme", action="store_true", help="table and plot into benchmarks/")
     asked = parser.parse_args()
     if asked.write_readme and (asked.quick or asked.place):

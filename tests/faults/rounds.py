@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -42,4 +43,6 @@ def main(minutes: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 10))
+    parser = argparse.ArgumentParser(prog="rounds.py", description=__doc__)
+    parser.add_argument("minutes", type=float, nargs="?", default=10)
+    sys.exit(main(parser.parse_args().minutes))

@@ -32,6 +32,12 @@ def main() -> int:
         parser.error(f"{asked.minutes} minutes: must be above 0")
     # Whoever ends it ends its processes too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if "/" not in asked.program and asked.program not in {"valkey", "redis"}:
+        parser.error(f"--program {asked.program}: must be valkey, redis, or a path with a /")
+    if "/" in asked.program and not Path(asked.program).is_file():
+        parser.error(f"--program {asked.program}: is no program")
+    if asked.plot.parent != _BUILD and not asked.plot.absolute().parent.is_dir():
+        parser.error(f"--plot {asked.plot}: there is no folder {asked.plot.parent}")
     if asked.plot.suffix not in {".svg", ".png", ".pdf"}:
         parser.error(f"--plot {asked.plot}: must end with .svg, .png or .pdf")
     if not (told := os.environ.get("TUBES_SEED", str(time.time_ns() % 1_000_000))).isdecimal():
@@ -56,4 +62,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

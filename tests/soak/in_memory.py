@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -57,7 +58,9 @@ class Inside:
         """Go on for so long, then work off what is left."""
         acts: list[Callable[[random.Random], object]] = [self._produce, self._produce, self._work, self._work]
         acts += [self._work, self._bury, lambda dice: asyncio.run(self._loop(dice))]
-        threads = [threading.Thread(target=self._guarded, args=(act, number)) for number, act in enumerate(acts)]
+        threads = [
+            threading.Thread(target=self._guarded, args=(act, number), daemon=True) for number, act in enumerate(acts)
+        ]
         for thread in threads:
             thread.start()
         while time.monotonic() - self._began < seconds:
@@ -214,17 +217,22 @@ def soak(seconds: float, seed: int) -> Part:
     said: dict[str, Any] = {"mistakes": ["the process did not come to its end"], "counts": {}, "judged": 0, "late": 0}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_ENVIRONMENT) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            word, _, rest = line.partition(" ")
-            if word == "sample":
-                samples.append(Sample(*json.loads(rest)))
-            elif word == "end":
-                said = json.loads(rest)
+        try:
+            for line in process.stdout:
+                word, _, rest = line.partition(" ")
+                if word == "sample":
+                    samples.append(Sample(*json.loads(rest)))
+                elif word == "end":
+                    said = json.loads(rest)
+        except BaseException:
+            process.kill()
+            raise
     return Part("in memory", samples, said["mistakes"], said["counts"], said["judged"], said["late"], (), seconds)
 
 
 def main() -> None:
-    """What the parent starts."""
+    """What the parent starts, and ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     inside = Inside(int(sys.argv[2]))
     inside.run(float(sys.argv[1]))
     end = {

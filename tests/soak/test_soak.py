@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faults.worker import _ENVIRONMENT, _ROOT
 
 import tubes
 from soak import in_memory, on_server
@@ -15,6 +20,7 @@ from soak.crew import PATIENCE, Hand, Job
 from soak.referee import Referee
 from soak.report import Part
 from soak.samples import SHORTEST, Sample, growths
+from tubes.conformance.bench import eventually
 
 
 def test_a_short_soak_on_a_server_keeps_the_rules() -> None:
@@ -30,6 +36,24 @@ def test_a_short_soak_in_memory_keeps_the_rules() -> None:
     assert part.mistakes == []
     assert part.is_good
     assert part.judged > 50
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_soak_that_is_ended_ends_what_it_has_started(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "soak", "5", "--only", "memory"]
+    # Who was started by a shell in the background ignores a Ctrl-C, and so would all that it starts.
+    asked = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        soak = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=_ROOT, env=_ENVIRONMENT)
+    finally:
+        signal.signal(signal.SIGINT, asked)
+    children = Path(f"/proc/{soak.pid}/task/{soak.pid}/children")
+    assert eventually(lambda: bool(children.read_text().split()))
+    (child,) = children.read_text().split()
+    soak.send_signal(number)
+    soak.communicate(timeout=20)  # The child would keep it open.
+    assert soak.returncode == 128 + number
+    assert eventually(lambda: not Path(f"/proc/{child}").exists())
 
 
 @pytest.fixture
