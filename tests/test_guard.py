@@ -60,6 +60,13 @@ def test_rows_that_noise_has_moved_are_not_to_be_kept() -> None:
     assert guard.restless(kept) == ["take"]
 
 
+def test_of_four_runs_one_may_be_noise_and_not_two() -> None:
+    runs = [{"put": 1.0, "take": 1.0}, {"put": 1.1, "take": 9.0}, {"put": 7.0, "take": 1.0}, {"put": 1.0, "take": 9.0}]
+    kept = guard.keep(runs)
+    assert guard.restless(kept) == ["take"]
+    assert kept["put"].tolerance < 0.2
+
+
 def test_a_wide_tolerance_lets_a_row_that_always_differs_pass() -> None:
     runs = [{"put": 1.0, "take": 1.0}, {"put": 1.02, "take": 1.2}, {"put": 0.99, "take": 0.9}]
     kept = guard.keep(runs)
