@@ -41,8 +41,8 @@ _MOST: Final = 0.6
 _LEAST_OF_BYTES: Final = 0.03
 _BYTES: Final = "a waiting task"
 _RUNS: Final = 4
-#: Of so many runs one is not counted, row by row: the machine may have been busy for a moment. Whoever compares measures
-#: twice for that reason.
+#: Of so many runs one is not counted, row by row: the machine may have been busy for a moment. What is compared is
+#: measured twice for that reason.
 _SPARED: Final = 4
 #: Of fewer nobody knows what they are apart.
 _FEWEST: Final = 2
