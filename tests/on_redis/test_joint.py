@@ -278,6 +278,20 @@ def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cu
     run(url, act)
 
 
+def test_the_first_that_go_together_keep_their_place_where_the_server_has_no_script_for_them(
+    valkey: LocalServer, url: str
+) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        with valkey.client() as client:
+            client.script_flush()
+        await tube.put("first")
+        await tube.truncate()
+        await asyncio.gather(tube.put("a"), tube.put("b"), tube.truncate())
+        assert await tube.tasks() == []
+
+    run(url, act)
+
+
 def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,9 @@ class Joint(Call):
         if not self.args:
             self._close()
             self._say()
+            if len(self._puts) > 1 and not self._port.has_joined:
+                # Else a server that has no such script yet would ask for it, and do first what comes behind.
+                whole = self._port.has_joined = True
         return super().pack(whole=whole, moving=moving)
 
     def _say(self) -> None:
@@ -116,6 +119,8 @@ class LoopPort(BatchPort[F]):
         super().__init__(member, home)
         self._lines: Final = member.lines
         self._plain: Final = record.write(home.driver, home.options, {})
+        #: Whether any of its puts went together.
+        self.has_joined = False
         # Where there may be no room each put is told so.
         self._joins: Final = not member.store.manual and not home.options.get("capacity")
 
