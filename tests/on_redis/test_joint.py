@@ -267,7 +267,9 @@ def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cu
     between, there = ORDERS[verb]
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
-        await between(tube)  # A script that the server has to ask for comes behind what it has.
+        # A script that the server has to ask for comes behind what it has.
+        await tube.put("warm")
+        await between(tube)
         await tube.truncate()
         if cut:
             (line,) = tube._port.member.lines.values()
