@@ -180,11 +180,11 @@ def test_a_task_without_ttr_is_never_renewed(queue: tubes.Queue) -> None:
 
 
 def test_a_blocked_event_loop_outlasts_the_lease_of_its_session(url: str) -> None:
-    with tubes.connect(url, session_ttl=0.6) as queue:
+    with tubes.connect(url, session_ttl=1.2) as queue:
         tube = queue.create_tube("mail")
 
         async def block(task: Any) -> None:
-            time.sleep(2)  # noqa: ASYNC251
+            time.sleep(3)  # noqa: ASYNC251
 
         worker = Worker(queue)
         worker.on(tube, block)

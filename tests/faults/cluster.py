@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
+from faults.lasting import OUTLIVES_KILLS
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
@@ -41,8 +42,7 @@ class Cluster:
                 port=port,
                 cluster_enabled="yes",
                 cluster_node_timeout=1000,
-                appendonly="yes",
-                appendfsync="always",
+                **OUTLIVES_KILLS,
             )
             for port in self.ports
         ]

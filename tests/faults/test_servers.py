@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from faults.lasting import OUTLIVES_KILLS
 from faults.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.conformance.bench import eventually
@@ -91,7 +92,7 @@ def test_a_killed_server_that_writes_everything_down_loses_nothing(ledger: Ledge
 
 def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
     got: list[Task | None] = []
-    with LocalServer(appendonly="yes", appendfsync="always") as server, tubes.connect(server.url) as queue:
+    with LocalServer(**OUTLIVES_KILLS) as server, tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
         taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
         taker.start()
@@ -108,20 +109,20 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
 def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "PATIENCE", 0.1)
     with (
-        LocalServer(appendonly="yes", appendfsync="always") as server,
-        tubes.connect(server.url, session_ttl=0.6) as queue,
+        LocalServer(**OUTLIVES_KILLS) as server,
+        tubes.connect(server.url, session_ttl=1.5) as queue,
         tubes.connect(server.url) as another,
     ):
         tube = queue.create_tube("load")
         server.kill()
-        time.sleep(0.8)
+        time.sleep(2)
         server.start()
         with suppress(ConnectionLost):  # Where the session has ended meanwhile.
             tube.statistics()
         tube.put("job")
         mine = tube.take(timeout=0)
         assert mine is not None
-        assert another.tube("load").take(timeout=1.5) is None
+        assert another.tube("load").take(timeout=3) is None
         assert mine.ack().state == "-"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import tubes
+from faults.lasting import OUTLIVES_KILLS
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 from tubes.worker import Summary, Worker
@@ -133,7 +134,7 @@ def test_a_server_that_goes_away_and_comes_back_ends_no_worker(
     """Not while it waits, and not while a handler works: what that has done is acked. Nor if calls fail meanwhile."""
     if gives_up:
         monkeypatch.setattr("tubes.redis.calls.PATIENCE", 0.1)
-    server = LocalServer(appendonly="yes", appendfsync="always")
+    server = LocalServer(**OUTLIVES_KILLS)
     queue = tubes.connect(server.url, session_ttl=20)
     tube = queue.create_tube("jobs", "fifottl", ttr=60)
     begun, go = threading.Event(), threading.Event()
@@ -179,7 +180,7 @@ def test_a_server_that_goes_away_and_comes_back_ends_no_worker(
 
 
 def test_a_worker_may_be_started_before_its_server(caplog: pytest.LogCaptureFixture) -> None:
-    with LocalServer(appendonly="yes", appendfsync="always") as server, tubes.connect(server.url) as queue:
+    with LocalServer(**OUTLIVES_KILLS) as server, tubes.connect(server.url) as queue:
         queue.create_tube("jobs").put(1)
         worker = Worker(queue)
         worker.on("jobs", lambda task: None)

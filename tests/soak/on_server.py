@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from itertools import count
 from typing import Any, Final
 
+from faults.lasting import OUTLIVES_KILLS
 from faults.proxy import Proxy
 
 import tubes
@@ -37,8 +38,6 @@ _WORKERS: Final = (
 _PRODUCERS: Final = (Job("producer", "fifo", True), Job("aio_producer", "fifo", False))
 #: Seconds within which workers must have done all that is left.
 _PATIENCE: Final = 90.0
-#: Nothing is lost with a server that is killed: the system has what it wrote before it answered.
-_PERSISTENCE: Final = {"appendonly": "yes", "appendfsync": "no"}
 
 
 def soak(
@@ -48,7 +47,7 @@ def soak(
     dice = random.Random(seed)
     seeds = (str(number) for number in count(seed * 1000))
     with ExitStack() as stack:
-        server = stack.enter_context(LocalServer(program, **_PERSISTENCE))
+        server = stack.enter_context(LocalServer(program, **OUTLIVES_KILLS))
         proxy = stack.enter_context(Proxy(server))
         queue = stack.enter_context(tubes.connect(server.url, session_ttl=31.0))
         watched = {name: Watched(queue, name) for name in PLANS}
