@@ -1,4 +1,13 @@
-"""Runs all benchmarks: `python -m benchmarks [--quick | --write-readme]`; what else is given goes to pytest."""
+"""Runs all benchmarks, or a part of them. What is given goes to pytest:
+
+    python -m benchmarks                   all of it
+    python -m benchmarks --quick           a first look: fewer tasks and rounds
+    python -m benchmarks --write-readme    all of it, and the result goes into benchmarks/README.md
+    python -m benchmarks --ratios FILE     what was compared, by name, as JSON
+    python -m benchmarks -k wake           a part, by the names of its files and tests
+
+`python -m pytest --help` tells what else there is.
+"""
 
 import sys
 from pathlib import Path
@@ -6,4 +15,7 @@ from pathlib import Path
 import pytest
 
 if __name__ == "__main__":
+    if {"-h", "--help"}.intersection(sys.argv):
+        print(__doc__)
+        sys.exit()
     sys.exit(pytest.main([str(Path(__file__).parent), *sys.argv[1:]]))

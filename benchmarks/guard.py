@@ -1,8 +1,9 @@
 """Has something become slower, or larger? `python -m benchmarks.guard [--update]`, by hand or nightly.
 
-Compares ratios (never times) of a fresh run with those of `ratios.json`: cycles in memory beside `queue.Queue`, verbs
-on a Valkey beside PING, bytes per waiting task, and what many waiting tasks cost beside few. Ends with 1 if one is
-worse by more than its tolerance in two runs, or was not measured. `--update` measures several times and writes it.
+Compares ratios (never times) of a fresh run with those of `ratios.json`: cycles and wake-ups in memory beside the
+standard library's queues, workers beside a loop, verbs on a Valkey beside PING, bytes per waiting task, and what many
+waiting tasks cost beside few. Ends with 1 if one is worse by more than its tolerance in two runs, or was not measured.
+`--update` measures several times and writes it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from benchmarks.table import machine
 
 _FILE: Final = Path(__file__).parent / "ratios.json"
 #: What of the benchmarks is measured.
-_PART: Final = "cycle-1000- or test_memory or (valkey and (test_round_trips or test_batches or test_bytes))"
-#: What of their rows is not ours, or was measured only once.
-_LEFT_OUT: Final = ("queue.", "asyncio.")
-_ONCE: Final = "a put, until"
+_PART: Final = (
+    "cycle-1000- or test_memory or test_wakeup or test_worker"
+    " or (valkey and (test_round_trips or test_batches or test_bytes))"
+)
+#: What of their rows is not ours, or was measured only once, or is the noise itself.
+_NOT_OURS: Final = ("queue.", "asyncio.")
+_LEFT_OUT: Final = ("a put, until", "p99")
 #: The verbs whose sum is compared from many tasks to few.
 _VERBS: Final = ("put", "take", "ack")
 #: A ratio may be so much worse, relatively: at least, and as a multiple of what several runs were apart.
@@ -153,8 +157,12 @@ def measure() -> dict[str, float]:
         _run("benchmarks", "--quick", "-k", _PART, "--ratios", str(ratios))
         _run("benchmarks.scale", "--quick", "--json", str(scale))
         found: dict[str, float] = json.loads(ratios.read_text())
-        found = {name: ratio for name, ratio in found.items() if not name.startswith(_LEFT_OUT) and _ONCE not in name}
+        found = {name: ratio for name, ratio in found.items() if _counts(name)}
         return found | of_scale(json.loads(scale.read_text()))
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith(_NOT_OURS) and not any(part in name for part in _LEFT_OUT)
 
 
 def of_scale(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:

@@ -134,13 +134,13 @@ def main() -> None:
     parser.add_argument("--driver", default="fifo", choices=("fifo", "fifottl", "utube", "utubettl"))
     driver: str = parser.parse_args().driver
     with LocalServer() as server:
-        for url in ("memory://", server.url):
+        for place, url in (("in memory", "memory://"), ("the client of a server", server.url)):
             with tubes.connect(url) as queue:
                 for verb in verbs_of(queue.create_tube("profiled", driver)):
-                    show_bytecodes(f"{driver} on {url.partition(':')[0]}", verb)
+                    show_bytecodes(f"{driver}, {place}", verb)
         with tubes.connect(server.url) as queue, server.client() as client:
             for verb in verbs_of(queue.create_tube("measured", driver)):
-                show_commands(f"{driver} on a server", client, verb)
+                show_commands(f"{driver}, the server", client, verb)
 
 
 if __name__ == "__main__":
