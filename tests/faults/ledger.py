@@ -11,7 +11,7 @@ from tubes import ConnectionLost, TaskNotTaken
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tubes import Task, Tube
 
@@ -31,8 +31,8 @@ class Ledger:
         self.takes: dict[int, list[int]] = defaultdict(list)
         #: By id, the take by which it was acked, or deleted.
         self.done: dict[int, int] = {}
-        #: Ids that may be done: whoever did it did not live to see the answer.
-        self.maybe: set[int] = set()
+        #: By id, the takes by which it may be done: whoever did it did not live to see the answer.
+        self.maybe: dict[int, set[int]] = defaultdict(set)
         self.late = 0
 
     def put(self, tube: Tube, key: str, **options: Any) -> bool:
@@ -68,13 +68,19 @@ class Ledger:
             assert id not in self.done, f"task {id} was done twice"
             self.done[id] = attempts
 
+    def may_be_done(self, acks: Iterable[tuple[int, int]]) -> None:
+        """Acks, by id and take, were sent, and nobody lives who could tell what became of them."""
+        with self._lock:
+            for id, attempts in acks:
+                self.maybe[id].add(attempts)
+
     def work(self, task: Task) -> None:
         """Write a take down, and ack it."""
         self.took(task.id, task.attempts, task.data)
         try:
             task.ack()
         except ConnectionLost:
-            self.maybe.add(task.id)
+            self.maybe[task.id].add(task.attempts)
         except TaskNotTaken:
             self.late += 1
         else:
@@ -85,7 +91,7 @@ class Ledger:
         begun: set[tuple[int, int]] = set()
         for line in lines:
             self.read_line(line, begun)
-        self.maybe.update(id for id, _ in begun)
+        self.may_be_done(begun)
 
     def read_line(self, line: str, begun: set[tuple[int, int]]) -> None:
         """One line of a worker; `begun`: the acks that it has begun and not told the end of."""
@@ -97,7 +103,7 @@ class Ledger:
         if word == "took":
             self.took(id, attempts, *key)
         elif word == "left":  # By a loop that acks it, and does not say so.
-            self.maybe.add(id)
+            self.may_be_done({(id, attempts)})
         elif word == "acking":
             begun.add((id, attempts))
         else:

@@ -10,7 +10,7 @@ from faults.ledger import Ledger
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from tubes import Tube
 
@@ -74,24 +74,29 @@ class Books(Ledger):
             super().was_done(id, attempts)
             self.count_done += 1
 
-    def may_be_done(self, *ids: int) -> None:
-        """Acks were sent, and nobody lives who could tell what became of them."""
+    @override
+    def may_be_done(self, acks: Iterable[tuple[int, int]]) -> None:
         with self._guard:
-            self.maybe.update(ids)
+            super().may_be_done(acks)
 
-    def settle(self, gone: Marks) -> None:
-        """Close what is done. `gone`: what the server says has ended, which its worker could not see, or tell."""
+    def settle(self, ended: dict[int, int]) -> None:
+        """Close what is done. `ended`: by id, the take by which the server says that it was; what is closed leaves it.
+
+        Where another take has ended it than the one that may have, whoever has that take is still to tell.
+        """
         with self._writing():
             for key, id in list(self.puts.items()):
-                if id in self.done or (id in self.maybe and id in gone):
+                if id in self.done or ended.get(id) in self.maybe.get(id, ()):
                     attempts = self.done.pop(id, None)
                     self.count_done += attempts is None
                     last = max(self.takes.pop(id, ()), default=0)
-                    self.maybe.discard(id)
+                    self.maybe.pop(id, None)
                     del self.puts[key]
                     self.ids.pop(key, None)
                     self.settled.add(id)
                     assert attempts is None or attempts >= last, f"task {id} was acked by a take that was over"
+            for id in [id for id in list(ended) if id in self.settled]:
+                del ended[id]
 
     def close(self, tube: Tube) -> None:
         """The last look: whatever was put is done, or stored and can be taken."""

@@ -60,7 +60,7 @@ class Hand(Worker):
                 self.is_ready.set()
             else:
                 books.read_line(line, self._begun)
-        books.may_be_done(*(id for id, _ in self._begun))
+        books.may_be_done(self._begun)
 
     def speak_up(self) -> None:
         """It is a mistake if it has said nothing for long, while there was work."""

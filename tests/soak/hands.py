@@ -197,14 +197,17 @@ class Hand:
         async def some(queue: tubes.AsyncQueue, number: int) -> None:
             name = list(PLANS)[number % len(PLANS)]
             tube = await queue.tube(name)
+            next_look = 0
             for turn in count():
                 if self.is_over:
                     return
                 data, options = task(PLANS[name], f"{self.seed}.{number}.{turn}", self.dice)
                 try:
-                    if turn % 20 == 0 and (await tube.statistics()).tasks["total"] > BACKLOG:
-                        await asyncio.sleep(0.05)
-                        continue
+                    if turn >= next_look:
+                        if (await tube.statistics()).tasks["total"] > BACKLOG:
+                            await asyncio.sleep(0.05)
+                            continue
+                        next_look = turn + 20
                     put: Any = await tube.put(data, **options)
                 except ConnectionLost:
                     say("unknown", name, data)

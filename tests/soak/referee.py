@@ -31,8 +31,9 @@ class Referee:
         self._known: dict[int, tuple[tuple[int, int], Any, str]] = {}
         #: What holds each lane; None: nothing. A lane that is not here may be held by a task that was never heard of.
         self._lanes: dict[Any, int | None] = {}
-        #: What has ended.
+        #: What has ended; by id the last take of those that nobody has looked at since.
         self.gone = Marks()
+        self.ended: dict[int, int] = {}
         self._mark = ""
         self.takes = 0
         #: Takes of which the order was looked at.
@@ -70,6 +71,7 @@ class Referee:
         if task.id in self.gone:
             self._blame(f"task {task.id} has ended twice")
         self.gone.add(task.id)
+        self.ended[task.id] = task.attempts
 
     def _judge(self, task: Task) -> None:
         """A take: whether it was this task's turn."""

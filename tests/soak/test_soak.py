@@ -15,7 +15,7 @@ from faults.worker import _ENVIRONMENT, _ROOT
 
 import tubes
 from soak import in_memory, on_server
-from soak.books import Books, Marks
+from soak.books import Books
 from soak.crew import PATIENCE, Hand, Job
 from soak.referee import Referee
 from soak.report import Part
@@ -101,7 +101,7 @@ def test_books_find_a_put_that_was_done_twice_whatever_became_of_both(queue: tub
         "told was put twice, as task 0 and as task 1",
         "maybe was put twice, as task 4 and as task 5",
     ]
-    books.settle(Marks())
+    books.settle({})
     books.work(late)
     books.close(tube)
     assert books.mistakes[2:] == ["settled is there, and nobody has put it"]
@@ -124,7 +124,7 @@ def test_books_find_a_task_that_is_done_twice_also_after_it_was_settled() -> Non
         books.read_line(f"took {id} 1 job-{id}", set())
         books.was_done(id, 1)
     books.was_done(0, 1)
-    books.settle(Marks())
+    books.settle({})
     assert (books.puts, books.takes, books.done) == ({}, {}, {})
     books.was_done(9, 2)
     assert books.mistakes == ["task 0 was done twice", "task 9 was done twice"]
@@ -136,19 +136,24 @@ def test_books_find_an_ack_by_a_take_that_was_over() -> None:
     books.took(0, 1, "job")
     books.took(0, 2, "job")
     books.was_done(0, 1)
-    books.settle(Marks())
+    books.settle({})
     assert books.mistakes == ["task 0 was acked by a take that was over"]
 
 
 def test_books_settle_what_its_worker_could_not_tell_when_the_server_says_that_it_is_gone() -> None:
-    books, gone = Books(), Marks()
-    for id in (0, 1):
+    books = Books()
+    for id in (0, 1, 2):
         books.was_put(f"job {id}", id)
         books.read_line(f"left {id} 1", set())
-    gone.add(1)
-    books.settle(gone)
-    assert list(books.puts) == ["job 0"]
+    ended = {1: 1, 2: 2}
+    books.settle(ended)
+    assert list(books.puts) == ["job 0", "job 2"]
     assert books.count_done == 1
+    assert ended == {2: 2}, "of task 2 whoever has taken it last is still to tell"
+    books.took(2, 2, "job 2")
+    books.was_done(2, 2)
+    books.settle(ended)
+    assert (books.count_done, ended, books.mistakes) == (2, {}, [])
 
 
 class Story:
@@ -158,7 +163,9 @@ class Story:
         self.referee = Referee(queue.create_tube("load", driver))
 
     def tell(self, event: str, id: int, state: str, **facts: Any) -> None:
-        task: Any = SimpleNamespace(**{"id": id, "state": state, "pri": 0, "utube": None, "data": None} | facts)
+        task: Any = SimpleNamespace(
+            **{"id": id, "state": state, "pri": 0, "utube": None, "data": None, "attempts": 1} | facts
+        )
         self.referee.hear(task, event)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from soak.books import Books, Marks
+from soak.books import Books
 from soak.plan import PLANS
 from soak.referee import Referee
 
@@ -34,4 +34,4 @@ class Watched:
 
     def settle(self) -> None:
         """Forget what is done."""
-        self.books.settle(Marks() if self.referee is None else self.referee.gone)
+        self.books.settle({} if self.referee is None else self.referee.ended)
