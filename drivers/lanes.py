@@ -157,8 +157,12 @@ class Lane:
         Where others stand behind a lane that has just become free, whoever is best among all of them is up to `offer`.
         """
         head = self.head
-        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else self.behind is not None):
-            self._stand_behind(entry)
+        behind = self.behind
+        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else behind is not None):
+            if behind is None or self.pace is not None:
+                self._stand_behind(entry)
+            else:
+                behind.push(entry)
             return
         if head is not None:
             self.lanes.offers.discard(head)
@@ -167,7 +171,10 @@ class Lane:
         self.lanes.offers.push(entry)
 
     def settle(self) -> None:
-        """One of its tasks has moved: whoever is next is on offer, and a pace that nobody needs any more is gone."""
+        """One of its tasks has moved: whoever is next is on offer, and a pace that nobody needs any more is gone.
+
+        Does nothing where nobody stands behind and there is no pace: whoever must be quick looks before.
+        """
         if self.behind is not None and self.head is None and self.taken < self.limit:
             self.offer()
         if self.pace is not None:

@@ -41,7 +41,7 @@ class Ready:
         """Add an entry."""
         entry.index = self
         line = self._lines.get(entry.line)
-        if line is None:
+        if line is None and (self._lines is not _NO_LINES or len(self._back) >= _SHORT):
             line = self._open(entry.line)
         if line is not None and (not line or (line[-1].rank < entry.rank) is self._rising):
             line.append(entry)
@@ -63,8 +63,17 @@ class Ready:
 
     def pop(self) -> Entry | None:
         """Take out the entry with the smallest rank; None if there is none."""
-        if self._back:
-            return self._pop_best()
+        back = self._back
+        if back:
+            if self._order:
+                return self._pop_best()
+            while back:
+                entry = heappop(back)[1]
+                if entry.index is self:
+                    entry.index = None
+                    return entry
+                self._stale -= 1
+            return None
         for line in self._order:
             while line:
                 entry = line.popleft() if self._rising else line.pop()
@@ -126,8 +135,6 @@ class Ready:
     def _open(self, key: Any) -> deque[Entry] | None:
         """A line for this key, if one is worth its memory. A key of None never has one."""
         if key is None:
-            return None
-        if self._lines is _NO_LINES and len(self._back) < _SHORT:
             return None
         if len(self._lines) >= _LINES:
             self._arrange({other: line for other, line in self._lines.items() if line})
