@@ -7,7 +7,7 @@ anything is in the way it goes there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-class QuickPort(Port[F]):
-    """A port with short ways."""
+def port_of(member: Member, home: Home, hold: Hold) -> Port[Any]:
+    """What a connection can do with a tube, by the shortest ways that it allows."""
+    if home.engine.plain and member.store.codec is None:
+        return QuickPort(member, home, hold)
+    return Port(member, home, hold)
 
-    def __init__(self, member: Member, home: Home, hold: Hold) -> None:
-        super().__init__(member, home, hold)
-        self._plain: Final = home.engine.plain and self.codec is None
+
+class QuickPort(Port[F]):
+    """The port of a tube whose tasks are plain, and whose data is kept as it is."""
 
     def put(self, data: Any, options: dict[str, Any]) -> F | None:
         """Add a task; None if there is no room."""
-        if options or not self._plain:
-            return super().put(data, options)
         home = self.home
+        if options or home.watched:
+            return super().put(data, options)
         engine = self._engine
         store = self._store
         task: F | None = None
@@ -81,12 +84,11 @@ class QuickPort(Port[F]):
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
-        if not self._plain:
-            return super().take()
         home = self.home
         engine = self._engine
         store = self._store
         task: F | None = None
+        is_empty = False
         turn = 0
         held = False
         try:
@@ -94,11 +96,10 @@ class QuickPort(Port[F]):
                 break
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            if (
-                line
-                and line[0].index is offers
-                and not (offers._back or home.watched or engine.ticking or engine.pause._on or self.gone)
-            ):
+            is_clear = not (offers._back or home.watched or engine.ticking or engine.pause._on or self.gone)
+            if is_clear and not line:
+                is_empty = True
+            elif is_clear and line[0].index is offers:
                 turn = engine.next_turn
                 entry = line.popleft()
                 entry.index = None
@@ -129,11 +130,11 @@ class QuickPort(Port[F]):
             if task is not None:
                 self._retract(task, is_put=False)
             raise
-        return super().take() if task is None else task
+        return super().take() if task is None and not is_empty else task
 
     def ack(self, task: Any) -> F:
         """A held task is done."""
-        if not self._plain or task.__class__ is not self.kind:
+        if task.__class__ is not self.kind:
             return super().ack(task)
         home = self.home
         engine = self._engine

@@ -15,7 +15,7 @@ from tubes.clock import soon
 from tubes.drivers.options import flag
 from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound, TubeNotFound
 from tubes.memory.overview import overview
-from tubes.memory.quick import QuickPort
+from tubes.memory.quick import port_of
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -153,7 +153,7 @@ class Member:
                 raise TubeNotFound(name=home.name)
             port: Port[Any] | None = self._ports.get(home)
             if port is None:
-                port = QuickPort(self, home, self.session.hold(home))
+                port = port_of(self, home, self.session.hold(home))
                 port.kind, port.tube = self._face.task, self._face.tube(port)
                 self._ports[home] = port
                 home.ports.add(port)
