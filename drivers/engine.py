@@ -80,7 +80,8 @@ class Engine:
         # Whether a task's place is more than its id.
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
         self._ends_taken: Final = not driver.ttl_spares_taken
-        self._lane_option: Final = driver.lane or ""
+        #: By what option a put names its lane, if there are lanes.
+        self.lane_option: Final = driver.lane or ""
         #: Whether any task ever had a ttl, ttr or delay.
         self.dated = self._ttl is not None or self._ttr is not None
         self._options: Final = options
@@ -325,7 +326,7 @@ class Engine:
         self.next_id = id + 1
         lane = None
         if self._lanes is not None:
-            entry.utube = name = options.get(self._lane_option)
+            entry.utube = name = options.get(self.lane_option)
             if name is None:
                 name = NO_LANE
             entry.lane = lane = self._lanes.by_name.get(name) or self._lanes.make(name)
@@ -344,7 +345,7 @@ class Engine:
             entry.due = due = entry.dead
             if due != NEVER:
                 self.timers.add(entry, due)
-        if lane is not None:
+        if lane is not None and (lane.behind is not None or lane.pace is not None):
             lane.settle()
         if self.listener is not None:
             self.listener(entry, "put")
@@ -377,7 +378,7 @@ class Engine:
         else:
             kept = FullEntry()
             kept.id, kept.data, kept.state, kept.hold = found, data, _DONE, None
-            kept.utube, kept.pri = options.get(self._lane_option), options.get("pri", self._pri)
+            kept.utube, kept.pri = options.get(self.lane_option), options.get("pri", self._pri)
             kept.created, kept.attempts, kept.turn = now, 0, 0
             kept.ttl = kept.ttr = None
             kept.due = kept.dead = NEVER
@@ -448,7 +449,7 @@ class Engine:
                 entry.due = due
                 if due < entry.queued:
                     self.timers.add(entry, due)
-            if lane is not None:
+            if lane is not None and (lane.behind is not None or lane.pace is not None):
                 lane.settle()
             if self.listener is not None:
                 self.listener(entry, "take")
@@ -477,7 +478,8 @@ class Engine:
             if entry.queued != NEVER:
                 self.timers.remove(entry)
         if lane is not None:
-            lane.settle()
+            if lane.behind is not None or lane.pace is not None:
+                lane.settle()
             lane.living -= 1
             if not lane.living:
                 lane.lanes.forget(lane)

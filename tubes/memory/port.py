@@ -74,7 +74,8 @@ class Port(Generic[F]):
         home = self.home
         engine = self._engine
         store = self._store
-        if options:
+        # The name of a lane and nothing else, as most puts of lanes have it, is in order if it is a plain string.
+        if options and (len(options) > 1 or options.get(engine.lane_option).__class__ is not str):
             options = engine.driver.check_put(options)
         if self.codec is not None:
             data = encode(self.codec, data)
