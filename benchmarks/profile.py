@@ -104,7 +104,7 @@ def show_bytecodes(title: str, verb: Verb, most: int = 8) -> None:
     """A table of the functions that run most."""
     found = bytecodes(verb)
     table = Table(title=f"{title}, {verb.name}: {found.total() / CALLS:,.0f} bytecodes per call", title_justify="left")
-    table.add_column("function")
+    table.add_column("function", min_width=60)
     table.add_column("per call", justify="right")
     for name, times in found.most_common(most):
         table.add_row(name, f"{times / CALLS:,.0f}")
@@ -116,8 +116,9 @@ def show_commands(title: str, client: Any, verb: Verb) -> None:
     found = commands(client, verb)
     whole = found.pop("evalsha", (0.0, 0.0))[1]
     table = Table(title=f"{title}, {verb.name}: {whole:.1f} µs of the server per call", title_justify="left")
-    for name in ("command", "per call", "µs"):
-        table.add_column(name, justify="left" if name == "command" else "right")
+    table.add_column("command", min_width=48)
+    for name in ("per call", "µs"):
+        table.add_column(name, justify="right")
     for name, (calls, micros) in sorted(found.items(), key=lambda one: -one[1][1]):
         table.add_row(name, f"{calls:.1f}", f"{micros:.1f}")
     table.add_row("Lua, and the call", "", f"{whole - sum(micros for _, micros in found.values()):.1f}")
