@@ -80,8 +80,8 @@ class Engine:
         # Whether a task's place is more than its id.
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
         self._ends_taken: Final = not driver.ttl_spares_taken
-        #: By what option a put names its lane, if there are lanes.
-        self.lane_option: Final = driver.lane or ""
+        #: By what option a put names its lane; None, as no option is called: there are no lanes.
+        self.lane_option: Final[Any] = driver.lane
         #: Whether any task ever had a ttl, ttr or delay.
         self.dated = self._ttl is not None or self._ttr is not None
         self._options: Final = options

@@ -74,6 +74,8 @@ def table() -> list[Row]:
         ("ttl for fifo", OptionNotSupported, lambda s: s.plain.put(1, ttl=5)),
         ("utube for fifo", OptionNotSupported, lambda s: s.plain.put(1, utube="a")),
         ("an option nobody knows", OptionNotSupported, lambda s: s.ttl.put(1, colour="red")),
+        ("an option without a name", OptionNotSupported, lambda s: s.ttl.put(1, **{"": "a"})),
+        ("an option without a name for fifo", OptionNotSupported, lambda s: s.plain.put(1, **{"": "a"})),
         ("capacity for a task", OptionNotSupported, lambda s: s.ttl.put(1, capacity=5)),
         ("delay for a tube", OptionNotSupported, lambda s: s.queue.create_tube("new", "fifottl", delay=5)),
         ("ttl for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", ttl=5)),
