@@ -77,8 +77,9 @@ class Engine:
         self.capacity: Final[int] = options.get("capacity", 0)
         self._signs: Final = driver.signs
         self._hook: Final = driver.rank
-        # Whether a task's place is more than its id.
+        # Whether a task's place is more than its id, and whether it is where its put names no priority.
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
+        self._ranks_all: Final = driver.signs[1] < 0 or driver.rank is not None or self._pri > 0
         self._ends_taken: Final = not driver.ttl_spares_taken
         #: By what option a put names its lane; None, as no option is called: there are no lanes.
         self.lane_option: Final[Any] = driver.lane
@@ -317,7 +318,7 @@ class Engine:
             if delay or ttl is not None or ttr is not None:
                 self.dated = self.ticking = True
                 entry.set_times(ttl, ttr, delay)
-        if self._ranks:
+        if self._ranks_all or "pri" in options:
             self._rank(entry, options)
         replaced: Entry | None = None
         if options and ("key" in options or "max_attempts" in options or "context" in options):
