@@ -18,4 +18,6 @@ if __name__ == "__main__":
     if {"-h", "--help"}.intersection(sys.argv):
         print(__doc__)
         sys.exit()
-    sys.exit(pytest.main([str(Path(__file__).parent), *sys.argv[1:]]))
+    # This package is imported by now, and pytest finds it among the files of an installed one: no matter.
+    spared = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    sys.exit(pytest.main([str(Path(__file__).parent), "-W", spared, *sys.argv[1:]]))

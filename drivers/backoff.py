@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tubes.drivers.chance import varied
-from tubes.drivers.options import SECOND, fraction, micros, positive, whole
+from tubes.drivers.options import MAX_SECONDS, SECOND, fraction, micros, positive, whole
 from tubes.errors import InvalidOption
 
 #: Delays that differ; the last one is used from then on.
@@ -72,6 +72,25 @@ class Rests:
         if not 1 <= len(given) <= _MOST:
             raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {_MOST} delays")
         return cls(tuple(micros("backoff", delay) for delay in given), 0.0, 0)
+
+    @classmethod
+    def kept(cls, value: Any) -> Rests:
+        """One that was kept elsewhere, as a list of its fields."""
+        fields: list[Any] = list(value) if isinstance(value, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
+        if len(fields) != 3 or not isinstance(fields[0], (list, tuple)):
+            raise InvalidOption(option="backoff", value=value, rule="must be delays, jitter and seed")
+        jitter, seed = fields[1:]
+        delays: list[Any] = list(fields[0])  # pyright: ignore[reportUnknownArgumentType]
+        if not 1 <= len(delays) <= _MOST:
+            raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {_MOST} delays")
+        most = MAX_SECONDS * SECOND
+        spans = tuple(whole("backoff", delay, most) for delay in delays)
+        return cls(spans, fraction("jitter", jitter), whole("seed", seed))
+
+    @property
+    def fields(self) -> tuple[tuple[int, ...], float, int]:
+        """Its delays, jitter and seed."""
+        return self.delays, self.jitter, self.seed
 
     def after(self, id: int, attempts: int) -> int:
         """How long this task rests after so many attempts."""

@@ -29,11 +29,19 @@ _ORDERS: Final = {
 }
 
 
+#: What a name is made of.
+NAMES: Final = "1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
+
+
+def is_name(name: str) -> bool:
+    """Whether this may be a name of a tube or a driver, so that it is safe in any key."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(what: str, name: Any) -> str:
-    """A name of a tube or a driver: 1 to 32 letters, digits, `_`, `-` or `.`, so that it is safe in any key."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        rule = "must be 1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
-        raise InvalidOption(option=what, value=name, rule=rule)
+    """A name of a tube or a driver."""
+    if not isinstance(name, str) or not is_name(name):
+        raise InvalidOption(option=what, value=name, rule=f"must be {NAMES}")
     return str.__str__(name)
 
 
@@ -161,6 +169,10 @@ class Driver:
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a tube, checked and in the machine's units; None counts as not given."""
         return self._check(options, self._of_tubes)
+
+    def check_of(self, option: str) -> Check | None:
+        """What checks this option of a tube; None: it is none."""
+        return self._of_tubes.get(option)
 
     def check_update(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """What an update changes, checked and in the machine's units; what is `KEEP` is left out."""

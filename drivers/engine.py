@@ -20,7 +20,7 @@ from tubes.drivers.invariants import check, mend
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, NO_LANE
+from tubes.drivers.options import KEEP, LONGEST, NO_LANE
 from tubes.drivers.paces import Pace
 from tubes.drivers.pause import Pause
 from tubes.drivers.ready import Ready
@@ -98,7 +98,7 @@ class Engine:
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_turn = 1
-        # What is due since before this moment is so only since then: it came back from its taker.
+        # When a task last came back from its taker past its ttl: what is due since before is so only since then.
         self._past = 0
         self.pause: Final = Pause(self)
         # The first task that may be taken, out of its index.
@@ -200,11 +200,12 @@ class Engine:
 
         Each at its own moment, however late somebody looks: from then on count the rest after a failure, and `key_ttl`.
         """
+        at = 0
         while self.timers.soonest <= now:
             entry = self.timers.pop(now)
             if entry is None:
                 return
-            at = self._past = min(max(self._past, entry.due), now)
+            at = min(max(at, self._past, entry.due), now)
             if isinstance(entry, Pace):
                 entry.settle(at)
             elif isinstance(entry, Pause):
@@ -223,12 +224,21 @@ class Engine:
             self._go(entry, "ttr")  # And then its ttl ends it, wherever it is.
         elif self._is_last(entry):
             self._set(entry, reason="max_attempts: ttr")
+            if not self._ends_taken:
+                self._note_late(at, entry)
             self._go(entry, "ttr_last")
         elif self._rests is not None:
             self._rest(at, entry, self._rests.after(entry.id, entry.attempts))
             self._go(entry, "ttr_delayed")
         else:
+            if not self._ends_taken:
+                self._note_late(at, entry)
             self._go(entry, "ttr")
+
+    def _note_late(self, now: int, entry: Entry) -> None:
+        """A task comes back that its ttl has spared, perhaps past that: what follows from it follows now, not then."""
+        if self.dated and entry.dead < now:
+            self._past = now
 
     # -- verbs -------------------------------------------------------------------------------------------------------
     # The three of every program's inner loop do what `_move` would, written out: of it they need little.
@@ -497,27 +507,33 @@ class Engine:
         A delay prolongs its life; None: as long as the tube's backoff says. `why`: what has ended the attempt.
         `reason`: why it is buried, if it is.
         """
-        self._past = now
         if self._is_last(entry):
             self._set(entry, reason=reason or f"max_attempts: {why}")
+            if not self._ends_taken:
+                self._note_late(now, entry)
             self._go(entry, "release_last")
             return
         if delay is None:
             delay = 0 if self._rests is None else self._rests.after(entry.id, entry.attempts)
         if delay:
             self._rest(now, entry, delay)
-        self._go(entry, "release_delayed" if delay else "release")
+            self._go(entry, "release_delayed")
+            return
+        if not self._ends_taken:
+            self._note_late(now, entry)
+        self._go(entry, "release")
 
     def _rest(self, now: int, entry: Entry, delay: int) -> None:
         """It is about to be delayed."""
         self.dated = self.ticking = True
         entry.until = now + delay
-        self._prolong(entry, delay)
+        self._prolong(now, entry, delay)
 
     def untake(self, now: int, entry: Entry) -> None:
         """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
-        self._past = now
         self.undo_attempt(now, entry)
+        if not self._ends_taken:
+            self._note_late(now, entry)
         self._go(entry, "untake")
 
     def undo_attempt(self, now: int, entry: Entry) -> None:
@@ -539,11 +555,13 @@ class Engine:
         """Give a held task more time to run, and to live, now and for later takes."""
         if not span:
             return
-        if entry.ttr is not None:
-            entry.ttr += span
-        if entry.until != NEVER:
-            entry.until += span
-        self._prolong(entry, span)
+        if (ttr := entry.ttr) is not None:
+            ttr += span
+            entry.ttr = ttr if ttr < LONGEST else LONGEST
+        if (until := entry.until) != NEVER:
+            until += span
+            entry.until = until if until - now < LONGEST else now + LONGEST
+        self._prolong(now, entry, span)
         self._go(entry, "touch", entry.hold)
 
     def renew(self, now: int, entry: Entry, span: int) -> None:
@@ -559,14 +577,16 @@ class Engine:
         if runs_out:
             entry.until = ends
         if dies:
-            self._prolong(entry, ends - entry.dead)
+            self._prolong(now, entry, ends - entry.dead)
         self._go(entry, "touch", entry.hold)
 
     @staticmethod
-    def _prolong(entry: Entry, span: int) -> None:
+    def _prolong(now: int, entry: Entry, span: int) -> None:
+        """Its life is prolonged: not beyond `LONGEST` from now on."""
         if entry.ttl is not None:
-            entry.ttl += span
-            entry.dead += span
+            dead = entry.dead + span
+            entry.dead = dead = dead if dead - now < LONGEST else now + LONGEST
+            entry.ttl = dead - entry.created
 
     def find(self, id: int) -> Entry:
         """The task, in whatever state, else `TaskNotFound`."""
@@ -578,9 +598,10 @@ class Engine:
     def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
         """Put a task aside until it is kicked; a buried one stays as it is."""
         if entry.state is not _BURIED:
-            self._past = now
             if reason is not None:
                 self._set(entry, reason=reason)
+            if entry.state is _TAKEN and not self._ends_taken:
+                self._note_late(now, entry)
             self._go(entry, "bury")
 
     def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
@@ -603,10 +624,10 @@ class Engine:
         self._go(entry, "kick")
 
     def _live(self, now: int, entry: Entry, ttl: int) -> None:
-        """It has so long to live, from now on."""
+        """It has so long to live, from now on; from its put on, if the clock was set back to before that."""
         self.dated = self.ticking = True
-        entry.ttl = now - entry.created + ttl
-        entry.dead = now + ttl
+        entry.ttl = max(now - entry.created, 0) + ttl
+        entry.dead = entry.created + entry.ttl
 
     def delete(self, now: int, entry: Entry) -> None:
         """Remove a task in whatever state."""

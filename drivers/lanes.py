@@ -157,12 +157,8 @@ class Lane:
         Where others stand behind a lane that has just become free, whoever is best among all of them is up to `offer`.
         """
         head = self.head
-        behind = self.behind
-        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else behind is not None):
-            if behind is None or self.pace is not None:
-                self._stand_behind(entry)
-            else:
-                behind.push(entry)
+        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else self.behind is not None):
+            self._stand_behind(entry)
             return
         if head is not None:
             self.lanes.offers.discard(head)

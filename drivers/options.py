@@ -15,6 +15,8 @@ from tubes.errors import InvalidOption
 SECOND: Final = 1_000_000
 #: The longest time that any option may name: 100 years, the default ttl of the original.
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
+#: So far ahead moments may be put off, in microseconds: no put asks for more, by a ttl and a delay.
+LONGEST: Final = 2 * MAX_SECONDS * SECOND
 MAX_PRI: Final = 2**32 - 1
 MAX_COUNT: Final = 2**53 - 1
 MAX_ATTEMPTS: Final = 2**20 - 2

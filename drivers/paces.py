@@ -129,6 +129,10 @@ class Pace:
 
     def _rest(self, now: int) -> None:
         """Rest until the next start, or do not."""
+        last, before = self.starts
+        # It has started before now: if that lies ahead the clock was set back.
+        if 0 <= now < last.at:
+            self.starts = (last._replace(at=now), before)
         moment = self.next_start()
         timers = self.lanes.timers
         if moment > now:

@@ -17,6 +17,7 @@ import tubes
 from tubes import CallFailed, CallTimeout, ConnectionLost, InvalidOption, QueueClosed, ServerFull, TubeFull
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
+from tubes.drivers.options import Addressed
 from tubes.replies import answer_async
 from tubes.testing import LocalServer
 from tubes.worker import Bury, Retry, Worker, handling
@@ -304,3 +305,120 @@ def test_nothing_is_left_on_a_server_of_a_caller_that_was_killed() -> None:
         assert eventually(lambda: not client.keys("*reply*"))
         others = [key for key in client.keys("*") if b"{squares}" not in key]
         assert others == [b"tubes:names"]
+
+
+class Fatal:
+    """A codec that ends programs."""
+
+    def encode(self, data: Any) -> bytes:
+        return bytes(data)
+
+    def decode(self, raw: bytes) -> Any:
+        if raw == b"fatal":
+            raise SystemExit
+        return raw
+
+
+def test_a_reply_whose_codec_raises_no_exception_fails_its_call_and_no_other(queue: tubes.Queue) -> None:
+    with tubes.connect(codec=Fatal()) as queue:
+        tube = queue.create_tube("mail")
+        worker = Worker(queue)
+        worker.on(tube, lambda task: b"fatal" if task.data == b"one" else task.data)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            with pytest.raises(CallFailed, match="SystemExit"):
+                tube.call(b"one", timeout=20)
+            assert tube.call(b"two", timeout=20) == b"two"
+        finally:
+            worker.stop()
+            thread.join(20)
+
+
+@pytest.mark.parametrize("error", [KeyError("a mistake"), tubes.ServerRefused(url="redis://here", why="no rights")])
+def test_whoever_takes_replies_rests_after_each_error_and_goes_on(
+    queue: tubes.Queue, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after those of a tube that was lost and cannot be made anew."""
+    tries: list[str] = []
+    monkeypatch.setattr("tubes.replies.time", Clock(tries))
+    tube = queue.create_tube("mail")
+    worker = Worker(queue)
+    worker.on(tube, lambda task: task.data)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert tube.call("ann", timeout=20) == "ann"
+        replies: Any = queue._member.replies
+        right, reopen = replies._tube, replies._open
+
+        class Wrong:
+            def take(self, timeout: float) -> Any:
+                tries.append("take")
+                raise error if len(tries) < 6 else tubes.TubeNotFound(name="reply")
+
+        def refused() -> Any:
+            tries.append("open")
+            if len(tries) < 12:
+                raise error
+            return right if reopen else None
+
+        monkeypatch.setattr(replies, "_open", refused)
+        monkeypatch.setattr(replies, "_tube", Wrong())
+        # It waits for a reply by the right tube until then.
+        assert tube.call("bob", timeout=20) == "bob"
+        assert tube.call("cid", timeout=20) == "cid"
+        assert tries[:7] == ["take", "rest", "take", "rest", "take", "rest", "take"]
+        assert tries[7:] == ["open", "rest", "take", "open", "rest", "take", "open"]
+    finally:
+        worker.stop()
+        thread.join(20)
+
+
+class Clock:
+    """Of a module: its rests are written down, and none lasts long."""
+
+    def __init__(self, tries: list[str]) -> None:
+        self._tries = tries
+        self.monotonic = time.monotonic
+
+    def sleep(self, span: float) -> None:
+        assert span >= 0.1
+        self._tries.append("rest")
+
+
+def test_a_reply_that_cannot_be_sent_keeps_no_handler_from_the_next_task(queue: tubes.Queue) -> None:
+    """Where a context names no tube that there could be."""
+    tube = queue.create_tube("mail")
+    there = {"tubes.reply-to": "reply." + "x" * 5000, "tubes.call": "1"}
+    tube.put("ann", context=Addressed(there))
+    tube.put("bob")
+    worker = Worker(queue)
+    worker.on(tube, lambda task: worker.stop() if task.data == "bob" else None)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert eventually(lambda: tube.statistics().tasks["total"] == 0)
+    worker.stop()
+    thread.join(20)
+
+
+def test_a_worker_without_rights_at_the_callers_tube_acks_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with LocalServer() as server, tubes.connect(server.url) as queue, server.client() as client:
+        tube = queue.create_tube("mail")
+        client.execute_command(
+            "ACL", "SETUSER", "worker", "on", ">pw", "~tubes:{mail}*", "~tubes:[a-z]*", "&*", "+@all"
+        )
+        with tubes.connect(server.url.replace("://", "://worker:pw@")) as theirs:
+            worker = Worker(theirs)
+            worker.on("mail", lambda task: None)
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            try:
+                with pytest.raises(CallTimeout):
+                    tube.call("ann", timeout=1)
+                assert tube.put("bob")
+                assert eventually(lambda: tube.statistics().tasks["total"] == 0)
+            finally:
+                worker.stop(now=True)
+                thread.join(20)
+        assert "is lost" in caplog.text

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import rights
 from typer.testing import CliRunner, Result
 
 import tubes
@@ -47,13 +48,22 @@ class Shell:
         return [json.loads(line) for line in self.lines(*words, "--json")]
 
 
-@pytest.fixture(params=["memory", "valkey"])
-def shell(request: pytest.FixtureRequest) -> Shell:
+@pytest.fixture(params=["memory", "valkey", "few rights"])
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     if request.param == "memory":
         name = uuid4().hex
         tubes.connect(f"memory://{name}", codec="json")  # The name keeps the store, and its codec.
-        return Shell(f"memory://{name}")
-    return Shell(request.getfixturevalue("url"))
+        yield Shell(f"memory://{name}")
+    elif request.param == "valkey":
+        yield Shell(request.getfixturevalue("url"))
+    else:  # Those that the page of rights names.
+        server: tubes.testing.LocalServer = request.getfixturevalue("valkey")
+        admin: Any = server.client()
+        words = [word.replace("tubes:*", "*") for word in rights.told()["app"]]
+        admin.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *words)
+        admin.execute_command("ACL", "LOG", "RESET")
+        yield Shell(f"unix://app:secret@{server.socket}?prefix={uuid4().hex}")
+        assert admin.execute_command("ACL", "LOG") == []
 
 
 @pytest.fixture

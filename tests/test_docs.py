@@ -147,8 +147,12 @@ def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer
             joined.tube("all").statistics()
         fields = {field.decode() for name in ("all", "list") for field in client.hkeys(f"tubes:{{{name}}}")}
     # A session's number, the tube's birth, a caller and a slot; a uuid; which verb is counted.
-    shapes = {r"s\d+\.\d+": "s<number>.<born>", r"u[0-9a-f]{32}": "u<uuid>", r"calls:\w+": "calls:…"}
-    shapes |= {r"as\d+\.\d+\.\d+\.\w+": "as<number>.<born>.<caller>.<slot>"}
+    shapes = {
+        r"s\d+\.\d+\.[0-9a-f]{16}": "s<number>.<born>.<uuid>",
+        r"u[0-9a-f]{32}": "u<uuid>",
+        r"calls:\w+": "calls:…",
+    }
+    shapes |= {r"as\d+\.\d+\.[0-9a-f]{16}\.\w+\.\w+": "as<number>.<born>.<uuid>.<caller>.<slot>"}
     for shape, told in shapes.items():
         fields = {told if re.fullmatch(shape, field) else field for field in fields}
     # `loose` is counted from the first task that comes back to its place, and not after a truncate; `oldest` is noted

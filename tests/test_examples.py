@@ -365,7 +365,7 @@ def test_a_start_that_has_moved_to_another_host_says_where_to_begin(odd_pages: U
         (["http://localhost/", "--limit", "1.5"], "--limit: '1.5' must be a whole number, at least 1"),
         (["http://localhost/", "--interval", "-1"], "interval=-1.0: must be from 0 to"),
         (["http://localhost/", "--interval", "often"], "--interval: invalid float value: 'often'"),
-        (["http://localhost/", "--tube-url", "nonsense"], "url='nonsense': must be"),
+        (["http://localhost/", "--tube-url", "nonsense"], "url='***': must be memory://"),
     ],
 )
 def test_the_command_line_says_what_is_wrong_with_it(

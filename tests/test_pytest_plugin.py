@@ -138,7 +138,7 @@ def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("nonsense", "ERROR: --tubes-url: url='nonsense'*must be memory://*"),
+        ("nonsense", "ERROR: --tubes-url: url='*'*must be memory://*"),
         ("redis://127.0.0.1:1", "ERROR: --tubes-url: there is no connection to redis://127.0.0.1:1*refused*"),
     ],
 )

@@ -11,10 +11,11 @@ import pytest
 from tubes import Driver
 from tubes.drivers import Ranked, fifo, fifottl, utube, utubettl
 from tubes.redis.scripts import _LUA, _PLAIN, Settings, script
+from tubes.redis.wire import ANY
 
 GIVEN = {
     *(b"redis", b"KEYS", b"ARGV", b"struct", b"cmsgpack", b"cjson", b"string", b"table", b"math"),
-    *(b"tonumber", b"tostring", b"ipairs", b"pairs", b"unpack", b"error"),
+    *(b"tonumber", b"tostring", b"ipairs", b"pairs", b"unpack", b"error", b"pcall", b"type"),
 }
 GETGLOBAL, SETGLOBAL = 5, 7
 RESTS = Settings(((500_000,), 0.1, 7))
@@ -27,6 +28,7 @@ def newest(task: Ranked) -> float:
 
 DRIVERS = {
     "fifo": (fifo.Fifo, Settings()),
+    "bounded": (fifo.Fifo, Settings(bounded=True)),
     "lifo": (Driver("lifo", order="-id"), Settings()),
     "fifottl": (fifottl.FifoTtl, Settings()),
     "fifottl with a backoff": (fifottl.FifoTtl, RESTS),
@@ -99,6 +101,11 @@ def lua() -> Lua:
     return Lua(runtime.eval(b"function(text) return string.dump(assert(loadstring(text))) end"))
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_a_script_may_answer_is_known(verb: str) -> None:
+    assert script(verb, fifottl.FifoTtl).answers != ANY
+
+
 def test_globals_are_found_wherever_they_are_used(lua: Lua) -> None:
     text = b"local a = b; local function f() c = a; return function() return d.e(a) end end; return f"
     assert lua.globals(text) == {b"b", b"c", b"d"}
@@ -110,7 +117,7 @@ def test_a_script_defines_what_it_names(lua: Lua, name: str) -> None:
     unknown = {
         verb: names
         for verb in VERBS
-        if (verb in _PLAIN or driver.lane or verb not in ("pace", "utubes"))
+        if (verb in _PLAIN or driver.lane or verb not in ("pace", "settle", "utubes", "check_lanes"))
         and (names := lua.globals(script(verb, driver, settings).text) - GIVEN)
     }
     assert unknown == {}

@@ -39,9 +39,11 @@ from tubes.errors import (
     TubeFull,
     TubeNotFound,
     TubesError,
+    Unreadable,
     WriteAborted,
 )
 from tubes.overview import Overview
+from tubes.problem import Problem
 from tubes.statistics import Statistics
 from tubes.sync import Queue, Tube, connect
 from tubes.task import AsyncTask, Task
@@ -74,6 +76,7 @@ __all__ = [
     "NothingReady",
     "OptionNotSupported",
     "Overview",
+    "Problem",
     "Queue",
     "QueueClosed",
     "QueueForked",
@@ -94,6 +97,7 @@ __all__ = [
     "TubeFull",
     "TubeNotFound",
     "TubesError",
+    "Unreadable",
     "Utube",
     "WriteAborted",
     "aio",

@@ -25,6 +25,7 @@ from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.listeners import tell
 from tubes.overview import Overview
+from tubes.problem import Problem
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, AsyncTask, log_lost
@@ -110,6 +111,19 @@ class AsyncQueue:
     async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
         """All tubes by name, at a glance: for monitors. See `Queue.overview`."""
         found: dict[str, Overview] = await _answer(self._member.overview(ages))
+        return found
+
+    async def check(self, name: str) -> list[Problem]:
+        """What is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.
+
+        See `Queue.check`.
+        """
+        found: list[Problem] = await _answer(self._member.examine(name, False))
+        return found
+
+    async def repair(self, name: str) -> list[Problem]:
+        """Mend what is wrong with a tube; answers what that was, as `check`. See `Queue.repair`."""
+        found: list[Problem] = await _answer(self._member.examine(name, True))
         return found
 
     async def take_any(

@@ -47,7 +47,7 @@ def _cut(show: Callable[[Any], str], value: Any) -> str:
     try:
         shown = show(value)
     except Exception:  # Too many digits, too deep, or the user's own __repr__.
-        return f"<{type(value).__name__}>"
+        return f"<{type.__dict__['__name__'].__get__(type(value))}>"
     return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
 
 
@@ -137,6 +137,10 @@ class CodecError(TubesError, ValueError):
 
 class ConnectionLost(TubesError, ConnectionError):
     """there is no connection to {url}: {why}."""
+
+
+class Unreadable(TubesError):
+    """what the server has of {what} cannot be read: {why}."""
 
 
 class ServerFull(TubesError):

@@ -8,6 +8,7 @@ in the task's context. A thread takes the replies and hands them to those who wa
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 import time
@@ -23,12 +24,15 @@ from tubes.errors import (
     CallFailed,
     CallTimeout,
     CodecError,
+    ConnectionLost,
     InvalidOption,
     QueueClosed,
+    TaskNotFound,
     TubeFull,
     TubeNotFound,
     TubesError,
 )
+from tubes.outages import Outage
 
 if TYPE_CHECKING:
     from tubes.face import Member
@@ -44,8 +48,8 @@ ERROR: Final = "tubes.error"
 _PREFIX: Final = "reply."
 #: Seconds without a call after which a reply tube is dropped.
 _LINGER: Final = 10.0
-#: Seconds to rest after an error.
-_REST: Final = 0.2
+#: Seconds to rest at most after an error.
+_LONGEST_REST: Final = 5.0
 _opening: Final = threading.Lock()
 
 
@@ -102,6 +106,7 @@ class Replies:
         return tube
 
     def _run(self) -> None:
+        outage = Outage(_LONGEST_REST)
         while True:
             try:
                 reply = self._tube.take(timeout=_LINGER)
@@ -111,16 +116,32 @@ class Replies:
                 elif self._is_idle():
                     self.close()
                     return
+                outage.end()
             except QueueClosed:
                 return
             except TubeNotFound:  # The server has lost it; or it was dropped.
                 if self._is_over:
                     return
-                with suppress(TubesError):
+                try:
                     self._tube = self._open()
-            except TubesError as error:
-                _log.warning("replies could not be taken: %s", error)
-                time.sleep(_REST)
+                except QueueClosed:
+                    return
+                except Exception as error:
+                    time.sleep(outage.rest("replies could not be taken", error))
+                else:
+                    self._tell_lost()
+            except Exception as error:  # All who wait depend on it.
+                time.sleep(outage.rest("replies could not be taken", error))
+
+    def _tell_lost(self) -> None:
+        """The server had lost the tube: those who wait are to look what has become of their tasks."""
+        with self._lock:
+            before = dict(self._pending)
+            again = {call: Future[Any]() for call in before}
+            self._pending.update(again)
+        for call, future in before.items():
+            with suppress(Exception):  # It was cancelled meanwhile.
+                future.set_exception(_Lost(again[call]))
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -138,13 +159,27 @@ class Replies:
                 future.set_exception(_Failure(context[ERROR]))
                 return
             try:
-                future.set_result(reply.data)
+                data = reply.data
             except CodecError as error:
                 future.set_exception(_Failure(str(error)))
+                return
+            except BaseException as error:  # The codec's own.
+                future.set_exception(_Failure(f"its reply cannot be decoded: {type(error)}"))
+                return
+            future.set_result(data)
 
 
 class _Failure(Exception):
     """Why a call failed."""
+
+
+class _Lost(Exception):
+    """The server has come back without the reply tube, and perhaps without the task; a reply may still come."""
+
+    def __init__(self, again: Future[Any]) -> None:
+        super().__init__()
+        #: Where it comes.
+        self.again: Final = again
 
 
 def of(member: Member) -> tuple[Replies, str, Future[Any]]:
@@ -190,13 +225,28 @@ def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
         if task is None:
             raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.home.options.get("capacity"))
         try:
-            return future.result(None if ends is None else max(ends - time.monotonic(), 0.0))
+            return _result(tube, task, future, ends)
         except FutureTimeout:
             raise CallTimeout(id=task.id, tube=tube.name, timeout=timeout) from None
         except _Failure as why:
             raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
     finally:
         replies.forget(number)
+
+
+def _result(tube: Any, task: Any, future: Future[Any], ends: float | None) -> Any:
+    try:
+        return future.result(None if ends is None else max(ends - time.monotonic(), 0.0))
+    except _Lost as lost:
+        future = lost.again
+    try:
+        tube.peek(task)
+    except TaskNotFound:
+        try:
+            return future.result(_ON_ITS_WAY)
+        except (FutureTimeout, _Lost):
+            raise ConnectionLost(url=tube._port.member.url, why=_UNSURE) from None
+    return _result(tube, task, future, ends)
 
 
 async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
@@ -216,7 +266,7 @@ async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]
         limit = asyncio.timeout(None if ends is None else max(ends - time.monotonic(), 0.0))
         try:
             async with limit:
-                return await asyncio.wrap_future(future)
+                return await _result_async(tube, task, future)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -227,8 +277,31 @@ async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]
         replies.forget(number)
 
 
+async def _result_async(tube: Any, task: Any, future: Future[Any]) -> Any:
+    try:
+        return await asyncio.wrap_future(future)
+    except _Lost as lost:
+        future = lost.again
+    try:
+        await tube.peek(task)
+    except TaskNotFound:
+        late = asyncio.timeout(_ON_ITS_WAY)
+        try:
+            async with late:
+                return await asyncio.wrap_future(future)
+        except (TimeoutError, _Lost) as error:
+            if error.__class__ is not _Lost and not late.expired():
+                raise
+            raise ConnectionLost(url=tube._port.member.url, why=_UNSURE) from None
+    return await _result_async(tube, task, future)
+
+
 #: Seconds.
 _FOR_EVER: Final = 100 * 365 * 24 * 3600
+#: Seconds for which a reply may be on its way to a caller whose task is gone.
+_ON_ITS_WAY: Final = 2.0
+#: Why such a call ends.
+_UNSURE: Final = "it has lost its last writes, and whether the call was done is not known"
 
 
 # -- who answers -------------------------------------------------------------------------------------------------------
@@ -260,7 +333,7 @@ def answer(queue: Queue, task: Any, result: Any = None, why: str | None = None) 
     """
     candidates, context = _replies_to(task, result, why)
     try:
-        tube = queue.tube(_context_of(task)[REPLY_TO])
+        tube: Tube = queue._member.find_replies(_context_of(task)[REPLY_TO]).tube
         refused: CodecError | None = None
         for data in candidates:
             try:
@@ -278,7 +351,8 @@ async def answer_async(queue: Any, task: Any, result: Any = None, why: str | Non
     """The same with asyncio."""
     candidates, context = _replies_to(task, result, why)
     try:
-        tube = await queue.tube(_context_of(task)[REPLY_TO])
+        port: Any = queue._member.find_replies(_context_of(task)[REPLY_TO])
+        tube = (await port if inspect.isawaitable(port) else port).tube
         refused: CodecError | None = None
         for data in candidates:
             try:

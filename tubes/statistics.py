@@ -17,7 +17,8 @@ class Statistics:
     and their `total`; `done` counts the ones that are gone (acked, deleted, expired) since the tube was created.
     `calls`: how often each change has happened since then: `put take ack release touch bury kick delete delay ttl ttr`.
     Updates are not counted. A task that outlives its ttl counts under `ttl` and `delete`, as in Tarantool's queue.
-    `waiting`: how many callers wait on the tube now, for a task or for room.
+    `waiting`: how many callers wait on the tube now, for a task or for room; on a server, estimated where more than a
+    thousand processes wait.
     `paused`: until when it pauses, in seconds since the epoch (`math.inf`: until `resume`); None: it does not.
     """
 

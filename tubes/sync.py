@@ -17,6 +17,7 @@ from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
 from tubes.face import Face, Member, Port
 from tubes.overview import Overview
+from tubes.problem import Problem
 from tubes.several import Several, in_turn, listed
 from tubes.statistics import Statistics
 from tubes.task import SETTLED, Task, log_lost
@@ -140,6 +141,34 @@ class Queue:
         {'mail': 1}
         """
         found: dict[str, Overview] = self._member.overview(ages)
+        return found
+
+    def check(self, name: str) -> list[Problem]:
+        """What is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.
+
+        It changes nothing, and others go on working meanwhile: what it finds was so at one moment. O(n), in scripts
+        that look at a few hundred tasks each. In memory, where nobody else can write, it is one look at all.
+
+        Raises `TubeNotFound`; `DriverNotFound` where an order of your own is not registered.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     _ = queue.create_tube("mail").put("to ann")
+        ...     queue.check("mail")
+        []
+        """
+        found: list[Problem] = self._member.examine(name, False)
+        return found
+
+    def repair(self, name: str) -> list[Problem]:
+        """Mend what is wrong with a tube; answers what that was, as `check`. Others go on working meanwhile. O(n).
+
+        No task is lost that can be read: one that stands nowhere is ready again, or delayed or buried, as it says of
+        itself. What cannot be read is moved aside. A second time it finds nothing.
+
+        Raises what `check` raises.
+        """
+        found: list[Problem] = self._member.examine(name, True)
         return found
 
     def take_any(self, tubes: Iterable[Tube | str], timeout: float | None = None, *, fair: bool = False) -> Task | None:
@@ -321,7 +350,8 @@ class Tube:
         Raises `CallFailed` with the handler's error when that was the last attempt: with `max_attempts=1` at the first
         one; while a task may be tried again the caller waits. `CallTimeout` when the time is over: the task stays and
         may still be done, and its reply is thrown away; where the driver has a ttl, `ttl=` ends it if nobody has begun
-        it by then. `QueueClosed` when the queue is closed meanwhile.
+        it by then. `QueueClosed` when the queue is closed meanwhile; `ConnectionLost` when a server has come back
+        without the task, since it has lost its last writes.
 
         >>> import threading, tubes
         >>> from tubes.worker import Worker
@@ -492,6 +522,8 @@ class Tube:
 
     def touch(self, task: Task | int, seconds: float) -> Task:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
+
+        However often: none of them is put off beyond 200 years from now on, which is more than a put can ask for.
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` where the driver has no ttr.
         """

@@ -1,5 +1,5 @@
--- Held tasks are done: those `named`, by the attempts that are `meant` of each ('': whichever). Leaves `done`, for each '1' if
--- it was held.
+-- Held tasks are done: those `named`, by the takes that are `meant` of each, as `held_one` reads them. Leaves `done`, for each
+-- '1' if it was held.
 local done = {}
 --#if LANE
 --#include ack_each
@@ -10,17 +10,17 @@ if listening or call('EXISTS', M .. ':keys') == 1 then
 --#include ack_each
 --#fast
 else
-  local ids, first, text_of, lost = named, ARGV[1] * TURNS, {}, false
+  local ids, first, text_of, lost = named, ARGV[1] * TAKES, {}, false
   local scores = all_of('ZMSCORE', M .. ':taken', named)
   for n = 1, #named do
     local score, by = scores[n], meant[n]
     local text = text_of[by]
     if not text then
-      text = by ~= '' and string.format('%.0f', first + by) or by
+      text = (tonumber(by) or -1) >= 0 and string.format('%.0f', first + by) or by
       text_of[by] = text
     end
     -- As text it is compared at once.
-    if score == text or (score and by == '' and score - first >= 0 and score - first < TURNS) then
+    if score == text or (score and text == by and held_one(named[n], by)) then
       done[n] = '1'
     else
       done[n], lost = '0', true

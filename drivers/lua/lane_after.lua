@@ -1,7 +1,7 @@
 -- And after it has moved.
 --#if LANE
 if pace then
---#slow
+--#slow if META.pacing
 --#if TO_TAKEN
   pace.taken = pace.taken + 1
 --#if WAS_READY
@@ -28,11 +28,18 @@ else
   end
 --#end
 --#end
+--#if TO_TAKEN
+  call('HSET', M .. ':lanes', lane, lane_key)
+--#else
   if lane_taken or lane_head then
     local record = lane_taken and lane_key or lane_key .. lane_head
     if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
+--#if WAS_NEW
+--#else
   elseif lane_record then
     call('HDEL', M .. ':lanes', lane)
+--#end
   end
+--#end
 end
 --#end

@@ -2,7 +2,7 @@
 --#if LANE
 lane = task.lane or 'nil'
 if META.pacing then
---#slow
+--#slow if META.pacing
 --#if WAS_TAKEN
   enter_pace(-1)
   if task.undone then undo_start(task) end

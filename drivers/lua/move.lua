@@ -6,6 +6,12 @@
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_before
 --#end
+--#if TO_DONE
+if task.key then
+--#slow ask leave_key
+--#fast
+end
+--#end
 -- Leave.
 --#if WAS_TAKEN
 call('ZREM', M .. ':taken', task.id)
@@ -33,15 +39,16 @@ change(task)
 --#if TO_DONE
 call('HDEL', M .. ':tasks', task.id)
 if task.key then
---#slow
+--#slow asked
   leave_key(task)
 --#fast
 end
 --#elif TO_TAKEN
 --#if WAS_READY
-if task.attempts < TURNS - 1 then task.attempts = task.attempts + 1 end
+if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
+task.take = this_take
 --#end
-call('ZADD', M .. ':taken', task.owner * TURNS + task.attempts, task.id)
+call('ZADD', M .. ':taken', task.owner * TAKES + task.take, task.id)
 --#if LANE
 lane_taken = true
 --#end

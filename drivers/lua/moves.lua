@@ -5,11 +5,9 @@
 -- acks come in such numbers that it pays: the other rows have no text here.
 --#if PLAIN
 -- Where a task has nothing but an id and data the script has made these columns itself, without tables for tasks: `ids`;
--- of new ones `stored`, id and value of each, and `order`, what `append_all` gets; of takes `scores`, score and id of each.
+-- of new ones `stored`, id and value of each, and `order`, what `append_all` gets.
 --#else
-local ids, stored, order, scores, dues, undue = {}, {}, {}, {}, {}, {}
--- By attempts: one session takes them all, most of them for the first time.
-local score_of = {}
+local ids, stored, order, dues, undue = {}, {}, {}, {}, {}
 for n = 1, #tasks do
   local task = tasks[n]
   ids[n] = task.id
@@ -24,10 +22,8 @@ for n = 1, #tasks do
 --#end
 --#end
 --#elif TO_TAKEN
-  if task.attempts < TURNS - 1 then task.attempts = task.attempts + 1 end
-  local attempts = task.attempts
-  score_of[attempts] = score_of[attempts] or string.format('%.0f', task.owner * TURNS + attempts)
-  scores[2 * n - 1], scores[2 * n] = score_of[attempts], task.id
+  if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
+  task.take = this_take
 --#end
 --#if TIMED
 --#if TO_DONE
@@ -62,6 +58,9 @@ many('ZREM', M .. ':taken', ids)
 --#if TO_DONE
 many('HDEL', M .. ':tasks', ids)
 --#elif TO_TAKEN
+-- One session takes them all by one call.
+local score, scores = string.format('%.0f', ARGV[1] * TAKES + this_take), {}
+for n = 1, #ids do scores[2 * n - 1], scores[2 * n] = score, ids[n] end
 many('ZADD', M .. ':taken', scores)
 --#elif WAS_NEW
 many('HSET', M .. ':tasks', stored)

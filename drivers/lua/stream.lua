@@ -5,14 +5,15 @@ if call('HGET', S, 'epoch') ~= ARGV[7] then
   return redis.error_reply('FENCED somebody else goes on with this stream')
 end
 call('PEXPIRE', S, IDLE)
--- A chunk as it is written down: ids, ':', attempts; those once if they are the same for all.
-local function written(ids, attempts)
-  local by = attempts[1] or ''
-  for n = 2, #attempts do
-    if attempts[n] ~= by then
-      by = table.concat(attempts, ' ')
-      break
-    end
+-- Numbers in one string; once if they are the same for all.
+local function joined(numbers)
+  for n = 2, #numbers do
+    if numbers[n] ~= numbers[1] then return table.concat(numbers, ' ') end
   end
-  return table.concat(ids, ' ') .. ':' .. by
+  return numbers[1] or ''
+end
+
+-- A chunk as it is written down: ids, ':', attempts, ':', the numbers of the takes.
+local function written(ids, attempts, takes)
+  return table.concat(ids, ' ') .. ':' .. joined(attempts) .. ':' .. joined(takes)
 end

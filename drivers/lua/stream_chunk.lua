@@ -1,17 +1,21 @@
--- What is written down in `field`, `chunk`: the ids of its tasks, `named`, and the attempts by which they were taken, `meant`.
+-- What is written down in `field`, `chunk`: the ids of its tasks, `named`; the attempts of each, `attempts`, and the take by
+-- which the stream has it, `meant`.
 local chunk = call('HGET', S, field)
 if not chunk then
 --#include flush
   return false
 end
-local named, meant, size = {}, {}, 0
-local ids, by = string.match(chunk, '(.*):(.*)')
-for id in string.gmatch(ids, '%d+') do
-  size = size + 1
-  named[size] = id
+local ids, by_attempts, by_takes = string.match(chunk, '(.*):(.*):(.*)')
+local named = {}
+for id in string.gmatch(ids, '%d+') do named[#named + 1] = id end
+-- One number stands for all.
+local function numbers_of(words)
+  local numbers, count = {}, 0
+  for number in string.gmatch(words, '%d+') do
+    count = count + 1
+    numbers[count] = number
+  end
+  for n = 2, count == 1 and #named or 0 do numbers[n] = words end
+  return numbers
 end
-if string.find(by, ' ', 1, true) then
-  for attempts in string.gmatch(by, '%d+') do meant[#meant + 1] = attempts end
-else
-  for n = 1, size do meant[n] = by end
-end
+local attempts, meant = numbers_of(by_attempts), numbers_of(by_takes)

@@ -1,9 +1,14 @@
 -- Take the first tasks that may be taken, up to `limit`; `leased`: their ttr does not run. Leaves `tasks`, or where tasks are
 -- nothing but ids and data their `ids`, `attempts` and `values`, those unless `bare`; and `stuck`: there are more, which were
 -- not found yet.
-local tasks, ids, attempts, values, stuck = {}, {}, {}, nil, false
+local tasks, ids, attempts, values, stuck, popped = {}, {}, {}, nil, false, nil
 --#if LANE
+local size = 0
 for n = 1, limit do
+  if n > MOST or size >= BYTES then
+    stuck = true
+    break
+  end
   local id = pop()
   if not id then break end
   local task = read(id, call('HGET', M .. ':tasks', id))
@@ -11,40 +16,63 @@ for n = 1, limit do
   task.owner = ARGV[1]
 --#move take r
   tasks[n] = task
+  size = size + (bare and 0 or #task.value)
 end
 --#else
+-- What is stored of those that were popped, as much as goes into one answer; the others stand again where they were.
+local function within()
+  if bare then return all_of('HMGET', M .. ':tasks', ids) end
+  local found, size, count, all = {}, 0, 0, #ids
+  while count < all and size < BYTES do
+    -- Small ones are read by the hundred: that saves commands.
+    local step = count > 0 and size < 1000 * count and 100 or 20
+    local some = call('HMGET', M .. ':tasks', unpack(ids, count + 1, math.min(count + step, all)))
+    for n = 1, #some do
+      local value = some[n]
+      found[count + n], size = value, size + #value
+    end
+    count = count + #some
+  end
+  if count < all then
+--#slow
+    unpop(ids, count + 1, popped)
+    stuck = true
+--#fast
+  end
+  return found
+end
 --#if LIST
 -- Tasks that come back leave the list: where none has, all in it are new.
 local untaken = loose == 0
 --#end
-ids, stuck = pop_some(limit)
+ids, stuck, popped = pop_some(limit)
 if stuck and #ids == 0 then
 --#include flush
   return redis.error_reply('AGAIN there is more to do first')
 end
 --#if PLAIN
 if #ids > 0 and not listening then
-  local scores, text_of, score_of = {}, {}, {}
+  local text_of = {}
 --#if LIST
   local known = bare and untaken
 --#else
   local known = false
 --#end
-  values = known and {} or all_of('HMGET', M .. ':tasks', ids)
+  values = known and {} or within()
   for n = 1, #ids do
-    local count = known and 1 or attempts_of(values[n]) + 1
+    local count = known and 1 or math.min(attempts_of(values[n]) + 1, MOST_ATTEMPTS)
     local text = text_of[count]
     if not text then
       text = string.format('%d', count)
-      text_of[count], score_of[count] = text, string.format('%.0f', ARGV[1] * TURNS + count)
+      text_of[count] = text
     end
-    attempts[n], scores[2 * n - 1], scores[2 * n] = text, score_of[count], ids[n]
+    attempts[n] = text
   end
 --#moves take r
 end
 --#end
 if #ids > 0 and not values then
-  local stored = all_of('HMGET', M .. ':tasks', ids)
+  local stored = within()
   for n = 1, #ids do
     local task = read(ids[n], stored[n])
     task.owner = ARGV[1]

@@ -1,6 +1,6 @@
 -- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call, some 10 ms of them.
 -- Each at its own moment, in the order of the moments: meanwhile `now` is that, and `present` the time of the call.
-local left, present = 400, now
+local left, present = SOME, now
 now = 0
 --#if LANE
 -- The lane whose rest is over first.
@@ -15,13 +15,15 @@ local function end_rests(until_then)
     lane = rested
     enter_pace(0)
     rest_anew()
+    -- By what its record says: an entry that says something else would come again and again.
+    if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, lane) else call('ZREM', M .. ':rests', lane) end
     leave_pace()
     look_at_rests()
   end
 end
 if META.pacing then look_at_rests() end
 --#end
-local leases, ended = call('ZRANGEBYSCORE', M .. ':leases', '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), {}
+local leases, ended = call('ZRANGEBYSCORE', M .. ':leases', '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), 0
 --#if TIMED
 --#if ENDS_TAKEN
 --#else
@@ -35,7 +37,7 @@ while left > 0 do
 --#else
   local first = {}
 --#end
-  local token, lease = leases[2 * #ended + 1], leases[2 * #ended + 2]
+  local token, lease = leases[2 * ended + 1], leases[2 * ended + 2]
   local ends = token and (not first[1] or lease + 0 < first[2] + 0)
   local moment = ends and lease + 0 or tonumber(first[2] or nil)
   if not moment then break end
@@ -46,15 +48,17 @@ while left > 0 do
   now = math.max(now, moment)
   if ends then
     left = left - release_of(tonumber(string.match(token, '%d+')), left) - 1
-    if left >= 0 then ended[#ended + 1] = token end
+    if left >= 0 then
+      if forget(token) then ended = ended + 1 else left = 0 end
+    end
 --#if TIMED
   else
     left = left - 1
     call('ZREM', M .. ':due', first[1])
     local task, due = find(unpack_struct('>I6', first[1]))
-    if task.state == '~' then
+    if task and task.state == '~' then
 --#move delay
-    elseif task.state == 't' then
+    elseif task and task.state == 't' then
       local dead = dead_of(task)
       if not ENDED_BY_TTL and is_last(task) then
         task.reason = 'max_attempts: ttr'
@@ -69,7 +73,7 @@ while left > 0 do
       else
 --#move ttr
       end
-    else
+    elseif task then
 --#move ttl
     end
 --#end
@@ -80,8 +84,11 @@ end_rests(present)
 --#end
 now = present
 forget_keys(100)
-if #ended > 0 then forget(ended) end
-local task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
+-- What nothing above ends counts for nothing: it would be due for ever.
+local task
+--#if TIMED
+task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
+--#end
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
 local pause = tonumber(call('HGET', M, 'paused') or nil)
 if pause and pause <= now then call('HDEL', M, 'paused') end
@@ -89,7 +96,7 @@ if not pause or pause <= now or pause == 1e18 then pause = math.huge end
 call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pause)
 --#if LANE
-soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
+if META.pacing then soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge) end
 --#end
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false

@@ -80,7 +80,7 @@ class Ledger:
         try:
             task.ack()
         except ConnectionLost:
-            self.maybe[task.id].add(task.attempts)
+            self.may_be_done({(task.id, task.attempts)})
         except TaskNotTaken:
             self.late += 1
         else:

@@ -23,12 +23,14 @@ class Proxy:
 
     `cuts`: asked about every request: whether the connection is cut after it was forwarded. The server has answered
     it then, or is about to; nobody hears of it. `mute`: whether connections are cut where a reply comes.
+    `lies`: asked about every request: makes of the server's reply what the client gets instead; None: that reply.
     """
 
     def __init__(self, server: LocalServer, cuts: Callable[[bytes], bool] = lambda request: False) -> None:
         self.cuts = cuts
         self.count = 0
         self.mute = False
+        self.lies: Callable[[bytes], Callable[[bytes], bytes] | None] = lambda request: None
         self._server = server
         self._socket = str(Path(server.folder) / f"proxy{uuid4().hex[:8]}")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -53,18 +55,20 @@ class Proxy:
         server = socket.socket(socket.AF_UNIX)
         with client, server, suppress(OSError):
             server.connect(str(self._server.socket))
+            lie: Callable[[bytes], bytes] | None = None
             while True:
                 readable, _, _ = select.select([client, server], [], [])
                 if server in readable:
                     reply = server.recv(65536)
                     if not reply or self.mute:
                         return
-                    client.sendall(reply)
+                    client.sendall(reply if lie is None else lie(reply))
+                    lie = None
                 if client in readable:
                     request = client.recv(65536)
                     if not request:
                         return
-                    cut = self.cuts(request)
+                    cut, lie = self.cuts(request), self.lies(request)
                     server.sendall(request)
                     if cut:
                         self.count += 1

@@ -16,6 +16,8 @@ from tubes.testing import LocalServer, server_program
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from faults.rollbacks import Link
+
 #: The name of the service.
 SERVICE = "load"
 # Milliseconds after which a server that does not answer is given up.
@@ -23,13 +25,14 @@ PATIENCE = 500
 
 
 class Watched:
-    """Two servers on loopback of which one is the master, and who watches them."""
+    """Two servers on loopback of which one is the master, and who watches them. `link`: between the two."""
 
-    def __init__(self, program: str = "valkey", patience: int = PATIENCE) -> None:
+    def __init__(self, program: str = "valkey", patience: int = PATIENCE, link: type[Link] | None = None) -> None:
         self.ports = [free_port() for _ in range(3)]
         self.servers = [LocalServer(program, port=port, repl_diskless_sync_delay=0) for port in self.ports[:2]]
         self.clients: list[Any] = [server.client() for server in self.servers]
-        self.clients[1].execute_command("REPLICAOF", "127.0.0.1", self.ports[0])
+        self._link = None if link is None else link(self.ports[0])
+        self.clients[1].execute_command("REPLICAOF", "127.0.0.1", self._link.port if self._link else self.ports[0])
         # A Sentinel looks at what a master has when it comes, and then every ten seconds.
         assert eventually(lambda: self._is_online(0))
         self._folder = tempfile.TemporaryDirectory(prefix="tubes-")
@@ -38,12 +41,15 @@ class Watched:
         assert eventually(self.is_well), "the Sentinel did not find the replica"
 
     def _write(self, program: str, patience: int) -> Path:
-        """A program that runs a Sentinel; it writes its settings down, so these have a file of their own."""
+        """A program that runs a Sentinel; it writes its settings down, so these have a file of their own.
+
+        After that timeout it has a replica follow its master without a detour.
+        """
         settings = Path(self._folder.name) / "sentinel.conf"
         settings.write_text(
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.ports[0]} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} {patience}\n"
-            f"sentinel failover-timeout {SERVICE} 3000\n"
+            f"sentinel failover-timeout {SERVICE} {60_000 if self._link else 3000}\n"
         )
         start = Path(self._folder.name) / "sentinel"
         start.write_text(f'#!/bin/sh\nexec {shlex.quote(str(server_program(program)))} {settings} --sentinel "$@"\n')
@@ -96,8 +102,21 @@ class Watched:
         client.set("tests:replicated", 1)
         assert client.wait(1, 5000) == 1
 
+    def stall(self) -> None:
+        """What is written from now on the replica does not get."""
+        assert self._link is not None
+        self._link.stand_still()
+
+    def fail_over(self) -> None:
+        """The master is gone; answers when the Sentinel has made its replica the master."""
+        master = self.master
+        self.servers[master].kill()
+        assert eventually(lambda: self.master != master and self.clients[1 - master].info()["role"] == "master")
+
     def close(self) -> None:
         """End it."""
+        if self._link is not None:
+            self._link.close()
         for client in (*self.clients, self.sentinel):
             client.close()
         for server in (self._sentinel, *self.servers):

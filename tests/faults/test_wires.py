@@ -435,7 +435,7 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
 
         Between(proxy, take)
         line = ThreadLine(port.member.store.server)
-        line.run(port._untake(first.id, first.attempts))
+        line.run(port._untake(first.id, first._turn))
         line.close()
         assert again[0][2] == first.attempts
         assert tube.statistics().tasks["taken"] == 1

@@ -24,7 +24,7 @@ from tubes.worker import Summary, Worker
 
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 PROGRAM = """
-import asyncio, os, sys, time
+import asyncio, multiprocessing, os, sys, time
 import tubes
 from tubes.worker import Worker
 
@@ -42,6 +42,18 @@ async def loop(task):
 async def blocking(task):
     say("begun")
     time.sleep(task.data)
+
+def forking(task):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    say("begun")
+    child.terminate()
+    child.join(30)
+    say(str(child.exitcode))
+
+async def executing(task):
+    say("begun")
+    await asyncio.to_thread(time.sleep, task.data)
 
 url, handler, grace = sys.argv[1:]
 with tubes.connect(url, session_ttl=1) as queue:
@@ -124,6 +136,40 @@ def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handl
         assert worker.wait(20) == 4
     # One that blocked its event loop could not release it: its lease is over soon.
     assert jobs.take(timeout=20) is not None
+
+
+@pytest.mark.parametrize("handler", ["thread", "loop"])
+def test_signals_of_both_kinds_at_once_count_as_two(jobs: tubes.Tube, url: str, handler: str) -> None:
+    jobs.put(60)
+    with process(url, handler) as worker:
+        assert heard(worker) == "begun"
+        worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(20) == 4
+    assert jobs.take(timeout=20) is not None
+
+
+def test_a_storm_of_signals_ends_a_worker_once(jobs: tubes.Tube, url: str) -> None:
+    jobs.put(60)
+    with process(url, "thread") as worker:
+        assert heard(worker) == "begun"
+        for _ in range(20):
+            worker.send_signal(signal.SIGTERM)
+            worker.send_signal(signal.SIGINT)
+            time.sleep(0.001)
+        # The last ones may come when it has ended, and Python ends itself.
+        assert worker.wait(20) in (4, -signal.SIGTERM, -signal.SIGINT)
+    assert jobs.take(timeout=20) is not None
+
+
+def test_a_fork_of_a_handler_ends_by_a_signal(jobs: tubes.Tube, url: str) -> None:
+    """What a worker does with signals is its own."""
+    jobs.put(0)
+    with process(url, "forking") as worker:
+        assert [heard(worker), heard(worker)] == ["begun", str(-signal.SIGTERM)]
+        assert eventually(lambda: jobs.statistics().tasks["total"] == 0)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
 
 
 @pytest.mark.parametrize("gives_up", [False, True])

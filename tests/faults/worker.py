@@ -75,7 +75,7 @@ async def work_in_loop(url: str) -> None:
 
 
 def play(url: str) -> None:
-    """Do what stdin says: `take`, `ack`, `open`; say what came of it."""
+    """Do what stdin says: `put` something, `look`, `take`, `ack`, `open`; say what came of it."""
     with tubes.connect(url, session_ttl=LEASE) as queue:
         tube = queue.tube("load")
         task: tubes.Task | None = None
@@ -84,6 +84,10 @@ def play(url: str) -> None:
             if line.strip() == "open":
                 tube = queue.tube("load")
                 say("opened")
+            elif line.strip() == "look":
+                say(tube.statistics().tasks["total"], "tasks")
+            elif line.startswith("put "):
+                say("put", tube.put(line.strip().removeprefix("put ")).id)
             elif line.strip() == "take":
                 task = tube.take(timeout=0)
                 say("none") if task is None else say("took", task.id, task.attempts)

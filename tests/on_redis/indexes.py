@@ -11,7 +11,6 @@ from tubes.redis.scripts import knobs_of
 if TYPE_CHECKING:
     from tubes import Tube
 
-_TURNS = 1 << 20
 _NEWEST = 2**48 - 1
 
 
@@ -54,7 +53,7 @@ class Indexes:
         score = self.taken.get(b"%d" % id)
         if score is not None:
             assert state == "r"
-            state, attempts = "t", int(score) % _TURNS
+            state, attempts = "t", attempts + 1
         lane = b"nil" if stored.utube is None else stored.utube.encode("utf-8", "surrogatepass")
         return _Task(stored, state, attempts, lane)
 

@@ -48,8 +48,8 @@ def test_the_second_of_two_gets_the_first_ones_answer(repeater: Repeater) -> Non
     take = repeater.call("take", "", "")
     taken = repeater.wire.call(take)
     assert taken == repeater.wire.call(take)
-    id, _, attempts, _, _ = record.parse(taken)
-    ack = repeater.call("ack", id, attempts, "")
+    id, _, _, number, _, _ = record.parse(taken)
+    ack = repeater.call("ack", id, number, "")
     assert repeater.wire.call(ack) == repeater.wire.call(ack)
     counted = repeater.tube.statistics().calls
     assert (counted["put"], counted["take"], counted["ack"]) == (1, 1, 1)
@@ -85,7 +85,7 @@ def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> Non
     second, *_, fourth = tube.put_many([tubes.Item(n, key=key, on_duplicate="replace") for n, key in enumerate("kll")])
     other = tube.put("other", key="o")
     for task in (first, second, fourth, other):
-        repeater.port.member.run(repeater.port.undo("unput", task.id))
+        repeater.port.member.run(repeater.port.undo("unput", task.id, record.put_of(task)))
     assert [tube.peek(task).key for task in (second, fourth)] == ["k", "l"]
     assert tube.statistics().tasks["total"] == 2
 

@@ -10,7 +10,7 @@ import tubes
 from tubes import StreamFenced, TaskNotTaken
 from tubes.redis import streams
 from tubes.redis.streams import Chunk, Stream
-from tubes.testing import ManualClock
+from tubes.testing import LocalServer, ManualClock
 
 LEASE = 30.0
 
@@ -73,6 +73,40 @@ def test_a_batch_is_taken_once_and_ends_with_its_ack(desk: Desk, driver: str) ->
 
 
 @every_driver
+def test_an_ack_that_the_server_has_lost_comes_with_the_next_one(desk: Desk, driver: str, valkey: LocalServer) -> None:
+    tube = desk.tube(driver, 60)
+    stream = desk.open()
+    assert ids(stream.take(1, 25)) == list(range(25))
+    client: Any = valkey.client()
+    keys = [key for key in client.scan_iter(match=f"{tube._port.home.key}*") if not key.endswith(b":leases")]
+    before = {key: client.dump(key) for key in keys}
+    assert stream.ack(1) == 25
+    for key, dumped in before.items():
+        client.restore(key, 0, dumped, replace=True)
+    assert ids(stream.take(2, 25)) == list(range(25, 50))
+    assert stream.ack(2) == 50
+    assert tube.statistics().tasks == {**tube.statistics().tasks, "taken": 0, "total": 10}
+    assert ids(desk.open().take(3, 25)) == list(range(50, 60))
+
+
+def test_who_has_opened_a_stream_is_told_from_the_next_although_the_server_has_forgotten(
+    desk: Desk, valkey: LocalServer
+) -> None:
+    tube = desk.tube("fifo", 60)
+    desk.open()
+    client: Any = valkey.client()
+    key = f"{tube._port.home.key}:stream:s"
+    before = client.dump(key)
+    lost = desk.open()
+    client.restore(key, 0, before, replace=True)
+    stream = desk.open()
+    assert ids(stream.take(1, 5)) == list(range(5))
+    with pytest.raises(StreamFenced):
+        lost.take(2, 1)
+    assert stream.ack(1) == 5
+
+
+@every_driver
 def test_a_batch_has_what_there_was_when_it_was_taken(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 3)
     stream = desk.open()
@@ -103,7 +137,7 @@ def test_a_take_says_how_often_each_task_was_taken(desk: Desk, driver: str) -> N
         task.release()
     take(tube).ack()
     stream = desk.open()
-    attempts = {id: by for chunk in stream.take(1, 8) for id, by in zip(*chunk, strict=True)}
+    attempts = {id: by for chunk in stream.take(1, 8) for id, by in zip(chunk.ids, chunk.attempts, strict=True)}
     assert sorted(attempts.values()) == [1, 1, 1, 1, 1, 1, 2, 2]
     assert stream.ack(1) == 8
     assert [by for chunk in stream.take(2, 8) for by in chunk.attempts] == [1, 1, 1]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pytest
+from stepping import SteppingClock
 
 import tubes
 from on_redis import indexes
 from tubes import Backoff, Driver, Item, Task, TubesError
 from tubes.conformance.bench import eventually
-from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ class Side:
     """One of the twins: a tube, three sessions on it, a listener, and the tasks that it has answered."""
 
     def __init__(
-        self, url: str, driver: str | Driver, options: dict[str, Any], clock: ManualClock, *, listens: bool
+        self, url: str, driver: str | Driver, options: dict[str, Any], clock: SteppingClock, *, listens: bool
     ) -> None:
         self.root = tubes.connect(url, clock=clock, session_ttl=LEASE, codec="json")
         self.tube = self.root.create_tube("twin", driver, **options)
@@ -135,12 +135,16 @@ class Side:
 class Twins:
     """Both sides, and the random steps that they take together."""
 
-    def __init__(self, url: str, driver: str | Driver, options: dict[str, Any], seed: int, *, listens: bool) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self, url: str, driver: str | Driver, options: dict[str, Any], seed: int, *, listens: bool, start: float = 0
+    ) -> None:
+        self.clock = SteppingClock(start)
         self.sides = [Side(each, driver, options, self.clock, listens=listens) for each in ("memory://", url)]
         self.random = random.Random(seed)
         self.driver = self.sides[0].tube.driver
         self.puts = 0
+        #: Whether tasks may have keys.
+        self.keyed = True
 
     def same(self, call: Callable[[Side], Any]) -> None:
         """Both sides answer alike."""
@@ -162,7 +166,7 @@ class Twins:
             options["max_attempts"] = self.some(1, 2)
         if self.random.random() < 0.2:
             options["context"] = self.some({}, {"trace": "1"}, {"ü" * 300: "", "": "x"})
-        if self.random.random() < 0.3:
+        if self.random.random() < 0.3 and self.keyed:
             options["key"] = self.some("k", "l", "m", "ü" * 300)
             options["on_duplicate"] = self.some("keep", "replace", "raise", None)
             options["key_ttl"] = self.some(None, None, 0, 0.5, 2)
@@ -267,6 +271,12 @@ class Twins:
             more = {"seconds": self.some(0, 0.5, 3)} if verb == "renew_many" else more
             self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **more))
 
+    def set_back(self, seconds: float) -> None:
+        """The clock is set back, after both sides have looked what is due: what has happened stays so."""
+        for side in self.sides:
+            side.tube.statistics()
+        self.clock.set_back(seconds)
+
     def compare(self) -> None:
         """All that can be seen of both is the same."""
         memory, server = self.sides
@@ -286,6 +296,7 @@ class Twins:
         home: Any = memory.tube._port.home
         home.engine._check()
         indexes.check(client, server.tube)
+        assert server.root.check("twin") == []
 
     def close(self) -> None:
         for side in self.sides:
@@ -319,6 +330,25 @@ def test_they_do_so_where_nobody_looks_for_long(valkey: LocalServer, name: str, 
         for step in range(STEPS):
             twins.step()
             if step % 25 == 24:
+                twins.compare()
+                twins.check(client)
+    finally:
+        twins.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", DRIVERS)
+def test_they_do_so_when_the_clock_is_set_back_again_and_again(valkey: LocalServer, name: str, seed: int) -> None:
+    """But for keys that are remembered: whether they are over is looked at by the one sooner than by the other."""
+    driver, options = DRIVERS[name]
+    twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False, start=100_000)
+    twins.keyed = False
+    try:
+        client = valkey.client()
+        for step in range(STEPS):
+            twins.step()
+            if step % 10 == 9:
+                twins.set_back(twins.some(30, 3, 0.7, 0.1))
                 twins.compare()
                 twins.check(client)
     finally:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tubes.cli import admin, bench, look, tasks, top, transfer, work
+from tubes.cli import admin, bench, look, repair, tasks, top, transfer, work
 from tubes.cli.exits import Exit, Group
 
 _CODES = "  ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in Exit)
@@ -42,6 +42,6 @@ def tubes(
     """
 
 
-for module in (look, tasks, work, admin, top, transfer, bench):
+for module in (look, tasks, work, admin, repair, top, transfer, bench):
     for command in module.COMMANDS:
         app.command(command.__name__.strip("_"))(command)

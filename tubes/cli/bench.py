@@ -19,6 +19,7 @@ from tubes.cli.common import PATIENCE, complete_drivers, place_of
 from tubes.cli.exits import say
 from tubes.cli.show import as_json, console, text
 from tubes.patience import impatient
+from tubes.urls import shown
 
 #: Signals that would end the process before its tube is dropped.
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
@@ -51,7 +52,7 @@ def bench(
     for result in results:
         spans = (f"{result['median_ms']:.3f} ms", f"{result['p99_ms']:.3f} ms")
         made.add_row(text(result["verb"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
-    say(f"{count} tasks of {size} characters, {driver}, one thread, {place.rpartition('@')[2]}")
+    say(f"{count} tasks of {size} characters, {driver}, one thread, {shown(place)}")
     console().print(made)
 
 

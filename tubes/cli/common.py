@@ -17,6 +17,7 @@ from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.cli.streams import somebody_types
 from tubes.memory.store import named
 from tubes.patience import impatient
+from tubes.urls import shown
 
 #: Seconds after which somebody who looks on is told that the server does not answer.
 _SILENCE = 1.0
@@ -77,7 +78,7 @@ def connected(
     place = place_of(url)
     scheme, _, name = place.partition("://")
     if scheme == "memory" and name not in named():
-        raise Stop(f"{place} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE)
+        raise Stop(f"{shown(place)} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE)
     with _notice(place), impatient(patience), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         queue = tubes.connect(place, codec=codec, session_ttl=session_ttl)
@@ -90,8 +91,7 @@ def connected(
 @contextmanager
 def _notice(place: str) -> Generator[None]:
     """A word to whoever looks on, if it takes long."""
-    host = place.rpartition("@")[2]
-    notice = threading.Timer(_SILENCE, say, [f"no answer from {host} yet, still trying; Ctrl-C ends it"])
+    notice = threading.Timer(_SILENCE, say, [f"no answer from {shown(place)} yet, still trying; Ctrl-C ends it"])
     notice.daemon = True
     if sys.stderr.isatty():
         notice.start()

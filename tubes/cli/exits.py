@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from contextlib import suppress
 from enum import IntEnum
@@ -15,6 +16,7 @@ from typing_extensions import override
 
 import tubes
 from tubes.cli.streams import prepare, printable
+from tubes.urls import shown
 
 
 class Exit(IntEnum):
@@ -35,6 +37,8 @@ class Exit(IntEnum):
     CUT_OFF = 6
     #: A worker was told to end at once.
     AT_ONCE = 7
+    #: `tubes check` has found something wrong, or `tubes repair` something that it cannot mend.
+    DAMAGED = 8
     #: A mistake of the program; with TUBES_DEBUG=1 it shows where.
     INTERNAL = 70
     #: Ctrl-C.
@@ -55,6 +59,18 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
 _SILENT = logging.NullHandler()
 
 
+class _LeftOut(logging.Handler):
+    """Says what is left out of what the command shows, unless the program has set up its logs."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            say(f"warning: {record.getMessage()}")
+
+
+_LEFT_OUT = _LeftOut()
+
+
 class Stop(Exception):
     """Ends the command with a line and a code."""
 
@@ -63,10 +79,20 @@ class Stop(Exception):
         self.code = code
 
 
+# A login, with what stands before it; and a URL. One may stand where none belongs: as the name of a tube, say.
+_SCHEMES = r"(?:rediss?|redis\+\w+|unix|memory):"
+_LOGIN = re.compile(rf"{_SCHEMES}(?!//\*\*\*@).*@\S*|\S*:(?!//\*\*\*@)\S*@\S*", re.IGNORECASE)
+_URL = re.compile(rf"{_SCHEMES}(?!//(?:[\s'\",)]|$))[^\s'\",)]*[^\s'\",).:]", re.IGNORECASE)
+
+
+def _without_passwords(words: str) -> str:
+    return _URL.sub(lambda found: shown(found[0]), _LOGIN.sub("***", words))
+
+
 def say(words: str) -> None:
-    """One line for whoever looks on; what is for programs goes to stdout."""
+    """One line for whoever looks on, without passwords; what is for programs goes to stdout."""
     with suppress(OSError, ValueError):  # Nobody may be there to hear it.
-        sys.stderr.write(f"tubes: {printable(' '.join(words.split()))}\n")
+        sys.stderr.write(f"tubes: {printable(_without_passwords(' '.join(words.split())))}\n")
         sys.stderr.flush()
 
 
@@ -78,6 +104,7 @@ class Group(TyperGroup):
         """Run a command and exit."""
         # What goes wrong in the background is no news for a command: what it asks for fails, and says so.
         logging.getLogger("tubes").addHandler(_SILENT)
+        logging.getLogger("tubes.told").addHandler(_LEFT_OUT)
         extra |= {"prog_name": "tubes", "standalone_mode": False}
         try:
             prepare()

@@ -17,6 +17,7 @@ from rich.console import Group
 from rich.live import Live
 
 import tubes
+from tubes import urls
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import Url, connected, place_of
 from tubes.cli.exits import Exit, Stop, say
@@ -113,7 +114,8 @@ class Board:
         found: dict[str, list[tubes.Utube]] = {}
         for name in _by_work(seen)[:3]:
             if 0 < seen[name].utubes <= _LANES:
-                with suppress(tubes.TubeNotFound, tubes.DriverNotFound):
+                # Who may only look sees all but the lanes.
+                with suppress(tubes.TubeNotFound, tubes.DriverNotFound, tubes.ServerRefused):
                     found[name] = busiest(self._queue.tube(name).utubes(), self._lanes_shown)
         return found
 
@@ -193,7 +195,7 @@ def top(
             _print(board, interval, once=once, as_json_=as_json_)
             return
         output = console()
-        title = place_of(url).rpartition("@")[2]
+        title = urls.shown(place_of(url))
 
         def shown() -> Any:
             head = text(f"tubes top · {title} · {time.strftime('%H:%M:%S')} · q ends", "bold")

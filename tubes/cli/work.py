@@ -18,11 +18,12 @@ from tubes.cli.common import AsJson, Url, connected
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json
 from tubes.worker import Worker
+from tubes.worker.signals import end_soon, leaving
 from tubes.worker.summary import AT_ONCE, CUT_OFF
 
 #: Seconds for which a first connection is tried.
 _PATIENCE = 10.0
-_CODES = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
+_CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
 
 def worker(
@@ -45,16 +46,20 @@ def worker(
     of --url.
     """
     # A worker has news: handlers that fail, a server that is away. A program that has set up its logs keeps them.
-    found = _found(target)
-    logging.basicConfig(format="tubes: %(message)s")
+    codes = [Exit.DONE]
     with ExitStack() as stack:
+        stack.enter_context(leaving(lambda: codes[-1]))
+        found = _found(target)
+        logging.basicConfig(format="tubes: %(message)s")
         made = found if isinstance(found, Worker) else _make(target, found, lambda: stack.enter_context(_reached(url)))
         if concurrency is not None:
             made.concurrency = concurrency
         if grace is not None:
             made.grace = grace
+        made._code_at_once = Exit.AT_ONCE
         say(f"works: {target}; Ctrl-C ends it")
         summary = made.run(burst=burst)
+        codes.append(_CODES.get(summary.exit_code, Exit.DONE))
         if as_json_:
             facts = ("acked", "released", "buried", "lost", "cut_off")
             as_json({name: getattr(summary, name) for name in facts})
@@ -63,7 +68,9 @@ def worker(
         if burst and not summary.exit_code:
             _look_for_tubes(made)
     if summary.exit_code:
-        raise typer.Exit(int(_CODES[summary.exit_code]))
+        # Threads of handlers that were cut off may go on, and Python waits for some of them.
+        end_soon(codes[-1])
+        raise typer.Exit(int(codes[-1]))
 
 
 def _reached(url: str | None) -> AbstractContextManager[tubes.Queue]:

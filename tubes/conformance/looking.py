@@ -1,4 +1,4 @@
-"""Looking at all tasks of a tube, and at all tubes at a glance."""
+"""Looking at all tasks of a tube, at all tubes at a glance, and whether anything is wrong with one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tubes import InvalidOption, TaskNotFound
+from tubes import InvalidOption, TaskNotFound, TubeNotFound
 from tubes.conformance.bench import Bench, lacks, needs
 
 
 class Looking(Bench):
-    """tasks, overview."""
+    """tasks, overview, check, repair."""
 
     def test_all_tasks_are_seen_in_the_order_of_their_ids_whatever_their_state(self) -> None:
         taken, buried, ready = self.taken(), self.buried(), self.put([1, "two"])
@@ -62,6 +62,23 @@ class Looking(Bench):
     def test_only_numbers_say_which_tasks(self, options: dict[str, object]) -> None:
         with self.refused(InvalidOption):
             self.tube.tasks(**options)
+
+    def test_nothing_is_wrong_with_a_tube_into_which_nobody_else_writes(self) -> None:
+        self.taken(key="one", key_ttl=60)
+        self.buried(key="two")
+        self.put()
+        self.tube.delete(self.put(key="three", key_ttl=60))
+        before = self.everything()
+        assert self.queue.check("contract") == []
+        assert self.queue.repair("contract") == []
+        assert self.everything() == before
+
+    @pytest.mark.parametrize("verb", ["check", "repair"])
+    def test_a_tube_that_is_not_there_is_not_checked(self, verb: str) -> None:
+        with self.refused(TubeNotFound):
+            getattr(self.queue, verb)("nowhere")
+        with self.refused(InvalidOption):
+            getattr(self.queue, verb)("no name")
 
     def test_the_overview_counts_as_the_statistics_do(self) -> None:
         self.taken()

@@ -34,5 +34,5 @@ def overview(home: Home, now: int, *, ages: bool) -> Overview:
         lanes,
         resting,
         0.0,
-        None if oldest is None else (now - oldest.created) / SECOND,
+        None if oldest is None else max(now - oldest.created, 0) / SECOND,
     )

@@ -522,7 +522,7 @@ class Port(Generic[F]):
 
         def act(engine: Engine, now: int) -> float | None:
             oldest = engine.oldest_ready()
-            return None if oldest is None else (now - oldest.created) / SECOND
+            return None if oldest is None else max(now - oldest.created, 0) / SECOND
 
         age: float | None = self._do(act)
         return age

@@ -16,6 +16,7 @@ from tubes.drivers.options import flag
 from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound, TubeNotFound
 from tubes.memory.overview import overview
 from tubes.memory.quick import port_of
+from tubes.problem import Problem
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -175,6 +176,10 @@ class Member:
         home.is_listed = False
         return self._port(home)
 
+    def find_replies(self, name: str) -> Port[Any]:
+        """The port of the same, for who answers; `TubeNotFound`: nobody waits any more."""
+        return self.find(name)
+
     def forget(self, home: Home) -> None:
         """The tube was dropped. Under the lock."""
         self._ports.pop(home, None)
@@ -204,6 +209,19 @@ class Member:
             if home.events:
                 home.tell()
         return found
+
+    def examine(self, name: str, mends: bool) -> list[Problem]:
+        """What is wrong with a tube; `mends`: it is mended."""
+        self.check()
+        home = self.store.find(name)
+        with self.store.lock:
+            try:
+                home.engine._check()
+            except AssertionError as error:
+                if mends:
+                    home.recover(error)
+                return [Problem("memory", 1, (name,), mends)]
+        return []
 
     def identify(self, uuid: str | UUID | None) -> str:
         """The session's uuid, after moving to another one if one is named."""

@@ -13,7 +13,6 @@ True
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -28,6 +27,7 @@ from tubes import sync
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.metrics.extras import needs
 from tubes.metrics.spans import Spans
+from tubes.outages import Outage
 
 with needs("prometheus"):
     from prometheus_client import Counter, Histogram
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from tubes.overview import Overview
     from tubes.sync import Queue, Tube
-
-_log = logging.getLogger("tubes")
 
 #: What is counted by the queue itself, whoever did it: gauges and counters with what they say, and their labels.
 _GAUGES: Final = {
@@ -137,6 +135,8 @@ class Collector(Base):
         self._pool: Final = ThreadPoolExecutor(1, "tubes-metrics")
         self._lock: Final = threading.Lock()
         self._looking: Future[dict[str, Overview]] | None = None
+        # Looks that fail, and tubes that cannot be listened to: the next look tries again.
+        self._outage, self._deaf = Outage(0), Outage(0)
         self._wait, self._hold = (_histogram(name) for name in ("tubes_wait_seconds", "tubes_hold_seconds"))
         about, labels = _HEARD["tubes_buried_total"]
         self._buried: Final = Counter("tubes_buried", about, labels, registry=None)
@@ -175,18 +175,26 @@ class Collector(Base):
                 seen = self._looking.result(self._timeout)
             except NotInTime:
                 return None
-            except (TubesError, RuntimeError) as error:
-                _log.warning("the tubes could not be looked at: %s", error)
+            except Exception as error:  # The next look is another one.
                 self._looking = None
+                self._outage.say("the tubes could not be looked at", error)
                 return None
             self._looking = None
+            self._outage.end()
             return seen
 
     def _look_and_listen(self) -> dict[str, Overview]:
         seen = self._queue.overview(ages=self._ages)
+        deaf = False
         for name in seen:
             if self._watch is True or (self._watch and name in self._watch):
-                self._listen(name)
+                try:
+                    self._listen(name)
+                except TubesError as error:  # What is counted is there all the same.
+                    deaf = True
+                    self._deaf.say(f"tube {name!r} cannot be followed", error)
+        if not deaf:
+            self._deaf.end()
         for name in self._watched.keys() - seen.keys():
             del self._watched[name]
         return seen

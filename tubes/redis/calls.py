@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from itertools import count
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from tubes.redis.answers import LIST
 from tubes.redis.parts import PARTS
 from tubes.redis.wire import pack
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: A session in a tube: see `Call`.
-Session: TypeAlias = tuple[int, str, int]
+Session: TypeAlias = tuple[int, str, str]
 #: A verb: asks for calls, gets replies, ends with its answer.
 Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
 
@@ -28,6 +31,8 @@ AHEAD: Final = "v"
 PATIENCE: Final = 10.0
 #: Why a call that was sent again was not answered.
 UNSURE: Final = "the session has ended meanwhile, and whether the call was done is not known"
+#: What else is to be said where a server refuses to be connected to before it has answered.
+UNHEARD: Final = "whether the call was done before is not known"
 #: How long to rest in between.
 RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
 #: Errors of servers that are about to be well again, or of the wrong server.
@@ -35,6 +40,9 @@ PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYA
 #: There was more to do first, and the call was not done, or not now: it comes again by its own number, so that what was
 #: done already, by a request whose answer was lost, is not done twice.
 FIRST: Final = "AGAIN"
+#: Errors that say that nothing was done. After any other, which may not be the server's, a call comes once more by its
+#: number: if it was done it is answered then.
+CERTAIN: Final = frozenset({"SESSIONGONE", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
 #: Those after which the same address may lead to another server.
 ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
 
@@ -42,7 +50,7 @@ ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
 class Call:
     """A script with its arguments.
 
-    `session`: its number in the tube, the field that says that it lives, and the caller's number among its callers.
+    `session`: its number in the tube, the field that says that it lives, and the caller's name among its callers.
     `slot`: where its answer is kept, if not in a slot of the line: for calls for a session that is not the line's.
     """
 
@@ -50,9 +58,12 @@ class Call:
     replies: int = 1
     #: Whether it is packed only when it goes out: until then more may come to it.
     grows = False
+    #: Errors that end it. After any other it is sent once more; None: whatever the error.
+    certain: frozenset[str] | None = None
 
     __slots__ = (
-        "_own_slot", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session", "slot",
+        "_own_slot", "answers", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session",
+        "slot",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +79,8 @@ class Call:
         parts: tuple[str, ...] = (),
     ) -> None:
         self.script = script
+        #: The kinds of replies to it.
+        self.answers = script.answers
         self.key: Final = key
         self.args = args
         self.session: Final = session
@@ -117,6 +130,7 @@ class Look(Call):
         #: As they go over the wire.
         self._commands: Final = commands
         self.replies: int = len(commands) + 3
+        self.answers = LIST
 
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """The request, as a transaction."""
@@ -142,8 +156,19 @@ class Rest:
             self._lock.release()
 
 
-#: A number is never used again in this process, whichever line a session's calls go out on. All have 16 digits.
-numbers: Final = count(10**15)
+#: A number is never used again in this process, whichever line a session's calls go out on. All have 16 digits, and are
+#: below 2**53, for Lua. Each process begins at a random one: what a server that has lost its last writes knows of one
+#: call is not taken for another's.
+numbers = count()
+
+
+def _begin_numbers() -> None:
+    global numbers
+    numbers = count(SystemRandom().randrange(10**15, 8 * 10**15))
+
+
+_begin_numbers()
+os.register_at_fork(after_in_child=_begin_numbers)
 
 
 class Slots:

@@ -9,7 +9,11 @@ from weakref import WeakKeyDictionary
 
 from tubes.errors import ConnectionLost
 from tubes.listeners import tell
-from tubes.redis.wire import Wire, pack
+from tubes.outages import Outage
+from tubes.redis import record
+from tubes.redis.answers import LIST
+from tubes.redis.calls import PASSING
+from tubes.redis.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:
     from tubes.redis.calls import Flow
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tubes")
 
-#: Seconds between two attempts to subscribe again.
-_REST: Final = 0.2
+#: Seconds at most between two attempts to subscribe again.
+_LONGEST_REST: Final = 5.0
 #: Seconds of silence after which the connection is tried out.
 _SILENCE: Final = 15.0
 
@@ -34,6 +38,8 @@ class Ears:
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
+        # Whether something was heard that no script has told.
+        self._is_foreign = False
 
     @property
     def listening(self) -> bool:
@@ -41,17 +47,22 @@ class Ears:
         return bool(self._ports)
 
     def open(self, port: Port[Any]) -> Flow[None]:
-        """Begin to hear: whatever happens after this is told."""
+        """Begin to hear: whatever happens after this is told. Raises what the server says where it does not let us."""
         store = self._home.store
         with self._lock:
-            if self._thread is None:
+            if self._wire is None:  # Others may listen, and have lost it.
                 self._wire = self._subscribe()
+            if self._thread is None:
                 self._stopped = threading.Event()
                 self._thread = threading.Thread(
                     target=self._hear, args=(self._stopped,), name="tubes-ears", daemon=True
                 )
                 self._thread.start()
-        soonest = yield from port.ask("listen", store.span())
+        try:
+            soonest = yield from port.ask("listen", store.span())
+        except BaseException:
+            self.note(port)
+            raise
         self._ports[port] = None
         if soonest:
             self._home.watch(soonest)
@@ -59,7 +70,7 @@ class Ears:
     def note(self, port: Port[Any]) -> None:
         """Whether a port listens has changed."""
         self._ports.pop(port, None)
-        if port.listener is not None:
+        if port.listener is not None and port.gone is None:
             self._ports[port] = None
         elif not self._ports:
             self.close()
@@ -75,21 +86,31 @@ class Ears:
 
     def _subscribe(self) -> Wire:
         wire = Wire(self._home.store.server, self._home.key)
-        wire.call(pack("SUBSCRIBE", f"{self._home.key}:events"))
+        try:
+            wire.send(pack("SUBSCRIBE", f"{self._home.key}:events"))
+            reply = wire.receive(LIST)
+            if reply.__class__ is ErrorReply:
+                raise ConnectionLost(url=wire.url, why=reply) if reply.code in PASSING else error_of(reply, wire.url)
+        except BaseException:
+            wire.close()
+            raise
         return wire
 
     def _hear(self, stopped: threading.Event) -> None:
         asked = False
+        outage = Outage(_LONGEST_REST)
+        wire: Wire | None = None
         while not stopped.is_set():
             try:
                 wire = self._wire
                 if wire is None:
                     wire = self._subscribe()
                     with self._lock:
-                        if stopped.is_set():
+                        if stopped.is_set() or self._wire is not None:
                             wire.close()
-                            return
+                            continue
                         self._wire = wire
+                    outage.end()
                 message: Any = wire.hear(_SILENCE)
                 silent = message is None
                 if silent:
@@ -98,23 +119,34 @@ class Ears:
                         raise ConnectionLost(url=wire.url, why="it did not answer in time")
                     wire.send(pack("PING"))
                 asked = silent
-                if message.__class__ is list and message[0] == b"message":
-                    self._tell(message[2])
-            except ConnectionLost:
+                if message.__class__ is list:
+                    self._take_in(message)
+            except Exception as error:  # All who listen depend on it.
                 with self._lock:
                     if stopped.is_set():
-                        return
-                    self._wire = None
+                        break
+                    if self._wire is wire:
+                        self._wire = None
                 asked = False
-                stopped.wait(_REST)
+                stopped.wait(outage.rest(f"what happens in tube {self._home.name!r} is not heard", error))
+        if wire is not None:
+            wire.close()
+
+    def _take_in(self, message: list[Any]) -> None:
+        try:
+            if message[0] == b"message":
+                self._tell(message[2])
+        except Exception as error:  # Anybody may publish there.
+            if not self._is_foreign:
+                self._is_foreign = True
+                _log.warning("tube %r was told what is no change of a task: %r (%s)", self._home.name, message, error)
 
     def _tell(self, message: bytes) -> None:
-        event, id, state, attempts, due, raw = message.split(b" ", 5)
-        if int(due) >= 0:
-            self._home.watch(int(due))
-        reply = int(id), state, int(attempts), int(due), raw
+        event, reply = record.heard(message)
+        if reply[4] >= 0:
+            self._home.watch(reply[4])
         for port in list(self._ports):
             callback = port.listener
             if callback is None:
                 continue
-            tell(callback, port.show(reply), event.decode())
+            tell(callback, port.show(reply), event)

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from tubes.alarms import Alarm
 from tubes.drivers.options import SECOND
-from tubes.errors import ConnectionLost, TubeNotFound, TubesError
+from tubes.errors import ConnectionLost, TubeNotFound, TubesError, Unreadable
 from tubes.redis import record
 from tubes.redis.calls import AHEAD, SERVING, Call, Flow, Rest
 from tubes.redis.ears import Ears
@@ -37,10 +37,18 @@ _LINGER: Final = SECOND
 _UNSURE: Final = "there was no answer, and whether the put was done is not known"
 
 
-def _ids_of(answer: Any) -> list[int]:
-    """The ids of what was put, the last one first: so it is undone."""
+def _shown(port: Port[Any], reply: Any) -> Any:
+    """The task for who waits, or the error of one that cannot be read: it stays taken."""
+    try:
+        return port.show(reply)
+    except Unreadable as error:
+        return error
+
+
+def _named(answer: Any) -> list[Any]:
+    """What was put, the last one first, as `unput` reads it: so it is undone."""
     tasks = reversed(answer) if answer.__class__ is list else [answer]
-    return [task.id for task in tasks if task.created_now]
+    return [word for task in tasks if task.created_now for word in (task.id, record.put_of(task))]
 
 
 class Home:
@@ -92,8 +100,9 @@ class Home:
             # It is not counted before it has been looked after: then the test goes on.
             self._arriving.add(waiter)
         with self.lock:
-            if self.gone:
-                raise TubeNotFound(name=self.name)
+            if (gone := waiter.owner.gone) is not None:  # Whoever is dismissed stands in a line.
+                self._arriving.discard(waiter)
+                raise gone()
             line = self.takers if waiter.request is None else self.putters
             first = not line
             line[waiter] = None
@@ -127,17 +136,17 @@ class Home:
         if undo:
             port = waiter.owner
             if waiter.request is None:
-                id, attempts = answer.id, answer._turn
-                self.store.later(lambda: port._untake(id, attempts))
+                id, take = answer.id, answer._turn
+                self.store.later(lambda: port._untake(id, take))
             else:
-                ids = _ids_of(answer)
-                self.store.later(lambda: port.undo("unput", *ids))
+                words = _named(answer)
+                self.store.later(lambda: port.undo("unput", *words))
         return answer
 
-    def strike(self, waiter: Waiter) -> None:
-        """Take a waiter out of its line."""
+    def strike(self, waiter: Waiter) -> bool:
+        """Take a waiter out of its line; False if it does not stand there any more."""
         line = self.takers if waiter.request is None else self.putters
-        line.pop(waiter, None)
+        return line.pop(waiter, self) is None
 
     def keeps(self, waiter: Waiter) -> bool:
         """Whether its put is on its way: then it is woken soon, although its time is over.
@@ -151,17 +160,24 @@ class Home:
             return True
 
     def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
-        """Answer an error to these."""
+        """Answer an error to these, as far as they still wait."""
         with self.lock:
             for waiter in waiters:
-                self.strike(waiter)
-                self._unsure.discard(waiter)
-                waiter.answer = error()
-                waiter.wake()
+                if self.strike(waiter):
+                    self._unsure.discard(waiter)
+                    waiter.answer = error()
+                    waiter.wake()
             left = bool(self.putters)
         self.serving.dismiss(waiters)
         if left:  # Who stood behind one of them may need less room.
             self.nudge()
+
+    def refuse(self, refusal: TubesError) -> None:
+        """Looking after those who wait is refused: they are told."""
+        with self.lock:
+            unsure = list(self._unsure)
+            self.dismiss(unsure, lambda: ConnectionLost(url=self.store.url, why=_UNSURE))
+            self.dismiss([*self.takers, *self.putters], lambda: type(refusal)(**refusal.facts))
 
     def waiters_of(self, port: Port[Any]) -> list[Waiter]:
         """Those who wait through a port."""
@@ -247,8 +263,8 @@ class Home:
         if reply.__class__ is int:
             soonest: int = reply
             return soonest
-        if not self._give(waiter, port.show(reply)):
-            yield from port.undo("untake", reply[0], reply[2], slot=SERVING)
+        if not self._give(waiter, _shown(port, reply)):
+            yield from port.undo("untake", reply[0], reply[3], slot=SERVING)
         return None
 
     def _serve_putter(self) -> Flow[bool]:
@@ -269,7 +285,7 @@ class Home:
             if answer is None:
                 return False
             if not self._give(waiter, answer) and not isinstance(answer, Exception):
-                yield from port.undo("unput", *_ids_of(answer), slot=SERVING)
+                yield from port.undo("unput", *_named(answer), slot=SERVING)
             return True
         except BaseException:
             with self.lock:
@@ -292,7 +308,7 @@ class Home:
         task: Any = None
         first: Waiter | None = None
         try:
-            task = port.show(record.parse(reply))
+            task = _shown(port, record.parse(reply))
             with self.lock:
                 first = next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
                 theirs = first is not None and first.owner is port and port.session == call.session
@@ -302,8 +318,8 @@ class Home:
             if call.orphaned is not None and (first is None or first.answer is not task):
                 call.orphaned(reply)
             raise
-        id, _, attempts, _, _ = record.parse(reply)
-        yield from port.undo("untake", id, attempts, slot=AHEAD, session=call.session)
+        id, _, _, take, _, _ = record.parse(reply)
+        yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
 
     def serve_all(self) -> Flow[int]:
         """Serve whom one can; answers the next moment at which something is due."""
@@ -381,7 +397,19 @@ class Home:
         if port is not None and not soonest:
             soonest = yield from port.ask("tick")
         if soonest:
+            self.store.heed(soonest)
             self.watch(soonest)
+
+    def go_by_the_clock(self) -> Flow[None]:
+        """The server's clock was set: what goes by it and would be late is begun anew."""
+        port = next(iter(self.ports), None)
+        if port is not None and self.driver.lane is not None:
+            at = yield from port.ask("settle", 0)
+            while at:
+                at = yield from port.ask("settle", at)
+        yield from self.tick()
+        # A server ends its waits by that clock too.
+        yield from self._nudge()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.codecs import encode
 from tubes.errors import ConnectionLost
-from tubes.redis import record
-from tubes.redis.calls import UNSURE, Call
+from tubes.redis import answers, record
+from tubes.redis.calls import CERTAIN, UNSURE, Call
 from tubes.redis.looplines import LoopLine
 from tubes.redis.many import BatchPort
 from tubes.task import F
@@ -38,11 +38,14 @@ class Joint(Call):
     """Puts into one tube, of one session, that go as one call; it is open for more until it is packed."""
 
     grows = True
+    certain = CERTAIN
 
     __slots__ = ("_answers", "_open", "_port", "_puts", "_size")
 
     def __init__(self, port: LoopPort[Any], session: Session, open: dict[str, Joint]) -> None:
         super().__init__(port.home.script("put"), port.home.key, (), session, port.member.store.now())
+        # No key, and always room.
+        self.answers = answers.BYTES
         self._port: Final = port
         # Where it stands as long as it is open.
         self._open: Final = open

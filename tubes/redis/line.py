@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tubes.errors import ConnectionLost
+from tubes.errors import ConnectionLost, ServerRefused, TubesError
 from tubes.redis import calls
-from tubes.redis.calls import Call, Rest, numbers
-from tubes.redis.wire import ErrorReply, Wire, pack
+from tubes.redis.answers import MARKER
+from tubes.redis.calls import Call, Rest
+from tubes.redis.wire import ANY, ErrorReply, Wire, pack
 
 if TYPE_CHECKING:
     from tubes.redis.calls import Flow
@@ -23,6 +24,8 @@ T = TypeVar("T")
 _PAUSE: Final = 0.05
 # Refusals of a call behind a command that waits, after which it is sent once more.
 _AGAIN: Final = calls.PASSING | {"NOSCRIPT", calls.FIRST}
+# Errors of a command that waits, or was waiting when the server became another one's replica.
+_ENDED: Final = calls.PASSING | {"UNBLOCKED"}
 
 
 class _Wait:
@@ -40,8 +43,16 @@ class _Wait:
 class ThreadLine:
     """The calls of one connection, for threads: one at a time."""
 
-    def __init__(self, server: Server, slot: int | str = 0, patience: float | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        slot: int | str = 0,
+        patience: float | None = None,
+        closed: Callable[[], TubesError] | None = None,
+    ) -> None:
         self._server: Final = server
+        # What is raised once it is closed, if that is not as where a connection is lost.
+        self._why_closed: Final = closed
         self.slot: Final = slot
         # So many seconds instead of the usual ones, also to connect.
         self._patience: Final = patience
@@ -80,7 +91,7 @@ class ThreadLine:
             call.begin(self.slot)
             try:
                 return self._until_answered(call.pack(moving=self._server.moving), call.key, call)
-            except ConnectionLost:
+            except TubesError:
                 raise
             except BaseException:
                 self._forget_wires()
@@ -112,12 +123,16 @@ class ThreadLine:
                 wait.wire = None
             else:
                 sent()
+        except Exception:  # Nothing was sent.
+            self._wait = None
+            self._lock.release()
+            raise
         except BaseException:
             self.abandon_wait()
             raise
 
-    def end_wait(self, patience: float | None) -> tuple[bool, Any] | None:
-        """Whether the command that waits was answered, and the reply to the call behind it, if there is one.
+    def end_wait(self, patience: float | None) -> tuple[Any, Any] | None:
+        """The reply to the command that waits (True: nobody knows), and that to the call behind it, if there is one.
 
         `patience`: None if nothing has come after so many seconds; then the wait goes on. Where the connection is lost
         the command is not sent again: what it was to get may have been lost with it, so whoever waits is to look first.
@@ -128,7 +143,7 @@ class ThreadLine:
             if patience is not None and wait.wire is not None and not wait.wire.comes(patience):
                 return None
             answers = self._end(wait)
-        except ConnectionLost:
+        except Exception:  # Whoever waits asks again.
             self._wait = None
             self._lock.release()
             raise
@@ -139,28 +154,28 @@ class ThreadLine:
         self._lock.release()
         return answers
 
-    def _end(self, wait: _Wait) -> tuple[bool, Any]:
+    def _end(self, wait: _Wait) -> tuple[Any, Any]:
         call, key = wait.call, wait.key
         answered: Any = None
         reply: Any = None
         try:
             if wait.wire is None:
                 raise ConnectionLost(url=self._server.url, why="nothing could be sent")
-            answered = wait.wire.receive()
+            answered = wait.wire.receive(MARKER, last=call is None)
             if call is not None:
-                reply = wait.wire.receive()
-            elif answered.__class__ is ErrorReply and answered.code in calls.PASSING:
+                reply = wait.wire.receive(call.answers, last=True)
+            if answered.__class__ is ErrorReply and answered.code in _ENDED:
                 raise ConnectionLost(url=self._server.url, why=answered)
         except ConnectionLost:
             self._server.moved()
             self._forget_wires()
             if call is None:
                 raise
-            call.resent, answered = True, True
+            call.resent = True
             return True, self._until_answered(call.pack(moving=self._server.moving), key, call)
         if call is not None and reply.__class__ is ErrorReply and reply.code in _AGAIN:
             reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
-        return answered is not None, reply
+        return answered, reply
 
     def abandon_wait(self) -> None:
         """Interrupted: nobody is to hear of a wait that was begun, if there is one. What its call did is undone."""
@@ -174,19 +189,27 @@ class ThreadLine:
         finally:
             self._lock.release()
 
-    def exchange(self, key: str, head: bytes, tail: bytes, again: Callable[..., Call], *about: Any) -> Any:
+    def exchange(
+        self, key: str, head: bytes, tail: bytes, answers: frozenset[type], again: Callable[..., Call], *about: Any
+    ) -> Any:
         """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
 
-        `again`: makes a call by that number, of what it is `about`, if it must be sent once more. Until there is a
-        reply nobody else uses the line: the slot with its answer is not written over.
+        `answers`: the kinds of replies to it. `again`: makes a call by that number, of what it is `about`, if it must
+        be sent once more. Until there is a reply nobody else uses the line: the slot with its answer is not written
+        over.
         """
         with self._lock:
-            number = next(numbers)
+            number = next(calls.numbers)
             try:
-                return (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail))
+                reply = (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail), answers)
+                if reply.__class__ is not ErrorReply or reply.code in calls.CERTAIN:
+                    return reply
+                call = again(number, *about)
             except ConnectionLost:
                 self._forget_wires()
                 call = again(number, *about)
+            except TubesError:  # Nothing was sent.
+                raise
             except BaseException:
                 self._forget_wires()
                 self._orphan(again(number, *about))
@@ -200,7 +223,7 @@ class ThreadLine:
         """Interrupted: whether it was done nobody knows yet; if so, somebody may want to undo it."""
         if call.orphaned is not None:
             call.resent = True
-            with suppress(ConnectionLost):
+            with suppress(TubesError):
                 call.orphaned(self._until_answered(call.pack(moving=self._server.moving), call.key, call))
 
     def request(self, key: str, *words: Any) -> Any:
@@ -210,19 +233,21 @@ class ThreadLine:
 
     def _until_answered(self, packed: bytes, key: str, call: Call | None = None) -> Any:
         until = time.monotonic() + (self._patience or calls.PATIENCE)
-        replies = 1 if call is None else call.replies
+        answers, replies = (ANY, 1) if call is None else (call.answers, call.replies)
         tries = 0
         while True:
             try:
                 wire = self._wire(key)
-                reply = wire.call(packed, replies)
+                reply = wire.call(packed, answers, replies)
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
-                    reply = wire.call(call.pack(whole=True, moving=self._server.moving), replies)
+                    reply = wire.call(call.pack(whole=True, moving=self._server.moving), answers, replies)
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == calls.FIRST and call is not None:
+                    if self._closed:
+                        raise self._over()
                     continue
                 if reply.code not in calls.PASSING:
                     return reply
@@ -235,7 +260,13 @@ class ThreadLine:
                     self._server.moved()
                 self._forget_wires()
                 lost = error
-            if time.monotonic() > until or self._closed:
+            except ServerRefused as error:
+                if call is None or not call.resent:
+                    raise
+                raise ConnectionLost(url=self._server.url, why=f"{error}; {calls.UNHEARD}") from error
+            if self._closed:
+                raise self._over(lost)
+            if time.monotonic() > until:
                 raise lost
             if call is not None:
                 call.resent = True
@@ -243,9 +274,15 @@ class ThreadLine:
             time.sleep(calls.RESTS[min(tries, len(calls.RESTS) - 1)])
             tries += 1
 
+    def _over(self, lost: TubesError | None = None) -> TubesError:
+        """What is raised once it is closed; `lost`: in the middle of a call."""
+        if self._why_closed is not None:
+            return self._why_closed()
+        return lost or ConnectionLost(url=self._server.url, why="it was closed")
+
     def _wire(self, key: str) -> Wire:
         if self._closed:
-            raise ConnectionLost(url=self._server.url, why="it was closed")
+            raise self._over()
         node = self._server.node(key)
         wire = self._wires.get(node)
         if wire is None:

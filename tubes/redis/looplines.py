@@ -12,7 +12,7 @@ from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesErro
 from tubes.redis import calls
 from tubes.redis.calls import Call, Rest
 from tubes.redis.line import ThreadLine
-from tubes.redis.wire import ErrorReply, hiredis
+from tubes.redis.wire import ErrorReply, foreign, hiredis
 
 if TYPE_CHECKING:
     from tubes.redis.calls import Flow, Slots
@@ -109,10 +109,18 @@ class _Pipe(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = time.monotonic()
-        reader = self._reader
+        reader, sent = self._reader, self.sent
         reader.feed(data)
-        while (reply := reader.gets()) is not False:
-            self._line.answered(self, self.sent.popleft(), reply)
+        try:
+            while (reply := reader.gets()) is not False:
+                unasked = not sent or (len(sent) == 1 and reader.has_data())
+                if unasked or reply.__class__ not in sent[0].call.answers:
+                    raise foreign(reply)
+                self._line.answered(self, sent[0], reply)
+                sent.popleft()
+        except Exception as error:  # No reply, or nobody's, or one without sense: so may be what comes behind it.
+            self.close()
+            self._line.broken(self, error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._line.broken(self, exc)
@@ -128,8 +136,12 @@ class LoopLine:
     Each call on its way has a slot of its own, in which the server keeps its answer until the slot is used again.
     """
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots) -> None:
+    def __init__(
+        self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots, closed: Callable[[], TubesError]
+    ) -> None:
         self._server: Final = server
+        # What is raised once it is closed.
+        self._why_closed: Final = closed
         self.loop: Final = loop
         #: Calls to which more may come, by their key.
         self.joints: Final[dict[str, Any]] = {}
@@ -157,7 +169,7 @@ class LoopLine:
     def submit(self, call: Call, answer: Answer) -> None:
         """Send a call. `answer`: gets its reply, or `ConnectionLost`."""
         if self._closed:
-            answer.set_exception(ConnectionLost(url=self._server.url, why="it was closed"))
+            answer.set_exception(self._why_closed())
             return
         # What comes later must not overtake this one.
         if call.grows:
@@ -169,7 +181,7 @@ class LoopLine:
     def _send(self, one: _Sent) -> None:
         node = ""
         if self._closed:
-            self._resolve(one, ConnectionLost(url=self._server.url, why="it was closed"))
+            self._resolve(one, self._why_closed())
             return
         if len(self._pipes) == 1 and "" in self._pipes:
             self._pipes[""].send(one)
@@ -209,12 +221,14 @@ class LoopLine:
                     await asyncio.sleep(calls.RESTS[min(tries, len(calls.RESTS) - 1)])
                     tries += 1
                     continue
+                if self._closed:
+                    pipe.close()
+                    return
                 self._pipes[node] = pipe
                 for one in self._backlog.pop(node, []):
                     pipe.send(one)
                 self._set_watch()
                 return
-            self._give_up(node, ConnectionLost(url=self._server.url, why="it was closed"))
         finally:
             self._connecting.pop(node, None)
 
@@ -235,7 +249,9 @@ class LoopLine:
 
     def _give_up(self, node: str, lost: TubesError) -> None:
         for one in self._backlog.pop(node, []):
-            self._resolve(one, lost)
+            unheard = one.call.resent and isinstance(lost, ServerRefused)
+            why = f"{lost}; {calls.UNHEARD}"
+            self._resolve(one, ConnectionLost(url=self._server.url, why=why) if unheard else lost)
 
     def answered(self, pipe: _Pipe, one: _Sent, reply: Any) -> None:
         """A reply has come."""
@@ -246,19 +262,25 @@ class LoopLine:
                 pipe.send(one)
                 return
             if code == calls.FIRST:
-                pipe.send(one)
+                if self._closed:
+                    self._resolve(one, self._why_closed())
+                else:
+                    pipe.send(one)
                 return
             if code in calls.PASSING:
                 if code in calls.ELSEWHERE:
                     pipe.close()
                 self._send_again(one, reply, elsewhere=True)
                 return
+            if one.call.certain is not None and code not in one.call.certain and not one.call.resent:
+                self._send_again(one, reply)
+                return
         self._resolve(one, reply)
 
     def _send_again(self, one: _Sent, why: object, *, elsewhere: bool = False) -> None:
         """Send a call again, after a rest that grows, until patience is over."""
         if self._closed or time.monotonic() > one.until:
-            self._resolve(one, ConnectionLost(url=self._server.url, why=why))
+            self._resolve(one, self._why_closed() if self._closed else ConnectionLost(url=self._server.url, why=why))
             return
         one.again()
         rest = calls.RESTS[min(one.tries + elsewhere, len(calls.RESTS) - 1)]
@@ -314,6 +336,8 @@ class LoopLine:
         for pipe in list(self._pipes.values()):
             pipe.close()
         self._pipes.clear()
+        for node in list(self._backlog):
+            self._give_up(node, self._why_closed())
 
 
 class ThreadedLine:
@@ -322,9 +346,12 @@ class ThreadedLine:
     Each call has a thread and a line of its own while it is on its way.
     """
 
-    def __init__(self, server: Server, slots: Slots) -> None:
+    def __init__(self, server: Server, slots: Slots, closed: Callable[[], TubesError]) -> None:
         self._server: Final = server
         self._slots: Final = slots
+        # What is raised once it is closed.
+        self._why_closed: Final = closed
+        self._closed = False
         self._lines: Final[dict[int, ThreadLine]] = {}
 
     async def run(self, flow: Flow[T]) -> T:
@@ -332,10 +359,12 @@ class ThreadedLine:
         return await _run(flow, self._ask)
 
     async def _ask(self, call: Call) -> Any:
+        if self._closed:
+            raise self._why_closed()
         slot = self._slots.take()
         line = self._lines.get(slot)
         if line is None:
-            line = self._lines[slot] = ThreadLine(self._server, slot)
+            line = self._lines[slot] = ThreadLine(self._server, slot, closed=self._why_closed)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, line.call, call)
         answer.add_done_callback(lambda _: self._slots.free(slot))
         try:
@@ -346,5 +375,7 @@ class ThreadedLine:
 
     def close(self) -> None:
         """End the lines."""
+        self._closed = True
         for line in list(self._lines.values()):
+            line.hang_up()  # Else the loop would wait for whoever uses it.
             line.close()

@@ -22,9 +22,12 @@ PUTS: Final = 4_000
 BYTES: Final = 4_000_000
 #: Milliseconds for which what was brought stays there.
 STAY: Final = 60_000
-#: How many tasks one call takes, and how many ids one call names.
-TAKES: Final = 1_000
-IDS: Final = 4_000
+#: How many tasks one call takes.
+TAKES: Final = 500
+#: How many ids one call names: where all are done by the same commands, where each has its own, where there are lanes.
+IDS: Final = 1_000
+IDS_ALONE: Final = 250
+IDS_WITH_LANES: Final = 50
 
 
 class BatchPort(AnyPort[F]):
@@ -87,8 +90,9 @@ class BatchPort(AnyPort[F]):
                 self._unstage(batch)
             return None
         if batch.keyed:
-            return self._show_keyed(batch, written, *reply)
-        created, first = int.from_bytes(reply[:7], "big"), int(reply[7:])
+            kept: list[F] = yield from self._show_keyed(batch, written, *reply)
+            return kept
+        created, first = self.read_put(reply)
         tasks: list[F] = []
         for new, (options, data) in zip(written, batch.runs, strict=True):
             if new.due != "":
@@ -97,10 +101,15 @@ class BatchPort(AnyPort[F]):
             tasks += record.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
         return tasks
 
-    def _show_keyed(self, batch: Batch, written: list[record.Written], head: bytes, *found: Any) -> list[F]:
-        """What `put_keyed` answers: of each task whether it is new, or which one was found by its key."""
+    def _show_keyed(self, batch: Batch, written: list[record.Written], head: bytes, *found: Any) -> Flow[list[F]]:
+        """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
+
+        Of those for which the answer had no room it tells the ids.
+        """
         tasks: list[F] = []
         id = int(head[7:])
+        named = [int(answer[1:]) for answer in found if answer.__class__ is bytes and answer[:1] == _NAMED]
+        others = {task[0]: task for task in (yield from self.parsed(sorted(set(named))))} if named else {}
         answers = iter(found)
         for new, (options, data) in zip(written, batch.runs, strict=True):
             for raw in data:
@@ -109,6 +118,9 @@ class BatchPort(AnyPort[F]):
                     tasks.append(self.show_put(head[:7] + str(id).encode(), new, raw, options))
                     id += 1
                 else:
+                    if answer.__class__ is bytes and answer[:1] == _NAMED:
+                        # One that has gone meanwhile is a number, as one of which only the key is remembered.
+                        answer = others.get(int(answer[1:]), int(answer[1:]))
                     tasks.append(self._show_kept(answer, new, raw, options))
         return tasks
 
@@ -158,7 +170,7 @@ class BatchPort(AnyPort[F]):
                 wanted = min(limit - len(tasks), TAKES)
                 reply = yield from self.ask("take_many", wanted, orphaned=self.untake_many)
                 tasks += self.show_many(reply)
-                more = bool(reply) and (len(reply[4]) == wanted or bool(reply[3]))
+                more = bool(reply) and (len(reply[5]) == wanted or bool(reply[3]))
         except BaseException:
             # Those of the last reply may be among the tasks already; each is given back once.
             self._untake_later({**_taken_in(reply), **{task.id: task._turn for task in tasks}})
@@ -178,19 +190,19 @@ class BatchPort(AnyPort[F]):
         """What `take_many` answers."""
         if not reply:
             return []
-        ids, attempts, dues, _, raws = reply
+        ids, attempts, dues, _, take, raws = reply
         moments = [int(due) for due in dues.split()]
         soonest = min((due for due in moments if due >= 0), default=None)
         if soonest is not None:
             self.home.watch(soonest)
-        return record.shown_taken(self.kind, self.tube, ids.split(), attempts.split(), moments, raws)
+        return record.shown_taken(self.kind, self.tube, take, ids.split(), attempts.split(), moments, raws)
 
     def untake_many(self, reply: Any) -> None:
         """Give back what was taken for somebody who is gone."""
         self._untake_later(_taken_in(reply))
 
     def _untake_later(self, taken: dict[int, int]) -> None:
-        """Undo takes, which are named by their ids and attempts."""
+        """Undo takes, by the ids of the tasks."""
         those = list(reversed(taken.items()))  # As if time ran backwards.
         for first in range(0, len(those), TAKES):
             words = [word for one in those[first : first + TAKES] for word in one]
@@ -222,18 +234,22 @@ class BatchPort(AnyPort[F]):
 
     def _delete_many(self, tasks: Any) -> Flow[dict[int, bool]]:
         """Remove tasks."""
-        done: dict[int, bool] = yield from self._about_many("delete_many", named(tasks, self._refer))
+        those = named(tasks, self._refer)
+        meant = {id: ((refer[0], self._put_of(task, refer[1])), task) for id, (refer, task) in those.items()}
+        done: dict[int, bool] = yield from self._about_many("delete_many", meant)
         return done
 
     def _about_many(self, verb: str, those: Named, *args: Any, settles: bool = True) -> Flow[dict[int, bool]]:
         """Do something with each of these tasks, which settles them or not; whether it was done."""
         done = dict.fromkeys(those, False)
         ids = list(those)
-        count = 1 if verb == "delete_many" else 2
         try:
-            for first in range(0, len(ids), IDS):
-                some = ids[first : first + IDS]
-                words = [word for id in some for word in those[id][0][:count]]
+            size = IDS if verb == "ack_many" else IDS_ALONE
+            if self.home.driver.lane is not None:
+                size = min(size, IDS_WITH_LANES)
+            for first in range(0, len(ids), size):
+                some = ids[first : first + size]
+                words = [word for id in some for word in those[id][0][:2]]
                 reply = yield from self.ask(verb, *args, *words)
                 if reply.__class__ is ErrorReply:  # The session has ended, and had none of them.
                     continue
@@ -258,13 +274,16 @@ class BatchPort(AnyPort[F]):
 
 #: What a script answers for a task with which nothing was done.
 _LOST: Final = b"0"
+#: How an id begins that stands for a task.
+_NAMED: Final = b"?"
 
 
 def _taken_in(reply: Any) -> dict[int, int]:
-    """By id the attempts of the tasks of which `take_many` tells."""
+    """By id the takes of the tasks of which `take_many` tells."""
     if reply.__class__ is not list or not reply:
         return {}
-    return dict(zip(map(int, reply[0].split()), map(int, reply[1].split()), strict=True))
+    take: int = reply[4]
+    return dict.fromkeys(map(int, reply[0].split()), take)
 
 
 def _parts(staged: str) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
 from tubes.drivers.timers import NEVER
-from tubes.errors import DriverNotFound
+from tubes.errors import DriverNotFound, Unreadable
 from tubes.overview import Overview
+from tubes.redis import told
 from tubes.redis.calls import Call, Flow, Session
 from tubes.redis.scripts import Settings, script
 from tubes.redis.wire import ErrorReply, error_of
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 FOR_EVER: Final = 1e18
 #: How many tubes one call looks at.
 _TUBES: Final = 200
+#: Of how many one call tells whether they are there.
+_NAMES: Final = 1000
 #: The calls that the meta hash counts by name.
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 # A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
-_NOBODY: Final[Session] = (0, "born", 0)
+_NOBODY: Final[Session] = (0, "born", "0")
 #: How often a script that had much else to do first is called again.
 _TRIES: Final = 100
 
 
 def statistics_of(reply: Any, waiting: int, now: int | None = None) -> Statistics:
-    """What a script has counted; `now`: a pause that is over then is none."""
+    """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
     total, taken, buried, counted, _, paused = reply
     puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
     calls = dict(zip(_CALLS, others, strict=True))
@@ -51,9 +53,13 @@ def statistics_of(reply: Any, waiting: int, now: int | None = None) -> Statistic
     return Statistics(tasks, first | calls, waiting, until(ends))
 
 
-def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[dict[str, Overview]]:
-    """The tubes of these names, as far as they are there. `ages`: a call more for each that has a ready task."""
+def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[dict[str, Overview], dict[str, object]]]:
+    """The tubes of these names, as far as they are there, and those that cannot be read, with the reasons.
+
+    `ages`: a call more for each that has a ready task.
+    """
     found: dict[str, Overview] = {}
+    strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _TUBES):
         keys = [store.key(name) for name in some]
         reply: Any = yield Call(script("overview"), keys[0], (store.now(), *keys))
@@ -63,15 +69,43 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[dict[st
         for name, about in zip(some, seen, strict=True):
             if about is None:
                 continue
-            driver, options, counted, sessions, lanes, resting, due = about
-            statistics = statistics_of(counted, store.count_waiting(name, counted[4]), now)
-            lag = 0.0 if due is None else max(0.0, (now - float(due)) / SECOND)
-            age: float | None = None
-            if ages and (statistics.tasks["ready"] or lag):
-                age = yield from _oldest(store, name, driver, options)
-            kind: str = json.loads(driver)["name"]
-            found[name] = Overview(kind, statistics, now / SECOND, sessions, lanes, resting, lag, age)
-    return found
+            try:
+                found[name] = yield from _seen(store, name, now, about, ages=ages)
+            except Unreadable as error:
+                strange[name] = error
+    return found, strange
+
+
+def _seen(store: RedisStore, name: str, now: int, about: Any, *, ages: bool) -> Flow[Overview]:
+    if len(about) == 1:  # Why the script could not look.
+        raise Unreadable(what=f"tube {name!r}", why=about[0].decode(errors="replace"))
+    driver, options, counted, sessions, lanes, resting, due = about
+    kind = told.driver_name(name, driver)
+    with told.reading(f"tube {name!r}"):
+        statistics = statistics_of(counted, store.count_waiting(name, counted[4]), now)
+    lag = 0.0 if due is None else max(0.0, (now - float(due)) / SECOND)
+    age: float | None = None
+    if ages and (statistics.tasks["ready"] or lag):
+        age = yield from _oldest(store, name, driver, options)
+    return Overview(kind, statistics, now / SECOND, sessions, lanes, resting, lag, age)
+
+
+def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[str, object]]]:
+    """Those of the names that have a tube, and those that have something else, with the reasons."""
+    found: list[str] = []
+    strange: dict[str, object] = {}
+    for some in _batches(names, 1 if store.server.moving else _NAMES):
+        keys = [store.key(name) for name in some]
+        reply: Any = yield Call(script("living"), keys[0], (*keys,))
+        if isinstance(reply, ErrorReply):
+            raise error_of(reply, store.url)
+        for name, driver in zip(some, reply, strict=True):
+            try:
+                if driver is not None and told.driver_name(name, driver):
+                    found.append(name)
+            except Unreadable as error:
+                strange[name] = error
+    return found, strange
 
 
 def _batches(names: list[str], size: int) -> Iterator[list[str]]:
@@ -82,7 +116,8 @@ def _batches(names: list[str], size: int) -> Iterator[list[str]]:
 def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow[float | None]:
     """How long ago the oldest ready task of a tube was put; None also where this process lacks the tube's driver."""
     try:
-        known = script("oldest", store.driver_of(driver), Settings.of(json.loads(options)))
+        its = store.driver_of(name, driver)
+        known = script("age", its, Settings.of(told.options(name, options, its)))
     except DriverNotFound:
         return None
     start: int | str = ""
@@ -91,7 +126,7 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None
-            raise error_of(reply, store.url)
+            raise told.refusal(f"tube {name!r}", reply, store.url)
         if reply.__class__ is not int:
             return None if reply is None else int(reply) / SECOND
         start = reply

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
@@ -24,9 +24,10 @@ from tubes.errors import (
     TubeBusy,
     TubeNotFound,
     TubesError,
+    Unreadable,
 )
 from tubes.listeners import Listener, checked
-from tubes.redis import record
+from tubes.redis import record, told
 from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Look, Session
 from tubes.redis.overview import statistics_of
 from tubes.redis.scripts import script
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tubes.waiters import Waiter
 
 #: How many buried tasks one call kicks.
-_KICKS: Final = 500
+_KICKS: Final = 50
 #: How an answer of `next` begins if the first task was not held.
 _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
@@ -50,8 +51,14 @@ _UNSET: Final = (("interval", -1), ("max_in_flight", 0))
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
 #: Verbs whose callers want to know what the task says now; a taker knows what it was given.
 _LOOKING: Final = frozenset({"peek", "bury", "delete", "kick_task"})
-#: How many tasks are looked at in one call.
-_LOOKS: Final = 1000
+#: How many tasks are looked at in one call, and how many places of buried ones.
+_LOOKS: Final = 250
+_PLACES: Final = 1000
+#: How many words one call undoes: two of each task.
+_UNDONE: Final = 100
+#: How many bytes a place has at least, and what is behind an empty one.
+_PLACE: Final = 6
+_BEHIND_NONE: Final = b"\0"
 #: What an update may change besides the data.
 _CHANGES: Final = ("pri", "delay", "ttl")
 
@@ -151,7 +158,9 @@ class Port(Generic[F]):
         if reply.code == "TUBEGONE":
             self.home.vanish()
             return TubeNotFound(name=self.home.name)
-        return error_of(reply, self.url)
+        if self.home.driver.rank is not None:  # An order may fail for a task.
+            return error_of(reply, self.url)
+        return told.refusal(f"tube {self.home.name!r}", reply, self.url)
 
     def lose(self, session: Session) -> None:
         """The session has ended on the server: the next call opens a new one."""
@@ -159,10 +168,18 @@ class Port(Generic[F]):
             self.session = None
 
     def show(self, reply: Any, known: Any = None) -> F:
-        """A task as the user sees it, of its id, state, attempts, when it is due, and what is stored of it."""
-        if reply[3] >= 0:
-            self.home.watch(reply[3])
+        """A task as the user sees it, of what `record.parse` says of it."""
+        if reply[4] >= 0:
+            self.home.watch(reply[4])
         return record.show(self.kind, self.tube, reply, known)
+
+    def _show_each(self, parsed: Iterable[Any]) -> Iterator[F]:
+        """Tasks that scripts tell of; one that cannot be read is left out."""
+        for reply in parsed:
+            try:
+                yield self.show(reply)
+            except Unreadable as error:
+                self.home.store.strangers.leave_out(f"tube {self.home.name!r}", {error.facts["what"]: error})
 
     # -- putting and taking --------------------------------------------------------------------------------------------
 
@@ -200,8 +217,8 @@ class Port(Generic[F]):
 
     def _show_kept(self, reply: Any, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """The task that a put found by its key: it lives, or only its key is remembered."""
-        if reply.__class__ is bytes:
-            task = self.show(record.parse(reply))
+        if reply.__class__ is not int:
+            task = self.show(record.parse(reply) if reply.__class__ is bytes else reply)
         else:
             task = record.shown(
                 self.kind, self.tube, self._stored(reply, self.clock.micros(), new, raw, options), State.DONE, 0, NEVER
@@ -220,11 +237,18 @@ class Port(Generic[F]):
         stored.utube = options.get(self.home.driver.lane) if self.home.driver.lane is not None else None
         return stored
 
+    def read_put(self, reply: bytes) -> tuple[int, int]:
+        """The moment of a put, and the id of its task."""
+        try:
+            return int.from_bytes(reply[:7], "big"), int(reply[7:])
+        except ValueError as error:
+            raise told.unreadable(f"tube {self.home.name!r}: the answer to a put", error) from error
+
     def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """A task that was put, as the user sees it."""
         home = self.home
-        created = int.from_bytes(reply[:7], "big")
-        stored = self._stored(int(reply[7:]), created, new, raw, options)
+        created, id = self.read_put(reply)
+        stored = self._stored(id, created, new, raw, options)
         due = NEVER
         if new.due != "":
             due = created + int(new.due)
@@ -243,7 +267,7 @@ class Port(Generic[F]):
     def _next(self, task: Any) -> Flow[F | None]:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
         home = self.home
-        id, attempts, _ = self._refer(task)
+        id, take, _ = self._refer(task)
         if home.takers and self.serves:
             try:
                 yield from self._ack(task)
@@ -252,7 +276,7 @@ class Port(Generic[F]):
             following: F | None = yield from self._take()
             return following
         keyed = ("1",) if task.key is not None else ()
-        reply = yield from self.ask("next", id, attempts, *keyed, orphaned=self.unnext)
+        reply = yield from self.ask("next", id, take, *keyed, orphaned=self.unnext)
         return self.show_next(task, reply)
 
     def show_next(self, task: Any, reply: bytes) -> F | None:
@@ -290,11 +314,11 @@ class Port(Generic[F]):
     def untake(self, reply: Any, session: Session | None = None) -> None:
         """Give back what was taken for somebody who is gone."""
         if reply.__class__ is bytes:
-            id, _, attempts, _, _ = record.parse(reply)
-            self.home.store.later(lambda: self.undo("untake", id, attempts, session=session))
+            id, _, _, take, _, _ = record.parse(reply)
+            self.home.store.later(lambda: self.undo("untake", id, take, session=session))
 
-    def _untake(self, id: int, attempts: int) -> Flow[None]:
-        yield from self.undo("untake", id, attempts)
+    def _untake(self, id: int, take: int) -> Flow[None]:
+        yield from self.undo("untake", id, take)
 
     def undo(self, verb: str, *args: Any, slot: str | None = None, session: Session | None = None) -> Flow[None]:
         """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle.
@@ -303,12 +327,14 @@ class Port(Generic[F]):
         """
         known = self.home.script(verb)
         if (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
-            yield Call(known, self.home.key, args, by, self.member.store.now(), slot=slot)
+            for first in range(0, len(args), _UNDONE):
+                some = args[first : first + _UNDONE]
+                yield Call(known, self.home.key, some, by, self.member.store.now(), slot=slot)
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
     def _refer(self, task: Any) -> tuple[int, int | str, Any]:
-        """The id that a caller means, by which take it has the task if that is known, and the data if that is."""
+        """The id that a caller means, which take of it or which put of it if that is known, and the data if that is."""
         if not isinstance(task, Facts):
             return whole("task", task), "", None
         origin: Any = task._tube
@@ -316,20 +342,25 @@ class Port(Generic[F]):
             raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
         if origin is not self.tube and origin._port.home is not self.home:
             return -1, "", None  # Of another tube that had the same name: no task here.
-        return task._record.id, task._turn if task._state is State.TAKEN else "", task._record.data
+        return task._record.id, task._turn if task._state is State.TAKEN else record.put_of(task), task._record.data
+
+    @staticmethod
+    def _put_of(task: Any, by: int | str) -> int | str:
+        """Of what `_refer` says, that which names a task in whatever state."""
+        return record.put_of(task) if by.__class__ is int else by
 
     def _about(self, verb: str, task: Any, *args: Any) -> Flow[F]:
         """Do something with a task."""
-        id, attempts, known = self._refer(task)
-        if verb in _LOOKING:  # Somebody may have updated it.
-            known = None
+        id, by, known = self._refer(task)
+        if verb in _LOOKING:  # Somebody may have updated it, or have it now.
+            known, by = None, self._put_of(task, by)
         knows = "" if known is None else "1" if task.key is None else "2"
-        reply = yield from self.ask(verb, id, attempts, knows, *args)
+        reply = yield from self.ask(verb, id, by, knows, *args)
         if reply.__class__ is ErrorReply:
             missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
             raise missing(id=id, tube=self.home.name)
-        if reply.__class__ is int:  # The caller knows the rest.
-            return record.shown(self.kind, self.tube, task._record, State.DONE, reply, NEVER)
+        if reply.__class__ is int:  # The caller knows it.
+            return record.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         return self.show(record.parse(reply), known)
 
     def _ack(self, task: Any) -> Flow[F]:
@@ -398,13 +429,15 @@ class Port(Generic[F]):
 
     def _update(self, task: Any, changes: Mapping[str, Any]) -> Flow[F]:
         """Change a task."""
-        id, _, _ = self._refer(task)
+        id, by, _ = self._refer(task)
         checked = self.home.driver.check_update(changes)
         if not checked:
             found: F = yield from self._peek(task)
             return found
         data = ("1", encode(self.codec, checked["data"])) if "data" in checked else ("", "")
-        reply = yield from self.ask("update", id, "", "", *data, *(checked.get(name, "") for name in _CHANGES))
+        reply = yield from self.ask(
+            "update", id, self._put_of(task, by), "", *data, *(checked.get(name, "") for name in _CHANGES)
+        )
         if reply.__class__ is ErrorReply:
             if reply.code == "NOTFOUND":
                 raise TaskNotFound(id=id, tube=self.home.name)
@@ -439,16 +472,24 @@ class Port(Generic[F]):
         ids: list[int] = []
         place = b""
         while left and (not in_order or len(ids) < left):
-            places: list[bytes] = yield from self.ask("buried", place, min(left, _LOOKS) if in_order else _LOOKS)
-            ids += (driver.id_at(place) for place in places)
-            if not places:
+            places: list[bytes] = yield from self.ask("buried", place, min(left, _PLACES) if in_order else _PLACES)
+            # What is shorter than an id is nobody's: `repair` removes it.
+            ids += (driver.id_at(one) for one in places if len(one) >= _PLACE)
+            if not places or places[-1] == place:
                 break
-            place = places[-1]
+            place = places[-1] or _BEHIND_NONE
         wanted = sorted(ids)[:left]
-        found: list[F] = []
-        for start in range(0, len(wanted), _LOOKS):
-            replies = yield from self.ask("dead", *wanted[start : start + _LOOKS])
-            found += (self.show(record.parse(reply)) for reply in replies)
+        found: list[F] = list(self._show_each((yield from self.parsed(wanted, buried=True))))
+        return found
+
+    def parsed(self, ids: list[int], *, buried: bool = False) -> Flow[list[Any]]:
+        """What is there of tasks with these ids, for `show`; `buried`: of those that are buried."""
+        found: list[Any] = []
+        at = 0
+        while at < len(ids):
+            seen, *replies = yield from self.ask("looks", "1" if buried else "", *ids[at : at + _LOOKS])
+            found += map(record.parse, replies)
+            at += seen
         return found
 
     def _oldest_ready_age(self) -> Flow[float | None]:
@@ -493,7 +534,11 @@ class Port(Generic[F]):
         while True:
             cursor, *seen = yield from self.ask("utubes", cursor)
             for name, ready, taken, rest, interval, in_flight in zip(*[iter(seen)] * 6, strict=True):
-                name = name.decode("utf-8", "surrogatepass")
+                try:
+                    name = name.decode("utf-8", "surrogatepass")
+                except UnicodeDecodeError as error:
+                    self.home.store.strangers.leave_out(f"the utubes of tube {self.home.name!r}", {name: error})
+                    continue
                 found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
             if int(cursor) == 0:
                 return [found[name] for name in sorted(found)[:most]]
@@ -514,8 +559,10 @@ class Port(Generic[F]):
 
     def _statistics(self) -> Flow[Statistics]:
         """Count."""
+        home = self.home
         reply = yield from self.ask("statistics")
-        return statistics_of(reply, self.home.store.count_waiting(self.home.name, reply[4]))
+        with told.reading(f"tube {home.name!r}"):
+            return statistics_of(reply, home.store.count_waiting(home.name, reply[4]))
 
     def _tasks(self, start: int, limit: int) -> Flow[list[F]]:
         """The tasks from an id on."""
@@ -523,7 +570,7 @@ class Port(Generic[F]):
         found: list[F] = []
         while len(found) < left:
             first, *replies = yield from self.ask("tasks", first, min(left - len(found), _LOOKS))
-            found += (self.show(record.parse(reply)) for reply in replies)
+            found += self._show_each(map(record.parse, replies))
             if not first:
                 break
         return found
@@ -586,8 +633,8 @@ class Port(Generic[F]):
             self.home.store.later(lambda: self._let_go(task))
 
     def _let_go(self, task: Any) -> Flow[None]:
-        id, attempts, _ = self._refer(task)
-        yield from self.ask("release", id, attempts, "1", "")
+        id, take, _ = self._refer(task)
+        yield from self.ask("release", id, take, "1", "")
 
 
 def _raw(text: str) -> bytes:

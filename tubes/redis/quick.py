@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.codecs import encode
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
+from tubes.errors import Unreadable
 from tubes.redis import record
+from tubes.redis.answers import BYTES, answers_of
 from tubes.redis.calls import Call
 from tubes.redis.many import BatchPort
 from tubes.redis.wire import pack
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from tubes.redis.session import ThreadMember
 
 _TAKEN: Final = State.TAKEN
+#: The kinds of replies: to a put without a key, as to one of many; to a take; to an ack.
+_OF_PUT: Final = answers_of("put_many")
+_OF_TAKE: Final = answers_of("take")
+_OF_ACK: Final = answers_of("ack")
 # Asking for it is a system call, and is done at every verb.
 _process = os.getpid()
 
@@ -98,7 +104,9 @@ class ThreadPort(BatchPort[F]):
         raw = encode(self.codec, data)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
-        reply = self._line.exchange(self.home.key, self._heads["put"], tail, self._again, "put", (new, raw), None)
+        reply = self._line.exchange(
+            self.home.key, self._heads["put"], tail, _OF_PUT, self._again, "put", (new, raw), None
+        )
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
         if reply is None:
@@ -110,13 +118,15 @@ class ThreadPort(BatchPort[F]):
         if not self._is_plain():
             return super().take()
         head, tail = self._heads["take"], b"\r\n$0\r\n\r\n"
-        reply = self._line.exchange(self.home.key, head, tail, self._again, "take", (), self.untake)
+        reply = self._line.exchange(self.home.key, head, tail, _OF_TAKE, self._again, "take", (), self.untake)
         if reply.__class__ is int:
             return None
         if reply.__class__ is not bytes:
             return super().take()
         try:
             return self.show(record.parse(reply))
+        except Unreadable:  # It stays taken: given back it would be the first again.
+            raise
         except BaseException:  # Interrupted: nobody gets to see it.
             self.untake(reply)
             raise
@@ -128,10 +138,11 @@ class ThreadPort(BatchPort[F]):
             return super().ack(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
-        reply = self._line.exchange(self.home.key, self._heads["ack"], tail, self._again, "ack", (id, turn, "1"), None)
+        head, words = self._heads["ack"], (id, turn, "1")
+        reply = self._line.exchange(self.home.key, head, tail, _OF_ACK, self._again, "ack", words, None)
         if reply.__class__ is int:
             known: Any = task._record
-            done = record.shown(self.kind, self.tube, known, State.DONE, reply, NEVER)
+            done = record.shown(self.kind, self.tube, known, State.DONE, task._attempts, NEVER)
         elif reply.__class__ is bytes:
             done = self.show(record.parse(reply), task._record.data)
         else:
@@ -146,7 +157,7 @@ class ThreadPort(BatchPort[F]):
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
         head = self._heads["next"]
-        reply = self._line.exchange(self.home.key, head, tail, self._again, "next", (id, turn), self.unnext)
+        reply = self._line.exchange(self.home.key, head, tail, BYTES, self._again, "next", (id, turn), self.unnext)
         if reply.__class__ is not bytes:
             return super().next(task)
         return self.show_next(task, reply)

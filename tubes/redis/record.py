@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.entry import More
-from tubes.drivers.moves import State
-from tubes.drivers.options import OF_FEW
+from tubes.drivers.moves import MOVES, State
+from tubes.drivers.options import MAX_COUNT, OF_FEW
 from tubes.drivers.timers import NEVER
+from tubes.errors import Unreadable
+from tubes.redis import told
 from tubes.task import SETTLED, F, Facts
 
 if TYPE_CHECKING:
@@ -16,9 +19,10 @@ if TYPE_CHECKING:
 
     from tubes.drivers.driver import Driver
 
+_EVENTS: Final = frozenset(move.event.encode() for moves in MOVES.values() for move in moves.values())
 _STATES: Final = {state.value.encode(): state for state in State}
-#: What a script says of a task before the task itself: id, state, attempts, when it is due.
-_SHOWN: Final = Struct(">QcIq")
+#: What a script says of a task before the task itself: id, state, attempts, the number of its take, when it is due.
+_SHOWN: Final = Struct(">QcIIq")
 #: How a stored task begins: its flags, a byte, and the moment of its put, 7 bytes.
 _BEGIN: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
@@ -187,23 +191,31 @@ def read(id: int, raw: bytes) -> tuple[Stored, int]:
             stored.utube, at = _text_at(raw, at)
         if flags & _MORE:
             stored.more, at = _read_more(raw, at)
+        if at > len(raw):
+            raise ValueError("it ends too early")
     return stored, at
 
 
-def parse(reply: bytes, at: int = 0) -> tuple[int, bytes, int, int, bytes]:
-    """What a script answers of a task: id, state, attempts, when it is due, and the task, or its header alone."""
-    return *_SHOWN.unpack_from(reply, at), reply[at + _SHOWN.size :]
+def parse(reply: bytes, at: int = 0) -> tuple[int, bytes, int, int, int, bytes]:
+    """What a script answers of a task: id, state, attempts, take, when it is due, and the task, or its header alone."""
+    try:
+        return *_SHOWN.unpack_from(reply, at), reply[at + _SHOWN.size :]
+    except struct.error as error:
+        raise Unreadable(what="a task", why=error) from error
 
 
 def show(kind: type[F], tube: Any, reply: Any, known: Any = None) -> F:
     """A task of what was parsed; without data if the caller knows it."""
-    id, state, attempts, due, raw = reply
-    stored, at = read(id, raw)
+    id, state, attempts, take, due, raw = reply
+    try:
+        stored, at = read(id, raw)
+    except told.WRONG as error:
+        raise told.unreadable(f"task {id} of tube {tube.name!r}", error) from error
     stored.data = raw[at:] if known is None else known
-    return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due)
+    return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due, take)
 
 
-def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int, due: int) -> F:
+def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int, due: int, take: int = 0) -> F:
     """A task of these facts."""
     task = kind()
     task._tube = tube
@@ -213,8 +225,7 @@ def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int,
     task._more = stored.more
     ttl = stored.ttl
     task._times = (ttl, stored.ttr, due, NEVER if ttl is None else stored.created + ttl)
-    # Which take of a task this is its attempts say.
-    task._turn = attempts
+    task._turn = take
     return task
 
 
@@ -267,19 +278,26 @@ def shown_new(
 
 
 def shown_taken(
-    kind: type[F], tube: Any, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
+    kind: type[F], tube: Any, take: int, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
 ) -> list[F]:
-    """Tasks that were taken together; `dues`: when each is due (-1: never), if anything in the tube ever is."""
+    """Tasks that were taken by one call; `dues`: when each is due (-1: never), if anything in the tube ever is.
+
+    One that cannot be read is left out, and stays taken.
+    """
     tasks: list[F] = []
     add = tasks.append
-    for number, (id, turn, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
+    for number, (id, tries, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
         due = dues[number] if dues else -1
-        # A byte of flags, then the moment of its put: without flags it is a moment.
-        (begin,) = _BEGIN(raw)
-        if begin >> 56 or due >= 0:
-            known, at = read(id, raw)
-            known.data = raw[at:]
-            add(shown(kind, tube, known, State.TAKEN, turn, NEVER if due < 0 else due))
+        try:
+            # A byte of flags, then the moment of its put: without flags it is a moment.
+            (begin,) = _BEGIN(raw)
+            if begin >> 56 or due >= 0:
+                known, at = read(id, raw)
+                known.data = raw[at:]
+                add(shown(kind, tube, known, State.TAKEN, tries, NEVER if due < 0 else due, take))
+                continue
+        except told.WRONG as error:
+            told.leave_out_task(tube, id, error)
             continue
         task = kind()
         task._tube = tube
@@ -289,11 +307,29 @@ def shown_taken(
         stored.created = begin
         stored.data = raw[8:]
         task._state = _TAKEN
-        task._attempts = task._turn = turn
+        task._attempts = tries
+        task._turn = take
         task._more = None
         task._times = _PLAIN_TIMES
         add(task)
     return tasks
+
+
+def heard(message: bytes) -> tuple[str, Any]:
+    """An event and its task as `parse` answers it, of what listeners are told; raises `ValueError` and the like."""
+    event, id, state, attempts, take, due, raw = message.split(b" ", 6)
+    if event not in _EVENTS or state not in _STATES:
+        raise ValueError(f"{event!r} is no event, or {state!r} no state")
+    numbers = int(id), int(attempts), int(take), int(due)
+    if min(numbers) < -1 or max(numbers) > MAX_COUNT:
+        raise ValueError(f"{numbers} has a number that is none of a task")
+    read(numbers[0], raw)
+    return event.decode(), (numbers[0], state, *numbers[1:], raw)
+
+
+def put_of(task: Any) -> str:
+    """Names a task by the moment of its put, as scripts read it: after a rollback another may have its id."""
+    return f"c{task._record.created}"
 
 
 def settled(task: object) -> None:

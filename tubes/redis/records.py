@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from tubes.drivers.entry import NOTHING_MORE
 from tubes.errors import TubeNotFound
-from tubes.redis import record
-from tubes.redis.scripts import TURNS, knobs_of
+from tubes.redis import record, told
+from tubes.redis.scripts import MOST_ATTEMPTS, TAKES, knobs_of
 from tubes.redis.wire import pack
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Row(NamedTuple):
     utube: str | None
     pri: int
     attempts: int
+    #: The number of its take; None: it is not taken.
+    take: int | None
     reason: str | None
     key: str | None
     created: int
@@ -182,13 +184,13 @@ class Records:
         if self._idle:
             *sizes, raws, busy = self._run(self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due")))
             if not busy:
-                return _part(ids, raws), sizes
+                return _part(self._port.tube, ids, raws), sizes
             self._idle = False
         commands.append(words.after("ZMSCORE", f"{key}:taken"))
         if self._timed:
             commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
         replies = self._run(self._port.look(*commands))
-        return _part(ids, *replies[len(ahead) :]), replies[: len(ahead)]
+        return _part(self._port.tube, ids, *replies[len(ahead) :]), replies[: len(ahead)]
 
     def _call(self, verb: str, *args: Any, parts: tuple[str, ...]) -> Any:
         return self._run(self._port.ask_alone(verb, *args, parts=parts))
@@ -200,7 +202,7 @@ class Records:
 _NOTHING: Final = Same(None)
 #: What a task has that has no options, and is not due by itself.
 _PLAIN: Final[dict[str, Sequence[Any] | Same]] = {
-    **dict.fromkeys(("utube", "reason", "key", "due", "expires", "max_attempts"), _NOTHING),
+    **dict.fromkeys(("utube", "take", "reason", "key", "due", "expires", "max_attempts"), _NOTHING),
     "pri": Same(0),
 }
 
@@ -228,26 +230,39 @@ class _Words:
 
 
 def _part(
+    tube: Tube,
     ids: Sequence[int],
     raws: list[bytes | None],
     takes: Sequence[bytes | None] = (),
     moments: Sequence[bytes | None] = (),
 ) -> Part:
-    """What the server answers; without `takes` or `moments` it has none of these tasks there."""
+    """What the server answers; without `takes` or `moments` it has none of these tasks there.
+
+    Tasks that cannot be read are left out.
+    """
     if None in raws:
         there = [raw is not None for raw in raws]
         ids, takes, moments = list(compress(ids, there)), list(compress(takes, there)), list(compress(moments, there))
     found = [raw for raw in raws if raw is not None]
     if not found:
         return Part(0, _EMPTY)
-    take = takes[0] if takes else None
+    if min(map(len, found)) < Plain.HEAD:
+        readable = [raw if raw and len(raw) >= Plain.HEAD else None for raw in raws if raw is not None]
+        for id, raw in zip(ids, readable, strict=True):
+            if raw is None:
+                told.leave_out_task(tube, id, ValueError("it is too short"))
+        return _part(tube, ids, readable, takes, moments)
+    free = takes.count(None)
     # Most tubes have many tasks that are alike: they are looked at all together then.
-    if takes.count(take) != len(takes) or any(moments) or any(map(_flags, found)):
+    if 0 < free < len(takes) or any(moments) or any(map(_flags, found)):
         nothing = (None,) * len(found)
-        rows = list(_rows(ids, found, takes or nothing, moments or nothing))
-        return Part(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)))
-    state, attempts = ("r", 0) if take is None else ("t", int(take) % TURNS)
-    return Plain(found, {**_PLAIN, "id": ids, "state": Same(state), "attempts": Same(attempts)})
+        rows = list(_rows(tube, ids, found, takes or nothing, moments or nothing))
+        columns = zip(*rows, strict=True) if rows else ((),) * len(Row._fields)
+        return Part(len(rows), dict(zip(Row._fields, columns, strict=True)))
+    if free == len(takes):
+        return Plain(found, {**_PLAIN, "id": ids, "state": Same("r"), "attempts": Same(0)})
+    numbers = [int(take) % TAKES for take in takes if take is not None]
+    return Plain(found, {**_PLAIN, "id": ids, "state": Same("t"), "attempts": Same(1), "take": numbers})
 
 
 _flags: Final = itemgetter(0)
@@ -255,21 +270,26 @@ _EMPTY: Final[dict[str, Sequence[Any] | Same]] = dict.fromkeys(Row._fields, ())
 
 
 def _rows(
-    ids: Sequence[int], raws: list[bytes], takes: Sequence[bytes | None], moments: Sequence[bytes | None]
+    tube: Tube, ids: Sequence[int], raws: list[bytes], takes: Sequence[bytes | None], moments: Sequence[bytes | None]
 ) -> Iterator[Row]:
     """The same one by one."""
     for id, raw, take, moment in zip(ids, raws, takes, moments, strict=True):
-        stored, at = record.read(id, raw)
+        try:
+            stored, at = record.read(id, raw)
+        except told.WRONG as error:
+            told.leave_out_task(tube, id, error)
+            continue
         flags = raw[0]
+        attempts = int.from_bytes(raw[8:11], "big") if flags & 4 else 0
+        number = None
         if take is not None:
-            state, attempts = "t", int(take) % TURNS
+            state, attempts, number = "t", min(attempts + 1, MOST_ATTEMPTS), int(take) % TAKES
         else:
             state = "~" if flags & 1 else "!" if flags & 2 else "r"
-            attempts = int.from_bytes(raw[8:11], "big") if flags & 4 else 0
         more = stored.more or NOTHING_MORE
         due = None if moment is None else int(moment)
         expires = None if stored.ttl is None else stored.created + stored.ttl
         yield Row(
-            id, state, raw[at:], stored.utube, stored.pri, attempts, more.reason, more.key,
+            id, state, raw[at:], stored.utube, stored.pri, attempts, number, more.reason, more.key,
             stored.created, due, expires, more.max_attempts or None,
         )  # fmt: skip

@@ -8,7 +8,7 @@ files are Lua with directives:
     --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in
     --#moves why was  the same for all `tasks` at once, where there are no lanes and nobody listens
     --#done answer    the end of a verb that did something, and the answer to keep
-    --#slow           until --#fast: lines that seldom run; what only they need is defined there
+    --#slow           until --#fast: lines that seldom run; what only they need is defined there; more in gate.py
 
 `lib/` has the functions: a script gets those that it names. META.field is a field of the meta hash: the script reads
 all fields that it names at once. Words in capitals are constants of the driver.
@@ -22,8 +22,13 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tubes.drivers.backoff import Rests
 from tubes.drivers.moves import MOVES, Move, State
+from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
+from tubes.redis.answers import answers_of
+from tubes.redis.gate import WORDS, gated
 from tubes.redis.parts import PARTS
+from tubes.redis.rights import EVERYBODY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,21 +36,33 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
 
 _LUA: Final = files("tubes.drivers") / "lua"
+_PARTS: Final = f"'{' '.join(PARTS)}'"
 #: The parts of the library, in the order in which they build on each other.
-_LIBRARY: Final = ("task", "many", "chance", "keys", "order", "paces", "failures", "respawn", "held", "ends", "holds")
+_LIBRARY: Final = (
+    *("task", "many", "chance", "keys", "order", "paces", "failures", "respawn", "held", "ends", "holds", "checks"),
+)
 #: Verbs that need no machine.
 _PLAIN: Final = frozenset(
-    {"open", "beat", "session", "mark", "ring", "names", "there", "stage", "extent", "ids", "overview"}
+    {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "ids", "overview"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
+    | {"check_meta"}
 )
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
 #: Those that a verb writes down at its end, if it has changed them.
 _COUNTERS: Final = ("next", "takes", "acks")
-#: The score of a taken task is the number of its session times this, plus its attempts.
-TURNS: Final = 1 << 20
+#: The score of a taken task is the number of its session times this, plus the number of its take.
+TAKES: Final = 1 << 26
+#: More attempts are not counted.
+MOST_ATTEMPTS: Final = (1 << 20) - 1
+#: For so many microseconds it counts that a process says that its callers wait: it says so more often.
+WATCHED: Final = 10 * SECOND
 #: Milliseconds after which a stream is forgotten that nobody goes on with: a week.
 IDLE: Final = 7 * 24 * 3600 * 1000
+#: With so many bytes of tasks an answer is long enough: the others come with the next call.
+BYTES: Final = 2_000_000
+#: So many tasks one script takes where there are lanes: they cost ten times as much as others.
+TAKES_WITH_LANES: Final = 100
 
 
 class Script(NamedTuple):
@@ -53,6 +70,8 @@ class Script(NamedTuple):
 
     text: bytes
     sha: bytes
+    #: The kinds of replies to it.
+    answers: frozenset[type]
 
 
 class Settings(NamedTuple):
@@ -62,12 +81,18 @@ class Settings(NamedTuple):
     rests: tuple[tuple[int, ...], float, int] | None = None
     #: After how many milliseconds without use it goes by itself; None: never.
     idle: int | None = None
+    #: Whether it takes no more than so many tasks.
+    bounded: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
-        """The options as the server keeps them."""
-        rests = options.get("backoff")
-        return cls(rests and (tuple(rests[0]), rests[1], rests[2]), options.get("idle"))
+        """The options as the server keeps them. They become a part of the scripts: hence none but numbers."""
+        rests, idle = options.get("backoff"), options.get("idle")
+        return cls(
+            None if rests is None else Rests.kept(rests).fields,
+            None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
+            bool(options.get("capacity")),
+        )
 
 
 _PLAINEST: Final = Settings()
@@ -76,16 +101,16 @@ _PLAINEST: Final = Settings()
 @cache
 def script(verb: str, driver: Driver | None = None, settings: Settings = _PLAINEST) -> Script:
     """The script of a verb, for a driver unless it needs none, and a tube with such settings."""
-    text = _plain(verb) if driver is None or verb in _PLAIN else _Assembly(verb, driver, settings).text
-    raw = "\n".join(_code(text)).encode()
-    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode())
+    lines = _plain(verb) if driver is None or verb in _PLAIN else _Assembly(verb, driver, settings).lines
+    raw = "\n".join(gated(lines)).encode()
+    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), answers_of(verb))
 
 
 @cache
 def trial(rank_lua: str) -> Script:
     """A script that ranks some task, to see whether the expression runs at all."""
     raw = f"local id, pri, created = 1, 1, 1 return tostring(({rank_lua}) + 0)".encode()
-    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode())
+    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), answers_of("trial"))
 
 
 @cache
@@ -93,14 +118,17 @@ def _read(name: str) -> str:
     return (_LUA / f"{name}.lua").read_text()
 
 
-def _plain(verb: str) -> str:
+def _plain(verb: str) -> list[str]:
     """A verb that needs no machine, with what it includes."""
-    return re.sub(r"--#include (\w+)", lambda found: _read(found[1]), _read(f"verbs/{verb}"))
+    text = re.sub(r"--#include (\w+)", lambda found: _read(found[1]), _read(f"verbs/{verb}"))
+    everybody = ", ".join(f"{name} = {WORDS[name]}" for name in EVERYBODY)
+    lines = _code(text.replace("EVERYBODY", f"{{ {everybody} }}").replace("PARTS", _PARTS))
+    return lines if "--#gate" in lines else ["--#gate", *lines]
 
 
 def _code(text: str) -> list[str]:
-    """The lines without comments, blanks and directives."""
-    lines = (re.sub(r"(^|\s)--.*", "", line).strip() for line in text.splitlines())
+    """The lines without comments and blanks."""
+    lines = (re.sub(r"(^|\s)--(?!#).*", "", line).strip() for line in text.splitlines())
     return [line for line in lines if line]
 
 
@@ -119,6 +147,7 @@ def knobs_of(driver: Driver, settings: Settings = _PLAINEST) -> frozenset[str]:
         "ENDS_TAKEN": not driver.ttl_spares_taken,
         "BACKOFF": settings.rests is not None,
         "BRIEF": settings.idle is not None,
+        "ROOM": settings.bounded,
     }
     return frozenset(name for name, has in knobs.items() if has)
 
@@ -136,9 +165,9 @@ class _Assembly:
         self._chunk_of: Final[dict[str, str]] = {}
         self._read_library()
         body = self._expand(_read(f"verbs/{verb}"))
-        head = self._expand(_read("head"))
-        text = "\n".join(_code("\n".join([*head, *self._define(body, frozenset())])))
-        self.text: Final = self._constants(_with_meta(text))
+        head = self._expand(_read("check" if verb.startswith("check_") else "head"))
+        text = "\n".join(_code("\n".join([*head, *self._define(["--#gate", *body], frozenset())])))
+        self.lines: Final = self._constants(_with_meta(text)).splitlines()
 
     def _expand(self, text: str, knobs: frozenset[str] = frozenset()) -> list[str]:
         """The lines that this driver needs, with what they include; slow parts stay marked."""
@@ -227,14 +256,15 @@ class _Assembly:
         slow: list[str] = []
         depth = 0
         for line in lines:
-            if line == "--#slow":
+            if line.startswith("--#slow"):
                 depth += 1
                 if depth == 1:
+                    filled.append(line)
                     continue
             elif line == "--#fast":
                 depth -= 1
                 if not depth:
-                    filled += self._define(slow, known)
+                    filled += [*self._define(slow, known), line]
                     slow = []
                     continue
             (slow if depth else filled).append(line)
@@ -257,12 +287,18 @@ class _Assembly:
         newest = self._driver.signs[1] < 0
         delays, jitter, seed = self._settings.rests or ((), 0, 0)
         words = {
-            "TURNS": str(TURNS),
+            "TAKES": str(TAKES),
+            "MOST_ATTEMPTS": str(MOST_ATTEMPTS),
             "IDLE": str(IDLE),
-            "WATCHED": "(ARGV[5] == '' and now + 10000000 or 1e18)",
+            "BYTES": str(BYTES),
+            "MOST": str(TAKES_WITH_LANES),
+            "SOME": "50" if self._driver.lane is not None else "200",
+            "LONGEST": str(LONGEST),
+            "WATCHED": f"(ARGV[5] == '' and now + {WATCHED} or 1e18)",
             "NEWEST_FIRST": "true" if newest else "false",
             "GREATEST_FIRST": "true" if self._driver.signs[0] < 0 else "false",
             "POP": "'RPOP'" if newest else "'LPOP'",
+            "UNPOP": "'RPUSH'" if newest else "'LPUSH'",
             "HEAD": "-1" if newest else "0",
             "PUTS": "true" if self._verb in ("put", "put_many", "put_keyed") else "false",
             "ENDED_BY_TTL": "false" if self._driver.ttl_spares_taken else "(dead and dead <= tonumber(first[2]))",
@@ -270,7 +306,7 @@ class _Assembly:
             "REST_JITTER": repr(jitter),
             "REST_SEED": str(seed),
             "UNUSED": str(self._settings.idle),
-            "PARTS": f"'{' '.join(PARTS)}'",
+            "PARTS": _PARTS,
             "RANK_LUA": f"({self._driver.rank_lua})",
         }
         return re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[0]], text)
@@ -281,7 +317,7 @@ def _fast(lines: list[str]) -> list[str]:
     fast: list[str] = []
     depth = 0
     for line in lines:
-        if line == "--#slow":
+        if line.startswith("--#slow"):
             depth += 1
         elif line == "--#fast":
             depth -= 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 import redis
 import redis.cluster as redis_cluster
@@ -16,8 +16,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError, RedisClusterException
 from redis.retry import Retry
 
-from tubes.errors import ConnectionLost, InvalidOption, ServerRefused
-from tubes.urls import shown
+from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
+from tubes.urls import Place, read
 
 _sentinels: Final[Any] = redis_sentinel
 _clusters: Final[Any] = redis_cluster
@@ -87,9 +87,11 @@ class _Cluster:
 
     moving = True
 
-    def __init__(self, url: str, make: Callable[[], Any], *, secure: bool) -> None:
+    def __init__(self, url: str, make: Callable[[], Any], *, secure: bool, hidden: Collection[str]) -> None:
         self.url = url
         self.secure = secure
+        # What no error may quote.
+        self._hidden: Final = hidden
         self._make: Final = make
         self._client: Any = None
         self._looked = 0.0
@@ -103,7 +105,8 @@ class _Cluster:
             return client, client.get_node_from_key(key)
         except (redis.RedisError, RedisClusterException, OSError) as error:
             self._client = None
-            raise ConnectionLost(url=self.url, why=error) from error
+            why = error
+        raise _about(ConnectionLost, self.url, why, self._hidden)
 
     def connect(self, key: str, patience: float | None = None) -> Any:
         client, node = self._find(key)
@@ -130,22 +133,52 @@ def _connected(pool: Any, url: str, patience: float | None) -> Any:
 
     Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
     """
+    settings = {**_plain(pool.connection_kwargs), **_settings()}
+    if settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
+        settings |= _library()
+    if patience is not None:
+        settings |= {"socket_connect_timeout": patience, "socket_timeout": patience}
+    kind: type[TubesError]
+    why: Exception
     try:
-        settings = {**_plain(pool.connection_kwargs), **_settings()}
-        if settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
-            settings |= _library()
-        if patience is not None:
-            settings |= {"socket_connect_timeout": patience, "socket_timeout": patience}
         connection: Any = pool.connection_class(**settings)
         connection.connect()
+        return connection
     except _REFUSALS as error:
-        raise ServerRefused(url=url, why=error) from error
+        kind, why = ServerRefused, error
     except (redis.RedisError, OSError) as error:
-        raise ConnectionLost(url=url, why=error) from error
-    except TypeError as error:
-        rule = f"has a setting that redis-py does not know: {error}"
-        raise InvalidOption(option="url", value=url, rule=rule) from error
-    return connection
+        kind, why = ConnectionLost, error
+    except Exception as error:
+        kind, why = InvalidOption, error
+    raise _about(kind, url, why, _hidden(pool.connection_kwargs))
+
+
+def _hidden(settings: Mapping[str, Any]) -> list[str]:
+    """What no error may quote of these settings."""
+    hidden: list[str] = []
+    for name, value in settings.items():
+        if "password" in name and value:
+            hidden.append(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
+    return hidden
+
+
+def _about(kind: type[TubesError], url: str, why: BaseException, hidden: Collection[str]) -> TubesError:
+    """The error for what redis-py says; what quotes a password is left out.
+
+    A server quotes the arguments of a command that it does not know, and it may know no AUTH.
+    """
+    quotes = re.compile("|".join(["args beginning with", *(rf"(?<!\w){re.escape(word)}(?!\w)" for word in hidden)]))
+    chain: list[BaseException] = [why]
+    for one in chain:
+        chain += [other for other in (one.__cause__, one.__context__) if other is not None and other not in chain]
+    clean = not any(quotes.search(str(one)) for one in chain)
+    said: Any = why if clean else f"{type(why).__name__}, whose words are left out: a part of the password is in them"
+    if kind is InvalidOption:
+        made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py cannot use: {said}")
+    else:
+        made = kind(url=url, why=said)
+    made.__cause__ = why if clean else None
+    return made
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
@@ -177,31 +210,35 @@ def _settings() -> dict[str, Any]:
 def locate(place: Any) -> tuple[Server, str]:
     """The server of a URL or of a redis-py client, and the prefix of its keys."""
     if isinstance(place, redis.RedisCluster):
-        return _Cluster(
-            "redis+cluster://", lambda: place, secure=bool(_untyped(place).get_connection_kwargs().get("ssl"))
-        ), ""
+        known: dict[str, Any] = _untyped(place).get_connection_kwargs()
+        secure = bool(known.get("ssl"))
+        return _Cluster("redis+cluster://", lambda: place, secure=secure, hidden=_hidden(known)), ""
     if isinstance(place, redis.Redis):
         pool: Any = _untyped(place).connection_pool
+        if "@" in str(pool.connection_kwargs.get("host", "")):
+            raise InvalidOption(option="url", value=type(place), rule="must have a host without an @")
         return _Pooled(_name_of(pool), pool, place), ""
-    url = str(_untyped(place))
-    parts = urlsplit(url)
-    query = parse_qs(parts.query, keep_blank_values=True)
-    prefix = query.pop("prefix", [""])[-1]
-    rest = url.partition("?")[0] + ("?" + urlencode(query, doseq=True) if query else "")
+    if not isinstance(place, str):
+        rule = "must be a string, a queue, or a redis.Redis or redis.RedisCluster"
+        raise InvalidOption(option="url", value=type(place), rule=rule)
+    parts = read(place)
+    prefix = parts.settings.pop("prefix", [""])[-1]
+    rest = parts.scheme + place[len(parts.scheme) :].partition("?")[0]
+    if parts.scheme == "redis+cluster":
+        nodes = _hosts(parts, 6379)
+        login = _login(rest)
+        return _Cluster(parts.shown, lambda: _cluster(nodes, login), secure=False, hidden=_hidden(login)), prefix
+    if parts.scheme == "redis+sentinel":
+        return _Pooled(parts.shown, _sentinel(rest, parts)), prefix
+    query = urlencode(parts.settings, doseq=True)
     try:
-        if parts.scheme == "redis+cluster":
-            nodes = _hosts(urlsplit(rest).netloc, 6379)
-            return _Cluster(shown(url), lambda: _cluster(nodes, _login(rest)), secure=False), prefix
-        if parts.scheme == "redis+sentinel":
-            return _Pooled(shown(url), _sentinel(rest)), prefix
-        if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
-            raise ValueError(f"{parts.path[1:]!r} is no number of a database")
-        return _Pooled(shown(url), _untyped(redis.ConnectionPool).from_url(rest, **_settings())), prefix
-    except (ValueError, TypeError) as error:
-        rule = str(error)
-        if shown(url) != url:  # What is quoted may be a part of the password.
-            rule = "cannot be read: in a password / is written %2F, # is %23, ? is %3F"
-        raise InvalidOption(option="url", value=shown(url), rule=rule) from None
+        made: Any = _untyped(redis.ConnectionPool).from_url(f"{rest}?{query}" if query else rest, **_settings())
+        return _Pooled(parts.shown, made), prefix
+    except Exception as error:
+        bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
+    # Not there: what redis-py has raised may quote the value, and would be seen as its context.
+    which = f"setting {bad[1]!r}, whose value redis-py cannot read" if bad else "setting that redis-py cannot use"
+    raise InvalidOption(option="url", value=parts.shown, rule=f"has a {which}")
 
 
 def _name_of(pool: Any) -> str:
@@ -211,15 +248,11 @@ def _name_of(pool: Any) -> str:
     return f"redis://{known.get('host', 'sentinel')}:{known.get('port', 6379)}/{known.get('db', 0)}"
 
 
-def _hosts(netloc: str, port: int) -> list[tuple[str, int]]:
+def _hosts(parts: Place, port: int) -> list[tuple[str, int]]:
     """Hosts and ports of `host:port,host:port`."""
-    hosts: list[tuple[str, int]] = []
-    for place in netloc.rpartition("@")[2].split(","):
-        parts = urlsplit(f"//{place}")
-        if not parts.hostname:
-            raise ValueError(f"{place!r} names no host")
-        hosts.append((parts.hostname, parts.port or port))
-    return hosts
+    if not parts.hosts or not all(host for host, _ in parts.hosts):
+        raise InvalidOption(option="url", value=parts.shown, rule="must name a host")
+    return [(host.strip("[]"), its or port) for host, its in parts.hosts]
 
 
 def _login(url: str) -> dict[str, Any]:
@@ -228,16 +261,13 @@ def _login(url: str) -> dict[str, Any]:
     return {name: unquote(value) for name, value in (("username", user), ("password", password)) if value}
 
 
-def _sentinel(url: str) -> Any:
+def _sentinel(url: str, parts: Place) -> Any:
     """`redis+sentinel://[user:password@]host:port,…/service[/db]`."""
-    parts = urlsplit(url)
-    service, _, db = parts.path.strip("/").partition("/")
-    if not service:
-        raise ValueError("must name the service: redis+sentinel://host:26379/service")
+    _, service, *db = parts.path.split("/")
     settings = {**_settings(), **_login(url)}
-    timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": CONNECT_TIMEOUT}
-    watchers = _sentinels.Sentinel(_hosts(parts.netloc, 26379), sentinel_kwargs=timeouts)
-    return watchers.master_for(service, db=int(db or 0), **settings).connection_pool
+    watching = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
+    watchers = _sentinels.Sentinel(_hosts(parts, 26379), sentinel_kwargs=watching)
+    return watchers.master_for(service, db=int(db[0] or 0) if db else 0, **settings).connection_pool
 
 
 def _cluster(hosts: list[tuple[str, int]], login: dict[str, Any]) -> Any:

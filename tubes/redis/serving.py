@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
-from tubes.errors import ConnectionLost
+from tubes.errors import ConnectionLost, TubesError
+from tubes.outages import Outage
 from tubes.redis.bell import Bell
 from tubes.redis.calls import SERVING
 from tubes.redis.line import ThreadLine
+from tubes.redis.server import ANSWER_TIMEOUT
+from tubes.redis.wire import ErrorReply, error_of
 from tubes.waiters import PENDING, ThreadWaiter
 
 if TYPE_CHECKING:
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from tubes.redis.home import Home
     from tubes.redis.port import Port
     from tubes.waiters import Waiter
-
-_log = logging.getLogger("tubes")
 
 #: Seconds for which a waiter sleeps at most before it looks again: what bounds the harm of a marker that was lost
 #: together with the process that had it.
@@ -32,8 +32,8 @@ _EARLY: Final = 0.0015
 #: Seconds after which a server is told again to end a wait that is over, and microseconds for which it is told.
 _POKE: Final = 0.001
 _GRACE: Final = SECOND // 20
-#: Seconds to rest where no server answers.
-_REST: Final = 0.2
+#: Seconds to rest at most where no server answers, or it refuses.
+_LONGEST_REST: Final = 1.0
 
 
 class Serving:
@@ -43,7 +43,8 @@ class Serving:
     there is a marker, and both replies come at once. What that take finds goes to that waiter; if it is gone, to the
     next one, or back. A server ends no wait at its very moment: when something is due a `Bell` rings, and when the
     time of all who wait is over the server is poked. A thread whose own time is over waits no longer for a server that
-    does not answer: it leaves the rest of the wait to another thread.
+    does not answer: it leaves the rest of the wait to another thread. What the server refuses those who wait are told:
+    they would wait for nothing.
     """
 
     def __init__(self, home: Home) -> None:
@@ -60,6 +61,7 @@ class Serving:
         self._soonest = 0
         self._count = 0
         self._bell: Final = Bell(home)
+        self._outage: Final = Outage(_LONGEST_REST)
 
     def begin(self) -> bool:
         """Somebody waits; whether a thread looks after it already. Else `serve` is to come."""
@@ -125,14 +127,15 @@ class Serving:
                             self._fall_asleep(line, soonest)
                     if line.waiting:
                         marked, soonest = self._sleep(line, own)
-                except ConnectionLost:
+                    self._outage.end()
+                except Exception as error:  # Those who wait depend on it.
                     marked, soonest = True, None
+                    refusal = error.__cause__ if isinstance(error, ConnectionLost) else error
+                    if isinstance(refusal, TubesError):
+                        home.refuse(refusal)
                     if self._goes_on(own):
-                        time.sleep(_REST)
-                except Exception:  # Those who wait depend on it.
-                    _log.exception("those who wait could not be served")
-                    soonest = None
-                    time.sleep(_REST)
+                        rest = self._outage.rest(f"those who wait on tube {home.name!r} could not be served", error)
+                        time.sleep(rest)
         except BaseException:
             # Interrupted, perhaps in the middle of a call: the line undoes it.
             if self._line is not None:
@@ -189,6 +192,8 @@ class Serving:
             markers = [marker for marker, who in (("marker", home.takers), ("room", home.putters)) if who]
         if not markers:
             return
+        if soonest:
+            self._store.heed(soonest, line)
         words = ("BZPOPMIN", *(f"{home.key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
         first, count = home.first(home.takers), home.count_local()
         port: Port[Any] | None = None if first is None or self._store.manual else first.owner
@@ -203,7 +208,11 @@ class Serving:
         self._soonest, self._count = soonest, count
         if soonest and not self._store.manual:
             self._bell.set(soonest, markers[0])
-        line.begin_wait(home.key, words, call, sent)
+        try:
+            line.begin_wait(home.key, words, call, sent)
+        except Exception:
+            self._sent = None  # It was not.
+            raise
 
     def _sleep(self, line: ThreadLine, own: ThreadWaiter | None) -> tuple[bool, int | None]:
         """Wait on; as long as `own` has time, if it is that one's thread. Then another thread goes on with the wait.
@@ -211,7 +220,7 @@ class Serving:
         Answers whether there was a marker that nobody has dealt with, and the next moment at which something is due
         (0: never); None: look what there is.
         """
-        home = self._home
+        home, sent = self._home, self._sent is not None
         try:
             heard = self._hear(line, own)
         finally:
@@ -219,19 +228,25 @@ class Serving:
                 self._bell.silence()
         if heard is None:
             return False, None
-        marked, reply = heard
-        if self._sent is None:
+        answered, reply = heard
+        done = sent and self._learn(line, reply)  # Then another marker is left where there is more.
+        if answered.__class__ is ErrorReply:
+            raise error_of(answered, self._store.url)
+        marked = answered is not None
+        if not sent:
             return marked, None if marked or not self._store.manual else self._soonest
-        done = self._learn(line, reply)  # Then another marker is left where there is more.
         same = reply.__class__ is int and home.count_local() == self._count and not home.putters
         return marked and not done, reply if same else None
 
-    def _hear(self, line: ThreadLine, own: ThreadWaiter | None) -> tuple[bool, Any] | None:
+    def _hear(self, line: ThreadLine, own: ThreadWaiter | None) -> tuple[Any, Any] | None:
         """What the line answers; None: the time of `own` is over, and the server still waits."""
         if own is None or own.deadline is None:
             return line.end_wait(None)
         store = self._store
-        heard = line.end_wait(max(0, own.deadline - store.clock.micros()) / SECOND)
+        left = max(0, own.deadline - store.clock.micros()) / SECOND
+        if left > ANSWER_TIMEOUT:  # By then it has answered, or never will.
+            return line.end_wait(None)
+        heard = line.end_wait(left)
         # On a server that is not told the wait would go on for a while, and take for nobody what is put meanwhile.
         while heard is None and store.clock.micros() < own.deadline + _GRACE:
             store.poke(self._home.key)
@@ -245,8 +260,8 @@ class Serving:
             return LONGEST_SLEEP
         now = store.clock.micros()
         seconds = LONGEST_SLEEP
-        if soonest:
-            seconds = min(seconds, (store.local_micros(soonest) - now) / SECOND + _SLACK)
+        if soonest:  # The clocks may disagree: what seems to be over does not come at once again and again.
+            seconds = min(seconds, max(0.0, (store.local_micros(soonest) - now) / SECOND) + _SLACK)
         # What was sent ahead is not to be done when everybody has gone.
         with home.lock:
             last = max(
@@ -271,7 +286,7 @@ class Serving:
                 return False
             line.run(self._home.hand_out(port, call, reply))
             return True
-        except ConnectionLost:
+        except TubesError:
             lost = True  # Perhaps it was not given back: it is asked about again.
             raise
         finally:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID, uuid4
 
@@ -17,19 +16,25 @@ from tubes.errors import (
     InvalidOption,
     QueueClosed,
     QueueForked,
+    ServerRefused,
     SessionNotFound,
     TubeExists,
     TubeNotFound,
+    Unreadable,
 )
+from tubes.redis import told
 from tubes.redis.calls import Call, Flow, Session, Slots
+from tubes.redis.checking import examine
 from tubes.redis.joint import LoopPort
 from tubes.redis.line import ThreadLine
 from tubes.redis.looplines import LoopLine, ThreadedLine
-from tubes.redis.overview import overview
+from tubes.redis.overview import living, overview
+from tubes.redis.parts import LAYOUT, PARTS
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.scripts import Settings, script, trial
-from tubes.redis.store import describe, describe_options, open_store, options_of
+from tubes.redis.store import born_of, open_store
+from tubes.redis.told import describe, describe_options
 from tubes.redis.wire import ErrorReply, error_of, hiredis
 
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from tubes.face import Face
     from tubes.overview import Overview
     from tubes.redis.home import Home
+    from tubes.redis.scripts import Script
     from tubes.redis.store import RedisStore
     from tubes.replies import Replies
 
@@ -63,10 +69,11 @@ class Member:
         self._face: Final = face
         #: Whether its verbs are to be awaited.
         self.awaited: Final = face.awaited
-        #: Its number among the callers of a shared session.
-        self._caller = 0
-        # Its name among them: who joins or leaves again because an answer was lost is counted once.
-        self._name: Final = uuid4().hex
+        # Its name among the callers of a shared session, which nobody else has: a server that has lost its last writes
+        # could give a number again.
+        self._name: Final = uuid4().hex[:12]
+        #: The name by which its answers are kept.
+        self._caller = "0"
         self._shared = False
         self._ports: Final[dict[Home, AnyPort[Any]]] = {}
         self._pid: Final = os.getpid()
@@ -135,27 +142,33 @@ class Member:
         yield from self._names("add", name)
         mode = "same" if if_not_exists else "new"
         about = (describe(driver), describe_options(checked), checked.get("capacity", 0))
-        reply = yield from self._open(self.store.key(name), mode, *about, maker=uuid4().hex)
+        reply = yield from self._open(name, mode, *about, maker=uuid4().hex)
         if len(reply) == 2:
             if not if_not_exists:
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")
             if reply[0] != about[0]:
-                raise TubeExists(name=name, why=f"with driver {_name_of(reply[0])!r}, not {driver.name!r}")
-            raise TubeExists(name=name, why=difference(options_of(reply[1]), checked))
+                its = told.driver_name(name, reply[0])
+                raise TubeExists(name=name, why=f"with driver {its!r}, not {driver.name!r}")
+            with told.reading(f"tube {name!r}: its options"):
+                why = difference(told.checked_options(name, reply[1], driver), checked)
+            raise TubeExists(name=name, why=why)
         registry.register(driver)
         port: AnyPort[Any] = yield from self._opened(name, reply)
         return port
 
     def open_replies(self, name: str) -> Any:
-        """The port of a new fifo that nobody sees, and that goes by itself when nobody uses it."""
+        """The port of a fifo that nobody sees, and that goes by itself when nobody uses it; made if it is not there."""
         self.check()
         return self.run(self._open_replies(name))
+
+    #: A server may have lost it, and its owner is about to make it anew: what comes meanwhile is there then.
+    find_replies = open_replies
 
     def _open_replies(self, name: str) -> Flow[AnyPort[Any]]:
         # Who waits looks every few seconds.
         idle = max(round(self.store.lease * 1000), _REPLIES_STAY)
         about = (describe(self.store.registry.find("fifo")), describe_options({"idle": idle}))
-        reply = yield from self._open(self.store.key(name), "same", *about, maker=uuid4().hex)
+        reply = yield from self._open(name, "keep", *about, maker=uuid4().hex)
         port: AnyPort[Any] = yield from self._opened(name, reply)
         return port
 
@@ -166,8 +179,10 @@ class Member:
             return self.store.registry.find(name)
         except DriverNotFound:
             there: Any = yield Call(script("there"), self.store.key(tube), ())
-            if if_not_exists and there.__class__ is list and _name_of(there[0]) != name:
-                raise TubeExists(name=tube, why=f"with driver {_name_of(there[0])!r}, not {name!r}") from None
+            if if_not_exists and there.__class__ is list:
+                its = told.driver_name(tube, there[0])
+                if its != name:
+                    raise TubeExists(name=tube, why=f"with driver {its!r}, not {name!r}") from None
             raise
 
     def find(self, name: str) -> Any:
@@ -177,7 +192,7 @@ class Member:
 
     def _find(self, name: str) -> Flow[AnyPort[Any]]:
         name = check_name("tube", name)
-        reply = yield from self._open(self.store.key(name), "any")
+        reply = yield from self._open(name, "any")
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=name)
         port: AnyPort[Any] = yield from self._opened(name, reply)
@@ -189,13 +204,10 @@ class Member:
         return self.run(self._all_names())
 
     def _all_names(self) -> Flow[list[str]]:
-        names = yield from self._names("all", "")
-        found: list[str] = []
-        for name in sorted(raw.decode() for raw in names):
-            there = yield Call(script("there"), self.store.key(name), ())
-            if there is not None:
-                found.append(name)
-        return found
+        names = yield from self._known_names()
+        there, strange = yield from living(self.store, names)
+        self._leave_out(strange)
+        return there
 
     def overview(self, ages: bool) -> Any:
         """All tubes at a glance."""
@@ -204,14 +216,35 @@ class Member:
         return self.run(self._overview(ages))
 
     def _overview(self, ages: bool) -> Flow[dict[str, Overview]]:
-        names = yield from self._names("all", "")
-        known = sorted(raw.decode() for raw in names)
-        found: dict[str, Overview] = yield from overview(self.store, known, ages=ages)
+        known = yield from self._known_names()
+        found, strange = yield from overview(self.store, known, ages=ages)
+        self._leave_out(strange)
         return found
 
-    def _names(self, what: str, name: str) -> Flow[Any]:
-        reply = yield Call(script("names"), f"{self.store.prefix}:names", (what, name))
-        return self._sane(reply)
+    def examine(self, name: str, mends: bool) -> Any:
+        """What is wrong with a tube; `mends`: it is mended."""
+        self.check()
+        return self.run(examine(self.store, check_name("tube", name), mends=mends))
+
+    def _known_names(self) -> Flow[list[str]]:
+        """The names that were written down, in their order: of tubes that are there, or were."""
+        names: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            cursor, some = yield from self._names("some", cursor)
+            names.update(some)
+            if cursor == b"0":
+                known, strange = told.names(names)
+                self._leave_out(dict.fromkeys(strange, "is no name of a tube"))
+                return known
+
+    def _leave_out(self, those: Mapping[Any, object]) -> None:
+        """These are in the list of the tubes, and are none."""
+        self.store.strangers.leave_out(f"the tubes of {self.store.url}", those)
+
+    def _names(self, what: str, name: str | bytes) -> Flow[Any]:
+        key = f"{self.store.prefix}:names"
+        return self._sane((yield Call(script("names"), key, (what, name))), key)
 
     def forget_name(self, name: str) -> Flow[None]:
         """A tube was dropped; if it was created anew meanwhile its name stays."""
@@ -222,7 +255,7 @@ class Member:
 
     def _open(
         self,
-        key: str,
+        name: str,
         mode: str,
         driver: bytes = b"",
         options: bytes = b"",
@@ -232,20 +265,26 @@ class Member:
     ) -> Flow[Any]:
         """Open a tube for this session."""
         span = self.store.span()
-        args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker)
-        reply = yield Call(script("open"), key, args, parts=("leases",))
+        args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker, LAYOUT)
+        reply: Any = yield Call(script("open"), self.store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
-        return self._sane(reply)
+        about: list[Any] = self._sane(reply, f"tube {name!r}")
+        if len(about) > 2:
+            about[3] = told.token(name, about[3])
+        return about
 
-    def _sane(self, reply: Any) -> Any:
+    def _sane(self, reply: Any, what: str = "") -> Any:
+        """A reply that is no error; `what`: the scripts may fail there since they cannot read it."""
         if isinstance(reply, ErrorReply):
-            raise error_of(reply, self.store.url)
+            raise told.refusal(what, reply, self.store.url) if what else error_of(reply, self.store.url)
         return reply
 
     def _opened(self, name: str, reply: Any) -> Flow[AnyPort[Any]]:
-        driver, options, number, token, now = reply
-        token = token.decode()
+        with told.reading(f"tube {name!r}"):
+            driver, options, number, token, now, unheard = reply
+        if unheard:
+            self.store.warn_of_silence()
         self.store.set_time(now)
         home = self.store.home(name, driver, options, token)
         if self.closed is not None:
@@ -264,12 +303,12 @@ class Member:
         """Open a port's tube again: the session has changed, or its lease was over."""
         home = port.home
         uuid, caller = self.uuid, self._caller
-        reply = yield from self._open(home.key, "any")
-        if isinstance(reply, ErrorReply) or reply[3].decode().partition(".")[2] != home.born:
+        reply = yield from self._open(home.name, "any")
+        if isinstance(reply, ErrorReply) or born_of(reply[3]) != home.born:
             home.vanish()
             raise TubeNotFound(name=home.name)
         if self.uuid == uuid:  # Nobody has moved to another session meanwhile.
-            yield from self._note(port, (reply[2], reply[3].decode(), caller))
+            yield from self._note(port, (reply[2], reply[3], caller))
 
     def _note(self, port: Port[Any], session: Session) -> Flow[None]:
         port.session = session
@@ -287,8 +326,12 @@ class Member:
         key = f"{self.store.prefix}:session:{uuid or self.uuid}"
         span = self.store.span()
         args = (what, span, self.store.now(), tube, micros("session_ttl", self.store.lease), self._name)
-        reply = yield Call(script("session"), key, args)
-        return self._sane(reply)
+        reply: Any = self._sane((yield Call(script("session"), key, args)), key)
+        if reply is None:
+            return None
+        names, strange = told.names(reply[1:])
+        self.store.strangers.leave_out(key, dict.fromkeys(strange, "is no name of a tube"))
+        return [reply[0], *names]
 
     def beat_shared(self) -> Flow[None]:
         """A shared session goes on, in all its tubes."""
@@ -296,11 +339,13 @@ class Member:
             return
         known = yield from self._share("beat")
         if known is None:
+            if self.closed is None:  # It was over meanwhile, or the server has lost it.
+                yield from self._publish("again")
             return
         here = {port.home.name for port in self._all()}
-        for name in known[2:]:
-            if name.decode() not in here:
-                yield from self._open(self.store.key(name.decode()), "any")
+        for name in known[1:]:
+            if name not in here:
+                yield from self._open_too(name)
 
     def identify(self, uuid: str | UUID | None) -> Any:
         """The session's uuid, after moving to another one if one is named."""
@@ -315,23 +360,27 @@ class Member:
 
     def _identify(self, uuid: str | None) -> Flow[str]:
         if not self._shared:
-            yield from self._share("publish")
+            yield from self._publish("publish")
             self._shared = True
-            for port in self._all():
-                yield from self._share("tube", port.home.name)
         if uuid is None or uuid == self.uuid:
             return self.uuid
         joined = yield from self._share("join", uuid=uuid)
         if joined is None:
             raise SessionNotFound(uuid=uuid)
         left, sessions = self.uuid, self._sessions()
-        self.uuid, self._caller = uuid, joined[1]
+        self.uuid, self._caller = uuid, self._name
         for port in self._all():
             port.session = None
         yield from self._leave("leave", left, sessions)
-        for name in joined[2:]:
-            yield from self._open(self.store.key(name.decode()), "any")
+        for name in joined[1:]:
+            yield from self._open_too(name)
         return uuid
+
+    def _publish(self, how: str) -> Flow[None]:
+        """Write down the session, for others to join. `how`: publish, or again: others may be in it already."""
+        yield from self._share(how)
+        for port in self._all():
+            yield from self._share("tube", port.home.name)
 
     def _all(self) -> list[AnyPort[Any]]:
         """The ports as they are now: the thread that finds a tube dropped takes its port out."""
@@ -343,17 +392,20 @@ class Member:
 
     def _leave(self, how: str, uuid: str, open_in: dict[str, Session]) -> Flow[None]:
         """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
+        others: dict[str, str] = {}
         if self._shared:
             left: Any = yield from self._share(how, uuid=uuid)
-            if left is not None and left[0] > 0:
+            if left is None:
+                # The server has lost what was written down: others may speak for the session too, and nobody knows.
+                how = "lose"
+            elif left[0] > 0:
                 return
-            names: list[bytes] = [] if left is None else left[2:]
+            names: list[str] = [] if left is None else left[1:]
             for name in names:
-                key = self.store.key(name.decode())
-                if key not in open_in:
-                    reply = yield from self._open(key, "any", uuid=uuid)
-                    if not isinstance(reply, ErrorReply):
-                        open_in[key] = (reply[2], reply[3].decode(), 0)
+                key = self.store.key(name)
+                others[key] = name
+                if key not in open_in and (reply := (yield from self._open_too(name, uuid))) is not None:
+                    open_in[key] = (reply[2], reply[3], self._caller)
         span: int | str = micros("session_ttl", self.store.lease) if how == "lose" else ""
         homes = [port.home for port in self._all()]
         idle = {home.key for home in homes if home.waits_for_nobody()}
@@ -361,15 +413,35 @@ class Member:
         for key, session in open_in.items():
             leave = scripts.get(key)
             if leave is None:
-                reply = yield Call(script("there"), key, ())
-                if reply is None:
+                leave = yield from self._script_for(others.get(key, key), key)
+                if leave is None:
                     continue
-                leave = script("leave", self.store.driver_of(reply[0]), Settings.of(json.loads(reply[1])))
             process = self.store.process if key in idle else ""
             yield Call(leave, key, (span, process), session, self.store.now())
         if how == "lose":
             for port in self._all():
                 port.home.watch(self.store.clock.micros() + int(span))
+
+    def _open_too(self, name: str, uuid: str | None = None) -> Flow[Any]:
+        """Open another tube of the session; None if it is gone or refused: then the lease runs out there."""
+        try:
+            reply = yield from self._open(name, "any", uuid=uuid)
+        except (Unreadable, ServerRefused) as error:
+            self._leave_out({name: error})
+            return None
+        return None if isinstance(reply, ErrorReply) else reply
+
+    def _script_for(self, name: str, key: str) -> Flow[Script | None]:
+        """What leaves one of the session's other tubes; None as for `_open_too`, and where its driver is not known."""
+        there: Any = self._sane((yield Call(script("there"), key, ())), f"tube {name!r}")
+        if there is None:
+            return None
+        try:
+            driver = self.store.driver_of(name, there[0])
+            return script("leave", driver, Settings.of(told.options(name, there[1], driver)))
+        except (Unreadable, DriverNotFound) as error:
+            self._leave_out({name: error})
+            return None
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -447,7 +519,7 @@ class ThreadMember(Member):
     """For threads: its verbs answer when they are done."""
 
     def __init__(self, store: RedisStore, face: Face) -> None:
-        self.line: Final = ThreadLine(store.server)
+        self.line: Final = ThreadLine(store.server, closed=_closed)
         super().__init__(store, face)
 
     def run(self, flow: Flow[T]) -> T:
@@ -487,7 +559,7 @@ class LoopMember(Member):
             del self.lines[other]
         server = self.store.server
         pipelines = hiredis is not None and not server.secure
-        line = LoopLine(server, loop, self._slots) if pipelines else ThreadedLine(server, self._slots)
+        line = LoopLine(server, loop, self._slots, _closed) if pipelines else ThreadedLine(server, self._slots, _closed)
         self.lines[loop] = line
         return line
 
@@ -502,11 +574,6 @@ class LoopMember(Member):
 
 def _closed() -> QueueClosed:
     return QueueClosed(why="close() was called")
-
-
-def _name_of(told: bytes) -> str:
-    name: str = json.loads(told)["name"]
-    return name
 
 
 def _nothing() -> Flow[None]:

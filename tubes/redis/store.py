@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
@@ -17,18 +15,20 @@ from weakref import WeakSet
 
 from tubes.clock import system_clock
 from tubes.codecs import find as find_codec
-from tubes.drivers.backoff import Rests
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
-from tubes.errors import ConnectionLost, DriverNotFound, QueueClosed, TubesError
+from tubes.errors import ConnectionLost, QueueClosed, TubesError
+from tubes.outages import Outage
 from tubes.patience import first_patience
+from tubes.redis import told
 from tubes.redis.calls import Call, Flow
 from tubes.redis.home import Home
 from tubes.redis.line import ThreadLine
-from tubes.redis.scripts import script
+from tubes.redis.rights import CALLING
+from tubes.redis.scripts import WATCHED, script
 from tubes.redis.server import locate
-from tubes.redis.wire import ErrorReply
+from tubes.redis.wire import ErrorReply, error_of, foreign
 
 if TYPE_CHECKING:
     from tubes.clock import Clock
@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     from tubes.redis.session import Member
 
 T = TypeVar("T")
+#: Microseconds: by more a server's clock was set, by less two clocks may always differ.
+_STEP: Final = SECOND
+_SLACK: Final = SECOND // 10
 _log = logging.getLogger("tubes")
+#: How many leases one call renews.
+_BEATS: Final = 1000
 
 
 class RedisStore:
@@ -55,6 +60,7 @@ class RedisStore:
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = Registry()
+        self.strangers: Final = told.Strangers()
         self.marking: Final = script("mark")
         self.ringing: Final = script("ring")
         self.closed = False
@@ -67,12 +73,16 @@ class RedisStore:
         self._poking = False
         self._timed = False
         self._met = False
+        self._silent = False
         self._meeting: Final = threading.Lock()
         self._line: Final = ThreadLine(server, "s")
         self._inbox: Final[SimpleQueue[Callable[[], Any] | None]] = SimpleQueue()
         self._helper: threading.Thread | None = None
         self._beating: threading.Thread | None = None
         self._stop: Final = threading.Event()
+        self._outage: Final = Outage(lease)
+        # Whether anything has gone wrong since the last beat.
+        self._is_out = False
 
     # -- the life of a store -------------------------------------------------------------------------------------------
 
@@ -186,12 +196,15 @@ class RedisStore:
             try:
                 self.meet()
             except Exception as error:
-                self._warn("%s could not be looked at: %s", self.url, error)
+                self._warn(f"{self.url} could not be looked at", error)
         while not self._stop.wait(self.lease / 3):
+            self._is_out = False
             try:
                 self._beat_once(line)
-            except Exception:  # The sessions depend on it: whatever has happened, the next beat comes.
-                self._warn("sessions could not be renewed: %s", sys.exc_info()[1])
+            except Exception as error:  # The sessions depend on it: whatever has happened, the next beat comes.
+                self._warn("sessions could not be renewed", error)
+            if not self._is_out:
+                self._outage.end()
         line.close()
 
     def _beat_once(self, line: ThreadLine) -> None:
@@ -201,21 +214,24 @@ class RedisStore:
             listening = "1" if home.ears.listening else ""
             if not sessions and not listening:
                 continue
-            words = (micros("lease", self.lease), listening, *sessions)
-            call = Call(script("beat"), home.key, words, parts=("leases",))
             node = ""
+            reply: Any = None
             try:
                 node = self.server.node(home.key)
                 # One node that does not answer must not cost the sessions on the others their leases.
                 if node in lost:
                     continue
-                reply = line.call(call)
+                for first in range(0, max(len(sessions), 1), _BEATS):
+                    words = (micros("lease", self.lease), listening, *sessions[first : first + _BEATS])
+                    reply = line.call(Call(script("beat"), home.key, words, parts=("leases",)))
             except ConnectionLost as error:
                 lost.add(node)
-                self._warn("sessions could not be renewed: %s", error)
+                self._warn("sessions could not be renewed", error)
                 continue
             if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
                 home.vanish()
+            elif isinstance(reply, ErrorReply):
+                self._warn("sessions could not be renewed", error_of(reply, self.url))
         for member in copied(self.members):
             self._beat_shared(line, member)
         self.read_time(line)
@@ -224,23 +240,36 @@ class RedisStore:
         try:
             line.run(member.beat_shared())
         except TubesError as error:
-            self._warn("a shared session could not be renewed: %s", error)
+            self._warn("a shared session could not be renewed", error)
 
-    def _warn(self, what: str, *details: object) -> None:
-        """Log a warning, unless it is the end of the store that is in the way."""
+    def _warn(self, what: str, error: Exception) -> None:
+        """Log the first of such errors, unless it is the end of the store that is in the way."""
+        self._is_out = True
         if not self._stop.is_set():
-            _log.warning(what, *details)
+            self._outage.say(what, error)
 
     def read_time(self, line: ThreadLine | None = None) -> None:
-        """See how far the server's clock is ahead of this process's."""
+        """See how far the server's clock is ahead of this process's. If it was set, tubes hear of that."""
         if self.manual:
             return
         before = self.clock.micros()
         reply: Any = (line or self._line).request(self.prefix, "TIME")
         after = self.clock.micros()
-        if reply.__class__ is list:
-            self._ahead = int(reply[0]) * SECOND + int(reply[1]) - (before + after) // 2
+        if reply.__class__ is not ErrorReply:
+            try:
+                seconds, rest = map(int, reply)
+            except (ValueError, TypeError):
+                raise ConnectionLost(url=self.url, why=foreign(reply)) from None
+            known, self._ahead = self._ahead, seconds * SECOND + rest - (before + after) // 2
+            if self._timed and abs(self._ahead - known) > _STEP:
+                for home in list(self._homes.values()):
+                    self.later(home.go_by_the_clock)
             self._timed = True
+
+    def heed(self, soonest: int, line: ThreadLine | None = None) -> None:
+        """By the server's clock nothing is due before this moment: if it is past by this process's, that is wrong."""
+        if not self.manual and self.local_micros(soonest) < self.clock.micros() - _SLACK:
+            self.read_time(line)
 
     def set_time(self, moment: int) -> None:
         """What a reply says of the server's clock: good enough until it is read."""
@@ -255,16 +284,32 @@ class RedisStore:
             patience = first_patience.get()
             line = self._line if patience is None else ThreadLine(self.server, "m", patience)
             try:
+                self._check_rights(line)
                 self.read_time(line)
                 reply: Any = line.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
             finally:
                 if line is not self._line:
                     line.close()
-            policy: str = reply[1].decode() if reply.__class__ is list and len(reply) == 2 else "noeviction"
+            known = reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is bytes
+            policy: str = reply[1].decode(errors="replace") if known else "noeviction"
             self._met = True
         if policy != "noeviction":
             what = f"{self.url} has maxmemory-policy {policy}: it may throw away tasks; set it to noeviction"
             warnings.warn(what, RuntimeWarning, stacklevel=6)
+
+    def _check_rights(self, line: ThreadLine) -> None:
+        """Raise `ServerRefused` if the server lets this user call no scripts."""
+        reply: Any = line.request(self.prefix, "EVAL", CALLING, 0)
+        if reply.__class__ is bytes:
+            reply = ErrorReply(f"NOPERM the user has no right to run {reply.decode()}")
+        if reply.__class__ is ErrorReply:
+            raise error_of(reply, self.url)
+
+    def warn_of_silence(self) -> None:
+        """Log, once, that the user may not publish."""
+        if not self._silent:
+            self._silent = True
+            _log.warning("%s refuses PUBLISH: on_task_change hears of nothing that is done here", self.url)
 
     # -- tubes ---------------------------------------------------------------------------------------------------------
 
@@ -274,50 +319,46 @@ class RedisStore:
 
     def home(self, name: str, driver: bytes, options: bytes, token: str) -> Home:
         """The home of a tube that a server told about, made when it is first asked for."""
-        born = token.partition(".")[2]
+        born = born_of(token)
         with self._lock:
             home = self._homes.get(name)
             if home is None or home.born != born:
-                home = Home(self, name, self.key(name), self.driver_of(driver), json.loads(options), born)
+                known = self.driver_of(name, driver)
+                home = Home(self, name, self.key(name), known, told.options(name, options, known), born)
                 self._homes[name] = home
             return home
 
-    def count_waiting(self, name: str, processes: list[bytes]) -> int:
-        """How many wait on a tube in all, by what other processes have left on the server."""
+    def count_waiting(self, name: str, processes: list[Any]) -> int:
+        """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
         now = self.clock.micros()
         others = 0
-        for process, about in zip(processes[::2], processes[1::2], strict=True):
-            callers, *_, until = about.split()
-            if process != self.process.encode() and self.local_micros(int(until)) > now:
-                others += int(callers)
+        with told.reading(f"tube {name!r}: who waits there"):
+            *some, there = processes
+            for process, about in zip(some[::2], some[1::2], strict=True):
+                callers, *_, until = map(int, about.split())
+                until = self.local_micros(until)
+                # What lies much further ahead than anybody says is from before the server's clock was set back.
+                if process != self.process.encode() and now < until and (self.manual or until < now + 2 * WATCHED):
+                    others += callers
+        if 2 * there > len(some) > 0:
+            others = round(others * there * 2 / len(some))
         home = self._homes.get(name)
         return others if home is None else others + home.count_local()
 
-    def driver_of(self, told: bytes) -> Driver:
-        """The driver that a server told about: the one that is registered here, if it is the same."""
-        about: dict[str, Any] = json.loads(told)
-        try:
-            known = self.registry.find(about["name"])
-            if describe(known) == told:
-                return known
-        except DriverNotFound:
-            known = None
-        if about["rank_lua"] is not None:
-            other = "" if known is None else "another one of this name, and "
-            raise DriverNotFound(name=about["name"], known=f"{other}none that ranks as the tube's: register it first")
-        return Driver(
-            about["name"],
-            options=about["options"],
-            order=about["order"],
-            lane=about["lane"],
-            ttl_spares_taken=about["ttl_spares_taken"],
-        )
+    def driver_of(self, name: str, about: bytes) -> Driver:
+        """The driver of a tube that a server told about: the one that is registered here, if it is the same."""
+        return told.driver(name, about, self.registry)
 
     def forget(self, home: Home) -> None:
         """A tube is gone."""
         with self._lock:
             if self._homes.get(home.name) is home:
                 del self._homes[home.name]
+
+
+def born_of(token: str) -> str:
+    """Which of the tubes that have had one name a session's token is for: when that was made."""
+    return token.split(".")[1]
 
 
 def copied(those: Iterable[T]) -> list[T]:
@@ -327,38 +368,6 @@ def copied(those: Iterable[T]) -> list[T]:
             return list(those)
         except RuntimeError:
             continue
-
-
-def describe(driver: Driver) -> bytes:
-    """A driver as the server keeps it."""
-    about = {
-        "name": driver.name,
-        "options": sorted(driver.options),
-        "order": driver.order,
-        "lane": driver.lane,
-        "ttl_spares_taken": driver.ttl_spares_taken,
-        "rank_lua": driver.rank_lua,
-    }
-    return json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
-
-
-def describe_options(options: Mapping[str, Any]) -> bytes:
-    """The options of a tube as the server keeps them."""
-    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
-
-
-def options_of(told: bytes) -> dict[str, Any]:
-    """The options of a tube that a server told about."""
-    options: dict[str, Any] = json.loads(told)
-    if "backoff" in options:
-        delays, jitter, seed = options["backoff"]
-        options["backoff"] = Rests(tuple(delays), jitter, seed)
-    return options
-
-
-def _plain(value: Any) -> Any:
-    assert isinstance(value, Rests)
-    return value.delays, value.jitter, value.seed
 
 
 _stores: Final[dict[Any, RedisStore]] = {}

@@ -9,12 +9,12 @@ lease, not the ttr of the tasks, says for how long they stay the stream's when n
 from __future__ import annotations
 
 from hashlib import sha1
-from random import randrange
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from tubes.drivers.options import positive, text
 from tubes.errors import StreamFenced, TubeNotFound
-from tubes.redis.scripts import IDLE
+from tubes.redis import told
+from tubes.redis.scripts import IDLE, TAKES_WITH_LANES
 from tubes.redis.wire import ErrorReply, pack
 
 if TYPE_CHECKING:
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
     from tubes.redis.session import Member
     from tubes.sync import Queue, Tube
 
-#: Tasks that one script takes or acks; those of drivers with lanes cost ten times as much.
+#: Tasks that one script takes or acks.
 CHUNK: Final = 1_000
-CHUNK_WITH_LANES: Final = 200
+CHUNK_WITH_LANES: Final = TAKES_WITH_LANES
 
 
 class Chunk(NamedTuple):
-    """Tasks that were taken together: their ids, and the number of attempts that each take made it."""
+    """Tasks that were taken together: their ids, the number of attempts that each take made it, and the takes."""
 
     ids: list[int]
     attempts: list[int]
+    takes: list[int]
 
     @classmethod
     def of(cls, reply: bytes) -> Chunk:
         """As the scripts write it down."""
-        ids, _, attempts = reply.partition(b":")
-        numbers, each = list(map(int, ids.split())), list(map(int, attempts.split()))
-        return cls(numbers, each * len(numbers) if len(each) == 1 else each)
+        ids, attempts, takes = (list(map(int, words.split())) for words in reply.split(b":"))
+        size = len(ids)
+        return cls(ids, attempts * size if len(attempts) == 1 else attempts, takes * size if len(takes) == 1 else takes)
 
 
 class Claim(NamedTuple):
@@ -68,7 +69,8 @@ class Claim(NamedTuple):
         """What `skip` was told: whoever reads a batch again leaves the same out."""
         port = cast("Port[Any]", tube._port)
         (takes,) = port.member.run(port.look(pack("SMEMBERS", f"{port.home.key}:skipped:{self.stream}")))
-        return frozenset((int(id), int(attempts)) for id, _, attempts in (take.partition(b".") for take in takes))
+        with told.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
+            return frozenset((int(id), int(attempts)) for id, _, attempts in (take.partition(b".") for take in takes))
 
     def check(self, tube: Tube) -> None:
         """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
@@ -125,11 +127,12 @@ class Stream:
         member = cast("Member", queue._member)
         member.uuid = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:32]
         # Others may speak for the same session: answers are kept by caller.
-        member._caller = randrange(1, 1 << 40)
+        member._caller = member._name
         stream = cls(queue.tube(tube), name)
-        told: bytes = stream._run("stream_open")
-        epoch, first, last, born = told.split()
-        stream._epoch, stream.first, stream.last = epoch, int(first), int(last)
+        reply: bytes = stream._run("stream_open")
+        with told.reading(f"stream {name!r} of tube {tube!r}"):
+            epoch, first, last, born = reply.split()
+            stream._epoch, stream.first, stream.last = epoch, int(first), int(last)
         stream.claim = Claim(name, epoch, born)
         return stream
 
@@ -139,7 +142,7 @@ class Stream:
         chunks: list[Chunk] = []
         if batch <= self.last:
             while (reply := self._run("stream_take", self._epoch, batch, len(chunks), 0)) is not None:
-                chunks.append(Chunk.of(reply))
+                chunks.append(self._chunk(reply))
             if chunks and len(chunks[-1].ids) < self._most:
                 return chunks  # There was no more then.
             limit -= sum(len(chunk.ids) for chunk in chunks)
@@ -151,7 +154,7 @@ class Stream:
             if self.first > self.last:
                 self.first = batch
             self.last = max(self.last, batch)
-            chunks.append(Chunk.of(reply))
+            chunks.append(self._chunk(reply))
             limit -= len(chunks[-1].ids)
             if len(chunks[-1].ids) < wanted:
                 break
@@ -161,8 +164,12 @@ class Stream:
         """The chunks of a batch; tasks of it that the lease has lost are taken again, if nobody else took them."""
         chunks: list[Chunk] = []
         while (reply := self._run("stream_retake", self._epoch, batch, len(chunks))) is not None:
-            chunks.append(Chunk.of(reply))
+            chunks.append(self._chunk(reply))
         return chunks
+
+    def _chunk(self, reply: bytes) -> Chunk:
+        with told.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
+            return Chunk.of(reply)
 
     def ack(self, batch: int) -> int:
         """All batches up to this one are done; how many tasks that ended. Those that others took since are theirs."""
@@ -170,8 +177,8 @@ class Stream:
         for number in range(self.first, min(batch, self.last) + 1):
             left = 1
             while left:
-                told: bytes = self._run("stream_ack", self._epoch, number)
-                left, done = map(int, told.split())
+                reply: bytes = self._run("stream_ack", self._epoch, number)
+                left, done = map(int, reply.split())
                 count += done
             self.first = number + 1
         return count

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
+from reprlib import repr as short
 from struct import pack as pack_timeval
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import redis
@@ -28,6 +32,11 @@ _connections: Final[Any] = redis.Connection
 _packer: Final = _connections()
 
 _CHUNK: Final = 65536
+#: What a parser raises of bytes that are no reply.
+GARBAGE: Final[tuple[type[Exception], ...]] = (
+    *(() if hiredis is None else (hiredis.HiredisError,)),
+    *(ValueError, TypeError, MemoryError, RecursionError),
+)
 
 
 class ErrorReply(Exception):
@@ -37,6 +46,15 @@ class ErrorReply(Exception):
     def code(self) -> str:
         """Its first word."""
         return str(self).partition(" ")[0]
+
+
+#: Whatever a server may answer.
+ANY: Final = frozenset({NoneType, int, bytes, list, ErrorReply})
+
+
+def foreign(reply: object) -> redis.InvalidResponse:
+    """Why a line is given up that has answered what nobody has asked for."""
+    return redis.InvalidResponse(f"it answered {short(reply)}, which is no answer to what it was asked")
 
 
 def error_of(reply: ErrorReply, url: str) -> TubesError:
@@ -61,21 +79,29 @@ class Wire:
         self.url: Final = server.url
         self._connection: Final[Any] = server.connect(key, patience)
         self._sock: Final[socket.socket] = self._connection._sock
-        self._plain: Final = hiredis is not None and not isinstance(self._sock, ssl.SSLSocket)
+        self._plain: Final = hiredis is not None and _blocks(self._sock)
         self.wait(patience or ANSWER_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
+        # Whether more has come than was read.
+        self._has_more: Final[Callable[[], Any]] = (
+            self._connection._parser._buffer.unread_bytes if self._reader is None else self._reader.has_data
+        )
         self._buffer: Final = bytearray(_CHUNK)
 
-    def call(self, packed: bytes, replies: int = 1) -> Any:
+    def call(self, packed: bytes, answers: frozenset[type] = ANY, replies: int = 1) -> Any:
         """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`.
 
-        Of several `replies` the last one, or the first error in any.
+        `answers`: the kinds of replies to it: another one is somebody else's, and ends the connection, as one too many
+        does. Of several `replies` the last one, or the first error in any.
         """
         try:
             self._sock.sendall(packed)
-            return self._read() if replies == 1 else _last([self._read() for _ in range(replies)])
+            reply = self._read() if replies == 1 else _last([self._read() for _ in range(replies)])
+            if reply.__class__ not in answers or self._has_more():
+                raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
+        return reply
 
     def send(self, packed: bytes) -> None:
         """Send requests."""
@@ -84,26 +110,36 @@ class Wire:
         except OSError as error:
             raise self._lost(error) from error
 
-    def receive(self) -> Any:
-        """The next reply."""
+    def receive(self, answers: frozenset[type] = ANY, *, last: bool = False) -> Any:
+        """The next reply; `last`: no more are to come. Else as `call`."""
         try:
-            return self._read()
+            reply = self._read()
+            if reply.__class__ not in answers or (last and self._has_more()):
+                raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
+        return reply
 
     def _read(self) -> Any:
         reader = self._reader
         if reader is None:
             try:
                 return self._connection.read_response(disable_decoding=True)
-            except redis.ResponseError as error:
+            except (redis.ResponseError, redis.AuthenticationError) as error:
                 return _value_of(error)
-        while (reply := reader.gets()) is False:
+            except GARBAGE as error:
+                raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
+        while True:
+            try:
+                reply = reader.gets()
+            except GARBAGE as error:
+                raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
+            if reply is not False:
+                return reply
             size = self._sock.recv_into(self._buffer)
             if not size:
                 raise ConnectionResetError("the server closed the connection")
             reader.feed(self._buffer, 0, size)
-        return reply
 
     def wait(self, seconds: float) -> None:
         """How long to wait for the next reply."""
@@ -153,23 +189,34 @@ class Wire:
         return ConnectionLost(url=self.url, why=why)
 
 
+def _blocks(sock: socket.socket) -> bool:
+    """Whether the kernel waits in it: not where the socket is encrypted, or gevent's, whatever its timeout is."""
+    sock.settimeout(None)
+    return not isinstance(sock, ssl.SSLSocket) and os.get_blocking(sock.fileno())
+
+
 def _last(replies: list[Any]) -> Any:
+    """What a transaction answers: behind a word for its beginning and one for each command."""
     parts: list[Any] = replies[-1] if replies[-1].__class__ is list else []
     for reply in (*replies, *parts):
         if isinstance(reply, redis.ResponseError):  # As redis-py's parser leaves it in a list.
             return _value_of(reply)
         if reply.__class__ is ErrorReply:
             return reply
-    return replies[-1]
+    if len(parts) != len(replies) - 2:
+        raise foreign(replies[-1])
+    return parts
 
 
-def _value_of(error: redis.ResponseError) -> ErrorReply:
+def _value_of(error: redis.RedisError) -> ErrorReply:
     return ErrorReply(_CODES.get(type(error).__name__, "") + str(error))
 
 
 #: The words that redis-py cuts off where it knows an error by a class of its own.
 _CODES: Final = {
     "NoScriptError": "NOSCRIPT ",
+    "NoPermissionError": "NOPERM ",
+    "AuthenticationError": "NOAUTH ",
     "OutOfMemoryError": "OOM ",
     "ReadOnlyError": "READONLY ",
     "BusyLoadingError": "LOADING ",

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import uuid4
 
-from tubes.errors import TubeFull, WriteAborted
-from tubes.redis import record
+from tubes.errors import TubeFull, Unreadable, WriteAborted
+from tubes.redis import record, told
 from tubes.redis.wire import ErrorReply
 from tubes.redis.words import packed
 
@@ -206,20 +206,29 @@ class Writer:
 
     def _seal(self, name: str, number: int, plan: list[Staged], gone: int) -> tuple[str, list[str]] | None:
         """Decide what is put; answers the number of the write that is to be finished, and its chunks."""
-        told = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
+        words = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
         # Of chunks of two tubes of this name, one after the other, those of the first are none of the second's.
         born = " ".join({some.born for some in plan})
-        reply = self._call("write_seal", name, number, told, gone, KNOWN, born, parts=_of(name))
+        reply = self._call("write_seal", name, number, words, gone, KNOWN, born, parts=_of(name))
         if reply is None:
             return None
-        sealed, _, chunks = reply.decode().partition(" ")
-        return sealed, chunks.split()
+        with told.reading(self._what(name)):
+            sealed, _, chunks = reply.decode().partition(" ")
+            return sealed, chunks.split()
 
     def _finish(self, name: str, number: str, chunks: list[str], known: int | str, timeout: float) -> int:
         count = 0
-        for chunk, tasks, words, keyed in zip(*(iter(chunks),) * 4, strict=True):
-            count += self._put(keyed == "1", int(tasks), chunk, int(words), (), timeout)
-        self._call("write_done", name, number, known, parts=_of(name))
+        with told.reading(self._what(name)):
+            plan = [
+                (keyed == "1", int(tasks), chunk, int(words))
+                for chunk, tasks, words, keyed in zip(*(iter(chunks),) * 4, strict=True)
+            ]
+        for one in plan:
+            count += self._put(*one, (), timeout)
+        is_known = self._call("write_done", name, number, known, parts=_of(name))
+        # Else others have put the rest, and said so.
+        if not is_known and count < sum(tasks for _, tasks, _, _ in plan):
+            raise WriteAborted(write=name, tube=self._home.name, why="the server has lost what was brought")
         return count
 
     def _finish_others(self) -> int:
@@ -227,10 +236,18 @@ class Writer:
         count = 0
         others = self._call("write_others", ABANDONED, parts=("sealed",))
         for name, number, chunks in zip(*(iter(others),) * 3, strict=True):
-            # One for which there is no room is none of this write's business.
-            with suppress(TubeFull):
-                count += self._finish(name.decode(), number.decode(), chunks.decode().split(), KNOWN, 0.0)
+            # One for which there is no room, or that is lost, is none of this write's business.
+            with suppress(TubeFull, WriteAborted):
+                try:
+                    with told.reading(self._what(name)):
+                        words = name.decode(), number.decode(), chunks.decode().split()
+                    count += self._finish(*words, KNOWN, 0.0)
+                except Unreadable as error:
+                    self._home.store.strangers.leave_out(f"tube {self._home.name!r}", {error.facts["what"]: error})
         return count
+
+    def _what(self, name: Any) -> str:
+        return f"tube {self._home.name!r}: what is written down of write {name!r}"
 
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
         """Remove what was brought for a write.
@@ -239,8 +256,8 @@ class Writer:
         """
         left = 1
         while left:
-            told = (STAY if aborted else "", "" if put else STAY)
-            left = self._call("write_clean", write, *told, parts=(f"chunks:{write}",))
+            words = (STAY if aborted else "", "" if put else STAY)
+            left = self._call("write_clean", write, *words, parts=(f"chunks:{write}",))
 
     def _call(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Any:
         reply = self._port.member.run(self._port.ask_alone(verb, *args, parts=parts))

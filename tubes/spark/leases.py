@@ -47,11 +47,12 @@ def _pool() -> ThreadPoolExecutor:
 
 @dataclass
 class Taken(InputPartition):
-    """Tasks that were taken for a consumer, and by which attempt each."""
+    """Tasks that were taken for a consumer, and by which attempt and which take each."""
 
     claim: Claim
     ids: list[int]
     attempts: list[int]
+    takes: list[int]
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -177,6 +178,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ack(stream, done)
         ids: list[int] = []
         attempts: list[int] = []
+        takes: list[int] = []
         for batch in range(max(done + 1, stream.first), end["seq"] + 1):
             since, chunks = self._fresh.pop(batch, (0.0, []))
             if not chunks or time.monotonic() - since > self._settings.lease / 2:
@@ -185,9 +187,11 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for chunk in chunks:
                 ids += chunk.ids
                 attempts += chunk.attempts
+                takes += chunk.takes
         count = min(self._settings.num_partitions or min(_PARTITIONS, -(-len(ids) // _WORTHWHILE)), len(ids))
         edges = [len(ids) * number // count for number in range(count + 1)] if ids else []
-        return [Taken(stream.claim, ids[first:last], attempts[first:last]) for first, last in pairwise(edges)]
+        cuts = [slice(*cut) for cut in pairwise(edges)]
+        return [Taken(stream.claim, ids[cut], attempts[cut], takes[cut]) for cut in cuts]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark will not ask for these batches again."""
@@ -223,17 +227,21 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settle()
         claim = partition.claim
         by = dict(zip(partition.ids, partition.attempts, strict=True))
-        alike = set(partition.attempts)
+        take_of = dict(zip(partition.ids, partition.takes, strict=True))
         with self._settings.connect() as queue:
             tube = self._settings.find(queue)
             before = claim.skipped(tube)
 
             def still_ours(part: Part) -> Part:
                 ours = part.having("state", "tr")
-                if len(alike) == 1 and not before:
-                    return ours.having("attempts", alike)
-                takes = zip(ours.values("id"), ours.values("attempts"), strict=True)
-                return ours.where([take[1] == by[take[0]] and take not in before for take in takes])
+                known = zip(*map(ours.values, ("id", "attempts", "take")), strict=True)
+                # Of one whose lease was lost, and that nobody else has taken, only the attempts are known.
+                return ours.where(
+                    [
+                        tries == by[id] and (take is None or take == take_of[id]) and (id, tries) not in before
+                        for id, tries, take in known
+                    ]
+                )
 
             def delivered() -> Iterator[Part]:
                 for part in Records(tube).of(partition.ids):

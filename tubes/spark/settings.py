@@ -133,7 +133,7 @@ def _text(name: str, value: str) -> str:
 
 
 def _url(name: str, value: str) -> str:
-    if value.startswith("memory:"):
+    if value.lower().startswith("memory:"):
         rule = "lives in one process, and Spark's executors are others: use redis://… or another URL of a server"
         raise InvalidOption(option=name, value=shown(value), rule=rule)
     return _text(name, value)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes import sync
-from tubes.errors import TubesError
 from tubes.replies import answer, is_call
 from tubes.worker.flight import NEVER, Flight
 from tubes.worker.handling import Handling
 from tubes.worker.keeper import Keeper
+from tubes.worker.logs import log
 from tubes.worker.outcomes import Verdict, reason_of
 from tubes.worker.pool import Pool
 from tubes.worker.settling import settle
@@ -21,14 +20,13 @@ from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 from tubes.worker.taker import Taker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from tubes.aio import AsyncQueue, AsyncTube
     from tubes.sync import Queue, Tube
     from tubes.worker.hooks import Hook
     from tubes.worker.posts import Post
 
-_log = logging.getLogger("tubes.worker")
 #: Seconds that handlers get to end, once they were cancelled.
 _MOMENT: Final = 1.0
 
@@ -146,11 +144,12 @@ class Crew:
 
     async def _cut_off(self) -> None:
         """What is still in hand goes back, at the end of the session: it has not failed."""
+        self._ended.set()
         self.summary.exit_code = AT_ONCE if self._at_once else CUT_OFF
         cut_off = [flight for flight in self._flights if self.keeper.claim(flight)]
         self.summary.cut_off += len(cut_off)
         for flight in cut_off:
-            _log.warning("cut off: the handler of %r, which goes back", flight.task)
+            log.warning("cut off: the handler of %r, which goes back", flight.task)
         runners = [flight.runner for flight in self._flights if flight.runner is not None]
         for runner in runners:
             runner.cancel()
@@ -173,6 +172,14 @@ class Crew:
             return
         flight.runner = self._loop.create_task(self._handling.run(flight))
 
+    def run_later(self, flight: Flight, way: Coroutine[Any, Any, None]) -> None:
+        """Go this way with a flight."""
+        flight.runner = self._loop.create_task(way)
+
+    def is_in_hand(self, flight: Flight) -> bool:
+        """Whether nobody has ended it yet."""
+        return flight in self._flights
+
     def end(self, flight: Flight, outcome: str = "") -> None:
         """A handler is free again; `outcome`: what became of its task, if that was settled here."""
         if flight in self._flights:
@@ -180,15 +187,15 @@ class Crew:
             flight.taker.free()
             if self.burst and flight.task.max_attempts is None and outcome not in ("acked", "buried"):
                 self._tried.add((flight.task.tube, flight.task.id))
-            self.count(outcome, flight)
             self._changed.set()
+            self.count(outcome, flight)
 
     def count(self, outcome: str, flight: Flight) -> None:
         """Count what became of a task."""
         if outcome:
             setattr(self.summary, outcome, getattr(self.summary, outcome) + 1)
         if outcome == "lost":
-            _log.warning("the work on a task ended too late, it may be done twice: %r", flight.task)
+            log.warning("the work on a task ended too late, it may be done twice: %r", flight.task)
 
     def set_aside(self, flight: Flight, verdict: Verdict) -> None:
         """It has failed, and is released when the burst ends; until then the keeper keeps it."""
@@ -209,7 +216,7 @@ class Crew:
         try:
             self._loop.call_soon_threadsafe(act, *args)
         except RuntimeError:
-            _log.debug("a worker has ended before its handler")
+            log.debug("a worker has ended before its handler")
 
     def thread_tube(self, tube: AsyncTube) -> Tube:
         """The same tube, for threads."""
@@ -227,7 +234,7 @@ class Crew:
     def _late(self, flight: Flight) -> None:
         """A handler does not end: its task goes back without it."""
         flight.given_up, flight.ends_at = True, NEVER
-        _log.error("given up: the handler of %r has not ended after %s s", flight.task, flight.taker.post.timeout)
+        log.error("given up: the handler of %r has not ended after %s s", flight.task, flight.taker.post.timeout)
         self.pool.submit(lambda: self._give_up(flight))
 
     def _give_up(self, flight: Flight) -> None:
@@ -237,13 +244,13 @@ class Crew:
             self.keeper.add(flight)
             self.call(self.set_aside, flight, verdict)
             return
-        if is_call(task) and self._handling.is_last(task, "release"):
-            try:
-                with sync.connect(self.threads) as queue:
-                    answer(queue, task, why=reason_of(error))
-            except TubesError as lost:
-                _log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, lost)
         try:
+            if is_call(task) and self._handling.is_last(task, "release"):
+                try:
+                    with sync.connect(self.threads) as queue:
+                        answer(queue, task, why=reason_of(error))
+                except Exception as lost:
+                    log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, lost)
             outcome = settle(self.thread_tube(task._tube), task, verdict, self.has_ended)
         finally:
             self.call(self._abandon, flight, "")

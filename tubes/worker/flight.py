@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tubes.task import AsyncTask
+    from tubes.worker.outcomes import Verdict
     from tubes.worker.taker import Taker
 
 #: Seconds that a renewal gives to a task without ttr that its ttl would end.
@@ -22,13 +23,27 @@ NEVER: Final = float("inf")
 class Flight:
     """A task, whose it is until when, and who works on it."""
 
-    __slots__ = ("ends_at", "given_up", "is_lost", "renews_at", "runner", "span", "taker", "task")
+    __slots__ = (
+        "ends_at",
+        "given_up",
+        "is_lost",
+        "is_settling",
+        "renews_at",
+        "runner",
+        "span",
+        "taker",
+        "task",
+        "verdict",
+    )
 
     def __init__(self, taker: Taker, task: AsyncTask) -> None:
         self.taker: Final = taker
         self.task: Final = task
         #: Runs the handler, or waits for the thread that does.
         self.runner: asyncio.Task[Any] | None = None
+        #: What is to be done with the task, once its handler has ended; and whether its runner is about to do so.
+        self.verdict: Verdict | None = None
+        self.is_settling = False
         #: Whether somebody else has the task by now, or nobody.
         self.is_lost = False
         #: Whether its handler took too long, and the task has gone back.

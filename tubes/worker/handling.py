@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
+from contextlib import suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.errors import CodecError, QueueClosed, ServerFull, TubesError
+from tubes.errors import CodecError, QueueClosed, ServerFull, ServerRefused, TubesError
 from tubes.replies import answer_async, is_call
 from tubes.task import SETTLED, Task, of_face
 from tubes.worker import rests
 from tubes.worker.acks import Acks
 from tubes.worker.flight import NEVER
 from tubes.worker.hooks import surround, surround_async
+from tubes.worker.logs import log
 from tubes.worker.outcomes import DONE, Verdict, reason_of, verdict_of
 from tubes.worker.rests import Rests
 from tubes.worker.settling import settle_async
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from tubes.worker.flight import Flight
     from tubes.worker.hooks import Hook
 
-_log = logging.getLogger("tubes.worker")
-
 
 class _Undecodable(Exception):
     """The data of a task is no data."""
@@ -34,8 +34,9 @@ class _Undecodable(Exception):
 
 def _as_failure(error: BaseException) -> BaseException:
     """What a handler has failed by: SystemExit and its like end a handler, not its worker."""
-    # No future takes a StopIteration.
-    if isinstance(error, (Exception, asyncio.CancelledError)) and not isinstance(error, StopIteration):
+    kind = type(error)  # `isinstance` believes what an error says of its class.
+    # No coroutine raises a StopIteration.
+    if issubclass(kind, (Exception, asyncio.CancelledError)) and not issubclass(kind, StopIteration):
         return error
     failure = RuntimeError(reason_of(error))
     failure.__cause__ = error
@@ -51,6 +52,12 @@ async def _contained(handler: Callable[[Any], Any], task: Any) -> Any:
         if failure is error:
             raise
         raise failure from error
+    finally:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            # If it has cancelled itself and not waited since, that is for it, and not for what comes now.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
 
 
 class Handling:
@@ -63,37 +70,63 @@ class Handling:
         self._handlers: Final[dict[Any, Callable[[Any], Any]]] = {}
 
     async def run(self, flight: Flight) -> None:
-        """All that is done with a task, from its take to its end."""
+        """All that is done with a task, from its take to its end, which comes whatever happens on the way."""
         crew, task = self._crew, flight.task
-        result: Any = None
-        error: BaseException | None = None
         try:
-            result = await self._call(flight)
-        except asyncio.CancelledError as cancelled:
-            if crew.has_ended() or flight.given_up or not crew.keeper.is_kept(flight):
-                return  # It was cut off, lost or given up; whoever did that has seen to it.
-            error = cancelled
-        except Exception as failure:
-            error = failure
-        if flight.given_up or not crew.keeper.is_kept(flight):
-            if flight.given_up:
-                _log.warning("too late: the handler of %r has ended, and its task has gone back", task)
-            return
-        verdict = DONE if error is None else self._verdict(flight, error)
-        why = None if error is None else verdict.reason or reason_of(error)
-        told = not (is_call(task) and self.is_last(task, verdict.verb)) or await self._tell(task, result, why)
-        if self._would_spin(flight, verdict):
-            # It is kept meanwhile: others would only fail by it too.
-            flight.ends_at = NEVER
-            await crew.rest(rests.after(task.attempts))
-        if self.is_set_aside(flight, verdict):
-            crew.set_aside(flight, verdict)
-        elif crew.keeper.claim(flight):
-            outcome = ""
-            if flight.task._turn != SETTLED:
-                outcome = await self.settle(flight, verdict)
-            if not told:
-                await self._tell(task, result, why, settled=True)
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = await self._call(flight)
+            except asyncio.CancelledError as cancelled:
+                if crew.has_ended() or flight.given_up or not crew.keeper.is_kept(flight):
+                    return  # It was cut off, lost or given up; whoever did that has seen to it.
+                error = cancelled
+            except Exception as failure:
+                error = failure
+            if flight.given_up or not crew.keeper.is_kept(flight):
+                if flight.given_up:
+                    log.warning("too late: the handler of %r has ended, and its task has gone back", task)
+                return
+            verdict = flight.verdict = DONE if error is None else self._verdict(flight, error)
+            why = None if error is None else verdict.reason or reason_of(error)
+            told = not (is_call(task) and self.is_last(task, verdict.verb)) or await self._tell(task, result, why)
+            if self._would_spin(flight, verdict):
+                # It is kept meanwhile: others would only fail by it too.
+                flight.ends_at = NEVER
+                await crew.rest(rests.after(task.attempts))
+            if self.is_set_aside(flight, verdict):
+                crew.set_aside(flight, verdict)
+            elif crew.keeper.claim(flight):
+                flight.is_settling = True
+                outcome = ""
+                if flight.task._turn != SETTLED:
+                    outcome = await self.settle(flight, verdict)
+                if not told:
+                    await self._tell(task, result, why, settled=True)
+                crew.end(flight, outcome)
+        except BaseException as unforeseen:
+            if crew.has_ended():
+                raise
+            if crew.is_in_hand(flight):
+                # In a task of its own: this one may be cancelled once more.
+                crew.run_later(flight, self._rescue(flight, unforeseen))
+            if not issubclass(type(unforeseen), Exception):
+                raise
+
+    async def _rescue(self, flight: Flight, error: BaseException) -> None:
+        """End a flight on whose way something has failed that nobody has thought of."""
+        crew, task = self._crew, flight.task
+        verdict = flight.verdict or Verdict("release", reason_of(error), error=error)
+        log.error("task %d of tube %r: %s failed", task.id, task.tube, verdict.verb, exc_info=_its_own(error))
+        outcome = ""
+        try:
+            if self._would_spin(flight, verdict):
+                await crew.rest(rests.after(task.attempts))
+            if (flight.is_settling or crew.keeper.claim(flight)) and task._turn != SETTLED:
+                outcome = await settle_async(task._tube, task, verdict, crew.has_ended)
+        except Exception:
+            log.exception("task %d of tube %r stays with this worker until that ends", task.id, task.tube)
+        finally:
             crew.end(flight, outcome)
 
     async def _tell(self, task: Any, result: Any, why: str | None, *, settled: bool = False) -> bool:
@@ -107,13 +140,20 @@ class Handling:
                 await answer_async(self._crew.reply_queue, task, result, why)
                 return True
             except TubesError as error:
-                if self._crew.has_ended() or isinstance(error, QueueClosed):
-                    _log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)
+                if self._crew.has_ended() or _is_lasting(error):
+                    log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)
                     return True
                 if isinstance(error, ServerFull) and not settled:
                     return False
                 span = spans.next()
-                _log.warning("%s, again in %.1f s: the reply to task %d of tube %r", error, span, task.id, task.tube)
+                log.warning("%s, again in %.1f s: the reply to task %d of tube %r", error, span, task.id, task.tube)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # The result's own.
+                log.warning("the reply to task %d of tube %r failed: %s", task.id, task.tube, reason_of(error))
+                if why is not None:
+                    return True
+                result, why, span = None, reason_of(error), 0.0
             await asyncio.sleep(span)
 
     async def settle(self, flight: Flight, verdict: Verdict) -> str:
@@ -131,6 +171,8 @@ class Handling:
             _ = task.data
         except CodecError as error:
             raise _Undecodable(str(error)) from error
+        except BaseException as error:  # The codec's own.
+            raise _Undecodable(reason_of(error)) from error
         handler = self._handlers.get(post.key)
         if handler is None:
             surrounding = surround_async if post.is_async else surround
@@ -149,17 +191,15 @@ class Handling:
     async def _call_in_thread(self, flight: Flight, handler: Callable[[Any], Any]) -> Any:
         """A plain handler gets a task whose verbs need not be awaited."""
         crew, task = self._crew, flight.task
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
 
         def done(result: Any, error: BaseException | None) -> None:
             if mine is not None and mine._turn == SETTLED:
                 task._turn = SETTLED
             if future.done():
-                _log.warning("too late: the handler of %r has ended, and its task has gone back", task)
-            elif error is not None:
-                future.set_exception(error)
+                log.warning("too late: the handler of %r has ended, and its task has gone back", task)
             else:
-                future.set_result(result)
+                future.set_result((result, error))
 
         mine: Task | None = None
 
@@ -176,8 +216,20 @@ class Handling:
             else:
                 crew.call(done, result, None)
 
-        crew.pool.submit(job)
-        return await future
+        spans: Rests | None = None
+        while True:
+            try:
+                crew.pool.submit(job)
+                break
+            except RuntimeError as error:
+                spans = spans or Rests()
+                span = spans.next()
+                log.warning("%s, again in %.1f s: the handler of %r", error, span, task)
+                await asyncio.sleep(span)
+        result, failure = await future
+        if failure is not None:
+            raise failure
+        return result
 
     @staticmethod
     def overtime(flight: Flight) -> TimeoutError:
@@ -186,12 +238,12 @@ class Handling:
 
     def _verdict(self, flight: Flight, error: BaseException) -> Verdict:
         if isinstance(error, _Undecodable):
-            _log.error("buried, since it cannot be decoded: task %d of tube %r", flight.task.id, flight.task.tube)
+            log.error("buried, since it cannot be decoded: task %d of tube %r", flight.task.id, flight.task.tube)
             return Verdict("bury", f"CodecError: {error}")
         verdict = verdict_of(error)
         if verdict.error is not None:
             task = flight.task
-            _log.error("the handler of task %d of tube %r failed", task.id, task.tube, exc_info=_its_own(error))
+            log.error("the handler of task %d of tube %r failed", task.id, task.tube, exc_info=_its_own(verdict.error))
         return verdict
 
     @staticmethod
@@ -215,14 +267,29 @@ class Handling:
         return verdict.verb == "release" and not later and task.max_attempts is None and task._turn != SETTLED
 
 
+def _is_lasting(error: TubesError) -> bool:
+    """Whether a reply is refused the next time too: for what it says, or for want of rights at the caller's tube."""
+    if isinstance(error, ServerRefused):
+        return str(error.facts.get("why")).startswith("NOPERM")
+    return isinstance(error, (QueueClosed, ValueError))
+
+
 def _rests_of(task: Any) -> Any:
     """What its tube says of rests after failures."""
     return task._tube._port.home.options.get("backoff")
 
 
-def _its_own(error: BaseException) -> BaseException:
+def _its_own(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """The error as its handler has raised it: without the frames of who has called that."""
-    trace = error.__traceback__
+    whole = _trace_of(error)
+    trace = whole
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next
-    return error if trace is None else error.with_traceback(trace)
+    return type(error), error, trace or whole
+
+
+def _trace_of(error: BaseException) -> TracebackType | None:
+    """Its traceback, whatever its class calls so."""
+    descriptor: Any = BaseException.__dict__["__traceback__"]
+    trace: TracebackType | None = descriptor.__get__(error)
+    return trace

@@ -5,20 +5,19 @@ A thread, since an event loop may be blocked by a handler: neither its own task 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.errors import QueueClosed, TubeNotFound, TubesError
+from tubes.errors import TubeNotFound, TubesError
 from tubes.worker.flight import NEVER, Flight
+from tubes.worker.logs import log
 
 if TYPE_CHECKING:
     from tubes.sync import Tube
 
-_log = logging.getLogger("tubes.worker")
 #: Seconds to rest after an error.
 _REST: Final = 0.5
 
@@ -44,11 +43,21 @@ class Keeper:
         with self._changed:
             self._flights[flight] = None
             if flight.next_look < self._planned:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="tubes-keeper", daemon=True)
-                    self._thread.start()
+                if self._thread is None and not self._starts():
+                    return
                 self._planned = flight.next_look
                 self._changed.notify()
+
+    def _starts(self) -> bool:
+        """Whether the system gives a thread; else the next flight asks again."""
+        thread = threading.Thread(target=self._run, name="tubes-keeper", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.error("%s: tasks are not kept yet", error)
+            return False
+        self._thread = thread
+        return True
 
     def claim(self, flight: Flight) -> bool:
         """Keep it no longer; False: somebody has claimed it before."""
@@ -78,11 +87,16 @@ class Keeper:
                 late = [flight for flight in self._flights if flight.ends_at <= now]
             for flight in late:
                 if self.claim(flight):
-                    self._late(flight)
+                    try:
+                        self._late(flight)
+                    except Exception:  # As below.
+                        log.exception("a task could not be given up yet")
+                        flight.ends_at = time.monotonic() + _REST
+                        self.add(flight)
             try:
                 self._renew([flight for flight in due if self.is_kept(flight)], now)
             except Exception:  # All flights depend on it.
-                _log.exception("tasks could not be renewed")
+                log.exception("tasks could not be renewed")
                 self._again(due)
             with self._changed:
                 self._planned = min((flight.next_look for flight in self._flights), default=NEVER)
@@ -99,10 +113,8 @@ class Keeper:
                 done = self._tube_of(tube).renew_many(tasks, span)
             except TubeNotFound:
                 done = {}
-            except QueueClosed:
-                return
             except TubesError as error:
-                _log.warning("tasks of tube %r could not be renewed: %s", tube.name, error)
+                log.warning("tasks of tube %r could not be renewed: %s", tube.name, error)
                 self._again(flights)
                 continue
             for flight in flights:

@@ -21,11 +21,13 @@ class Retry(Exception):
     tubes.worker.outcomes.Retry: again in 30 s
     """
 
+    delay: float | None = None
+
     def __init__(self, delay: float | None = None, reason: str | None = None) -> None:
         if delay is not None:
             micros("delay", delay)
         super().__init__(reason or ("again" if delay is None else f"again in {delay} s"))
-        self.delay: Final = delay
+        self.delay = delay
 
 
 class Bury(Exception):
@@ -55,22 +57,33 @@ DONE: Final = Verdict("ack")
 
 def verdict_of(error: BaseException) -> Verdict:
     """What an error of a handler means."""
-    if isinstance(error, Retry):
-        return Verdict("release", reason_of(error), error.delay)
-    if isinstance(error, Bury):
+    kind = type(error)  # `isinstance` believes what an error says of its class.
+    if issubclass(kind, Retry):
+        try:
+            delay: Any = error.delay  # type: ignore[attr-defined]
+            if delay is not None:
+                micros("delay", delay)
+        except Exception as wrong:  # A class of the user's own.
+            return Verdict("release", reason_of(wrong), error=wrong)
+        return Verdict("release", reason_of(error), delay)
+    if issubclass(kind, Bury):
         return Verdict("bury", _shown(error) or "buried by its handler")
     return Verdict("release", reason_of(error), error=error)
 
 
+#: The name of a class, whatever its own class says.
+_name_of: Final[Any] = type.__dict__["__name__"].__get__
+
+
 def reason_of(error: BaseException) -> str:
     """An error in a line: `ValueError: no such address`."""
-    said = _shown(error)
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    name, said = _name_of(type(error)), _shown(error)
+    return f"{name}: {said}" if said else name
 
 
 def _shown(error: Any) -> str:
     try:
-        said = str(error)
+        said = str.__str__(str(error))
     except BaseException:  # Its own __str__ fails, in whatever way.
         return ""
     return said if len(said) <= _LONGEST else said[:_LONGEST] + "..."

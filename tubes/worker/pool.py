@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-_log = logging.getLogger("tubes.worker")
+from tubes.worker.logs import log
 
 
 class Pool:
@@ -22,17 +21,20 @@ class Pool:
         self._threads = 0
 
     def submit(self, job: Callable[[], object]) -> None:
-        """Have a thread do this, with the context variables of the caller."""
+        """Have a thread do this, with the context variables of the caller.
+
+        Raises `RuntimeError` where the system has no more threads: then it is not done.
+        """
         context = contextvars.copy_context()
         with self._lock:
             starts = self._idle == 0
             if not starts:
                 self._idle -= 1
-            else:
-                self._threads += 1
-        self._jobs.put(lambda: context.run(job))
         if starts:
             threading.Thread(target=self._run, name="tubes-handler", daemon=True).start()
+            with self._lock:
+                self._threads += 1
+        self._jobs.put(lambda: context.run(job))
 
     def close(self) -> None:
         """Let the threads end when they have nothing to do any more."""
@@ -46,7 +48,7 @@ class Pool:
             try:
                 job()
             except BaseException:
-                _log.exception("a job of a worker failed")
+                log.exception("a job of a worker failed")
             del job
             with self._lock:
                 self._idle += 1

@@ -6,18 +6,25 @@ Written once, as a flow that asks for calls and rests; `settle` runs it in a thr
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tubes.errors import OptionNotSupported, QueueClosed, TaskNotFound, TaskNotTaken, TubeNotFound, TubesError
+from tubes.errors import (
+    InvalidOption,
+    OptionNotSupported,
+    QueueClosed,
+    TaskNotFound,
+    TaskNotTaken,
+    TubeNotFound,
+    TubesError,
+)
+from tubes.worker.logs import log
 from tubes.worker.rests import Rests
 
 if TYPE_CHECKING:
     from tubes.worker.outcomes import Verdict
 
-_log = logging.getLogger("tubes.worker")
 
 #: Asks for a verb with its arguments, or for a rest of so many seconds; ends with what became of the task.
 Flow: TypeAlias = Generator["tuple[str, tuple[Any, ...], dict[str, Any]] | float", Any, str]
@@ -36,15 +43,20 @@ def _settling(task: Any, verdict: Verdict, ended: Callable[[], bool]) -> Flow:
         try:
             after = yield verdict.verb, args, options
         except OptionNotSupported:
-            _log.warning("task %d of tube %r goes back at once: its driver has no delays", task.id, task.tube)
+            log.warning("task %d of tube %r goes back at once: its driver has no delays", task.id, task.tube)
             options["delay"] = None
         except (TaskNotTaken, TaskNotFound, TubeNotFound, QueueClosed):
             return "lost"
+        except InvalidOption as error:  # It would be refused again.
+            if not any(options.values()) and len(args) == 1:
+                raise
+            log.warning("%s: task %d of tube %r goes without that", error, task.id, task.tube)
+            args, options = (task,), {}
         except TubesError as error:
             if ended():
                 return "lost"
             span = rests.next()
-            _log.warning("%s, again in %.1f s: %s of task %d of tube %r", error, span, verdict.verb, task.id, task.tube)
+            log.warning("%s, again in %.1f s: %s of task %d of tube %r", error, span, verdict.verb, task.id, task.tube)
             yield span
         else:
             return {"-": "acked", "!": "buried"}.get(after.state, "released")

@@ -10,39 +10,85 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from tubes.worker.summary import AT_ONCE
-
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: Seconds after the second signal until the process ends, whatever is in the way.
 _LAST_MOMENT: Final = 2.0
 
 
 @contextmanager
-def heeding(stop: Callable[[bool], object]) -> Generator[None]:
+def heeding(stop: Callable[[bool], object], at_once: int) -> Generator[None]:
     """The first signal calls `stop(False)`, the second `stop(True)`; in the main thread, elsewhere there are none.
 
-    If the second one is of no use, since a handler blocks the event loop, the process ends all the same.
+    If the second one is of no use, since a handler blocks the event loop, the process ends all the same: by the code
+    `at_once`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     heard: list[int] = []
     timers: list[threading.Timer] = []
+    process = os.getpid()
 
     def hear(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            _pass_on(number, before[signal.Signals(number)])
+            return
         heard.append(number)
         stop(len(heard) > 1)
         if len(heard) == 2:
-            timer = threading.Timer(_LAST_MOMENT, os._exit, [AT_ONCE])
-            timer.daemon = True
-            timers.append(timer)
-            timer.start()
+            timers.append(end_soon(at_once))
 
     before: dict[signal.Signals, Any] = {number: signal.signal(number, hear) for number in _SIGNALS}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            signal.signal(number, _default(handler))
         for timer in timers:
             timer.cancel()
+
+
+def _pass_on(number: int, before: Any) -> None:
+    """A fork, by `multiprocessing` in a handler for example, does with a signal what it would have done before."""
+    signal.signal(number, _default(before))
+    signal.raise_signal(number)
+
+
+def _default(handler: Any) -> Any:
+    """What stood there before; None: what Python knows nothing of."""
+    return signal.SIG_DFL if handler is None else handler
+
+
+def end_soon(code: int) -> threading.Timer:
+    """End the process with this code in a moment, whatever is in the way, unless the answer is cancelled."""
+    timer = threading.Timer(_LAST_MOMENT, os._exit, [code])
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError:  # The system has no thread for it.
+        os._exit(code)
+    return timer
+
+
+@contextmanager
+def leaving(code: Callable[[], int]) -> Generator[None]:
+    """SIGTERM raises `SystemExit` where nothing else heeds it: process 1 of a container would not hear it.
+
+    `code`: asked for the exit code. In the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    process = os.getpid()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            raise SystemExit(int(code()))
+        _pass_on(number, before)
+
+    before: Any = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, _default(before))

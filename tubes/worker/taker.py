@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
 from tubes.worker.flight import Flight
+from tubes.worker.logs import log
 from tubes.worker.rests import Rests
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTube
     from tubes.worker.crew import Crew
     from tubes.worker.posts import Post
-
-_log = logging.getLogger("tubes.worker")
 
 
 class Taker:
@@ -64,9 +62,15 @@ class Taker:
             if isinstance(error, TubeNotFound) and timeout == 0:
                 return were_there  # Of several one is gone: look at the others.
             span = self._rests.next()
-            _log.warning("%s, again in %.1f s: take from %s", error, span, ", ".join(self.post.tubes))
-            await asyncio.sleep(span)
+            log.warning("%s, again in %.1f s: take from %s", error, span, ", ".join(self.post.tubes))
+            await self._crew.rest(span)
             return timeout == 0  # Look again.
+        except Exception:  # Nobody else would take.
+            self._tubes.clear()
+            span = self._rests.next()
+            log.exception("again in %.1f s: take from %s", span, ", ".join(self.post.tubes))
+            await self._crew.rest(span)
+            return timeout == 0
         return started
 
     async def _fill(self, timeout: float | None) -> bool:
@@ -97,7 +101,7 @@ class Taker:
                 try:
                     self._tubes[name] = await self._crew.queue.tube(name)
                 except TubeNotFound as error:
-                    _log.warning("%s", error)
+                    log.warning("%s", error)
                     missing = error
         if missing is not None and not self._tubes:
             raise missing

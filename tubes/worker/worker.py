@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -16,12 +15,12 @@ from tubes.drivers.options import micros, positive
 from tubes.errors import InvalidOption, QueueClosed, TubeNotFound, TubesError
 from tubes.worker.crew import Crew
 from tubes.worker.hooks import Hook, checked
+from tubes.worker.logs import log
 from tubes.worker.posts import Post, names_of, post_of
 from tubes.worker.rests import Rests
 from tubes.worker.signals import heeding
-from tubes.worker.summary import Summary
+from tubes.worker.summary import AT_ONCE, Summary
 
-_log = logging.getLogger("tubes.worker")
 H = TypeVar("H", bound=Callable[..., Any])
 #: A tube, or several in the order of preference.
 Tubes = sync.Tube | aio.AsyncTube | str | Iterable[sync.Tube | aio.AsyncTube | str]
@@ -75,6 +74,9 @@ class Worker:
         self._crew: Crew | None = None
         # Whether somebody wants it to stop: at once, or with grace.
         self._asked: bool | None = None
+        self._is_asked = asyncio.Event()
+        # The exit code of a process that a second signal ends while its event loop is blocked.
+        self._code_at_once: int = AT_ONCE
 
     # -- what it does --------------------------------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class Worker:
             raise WorkerBusy(why="an event loop runs in this thread, await run_async() there")
         loop = asyncio.new_event_loop()
         try:
-            with heeding(lambda now: self.stop(now=now)):
+            with heeding(lambda now: self.stop(now=now), self._code_at_once):
                 return loop.run_until_complete(self.run_async(burst=burst))
         finally:
             _close(loop)
@@ -200,6 +202,9 @@ class Worker:
                 self._asked = None
             self._is_running = self._has_run = True
         self._loop = asyncio.get_running_loop()
+        self._is_asked = asyncio.Event()
+        if self._asked is not None:
+            self._is_asked.set()
         try:
             async with self._connected(burst=burst) as crew:
                 if crew is None:
@@ -230,6 +235,8 @@ class Worker:
                 loop.call_soon_threadsafe(self._heed)
 
     def _heed(self) -> None:
+        if self._asked is not None:
+            self._is_asked.set()
         crew = self._crew
         if crew is not None:
             if self._asked is not None:
@@ -250,26 +257,36 @@ class Worker:
             ends.push_async_callback(_left, queue.close)
             replies = aio.connect(self._queue)
             ends.push_async_callback(_left, replies.close)
-            rests = Rests()
-            joined = False
-            while not joined and self._asked is None:
-                try:
-                    await queue.identify(await asyncio.to_thread(threads.identify))
-                    joined = True
-                except QueueClosed:
-                    raise
-                except TubesError as error:
-                    span = rests.next()
-                    _log.warning("%s, again in %.1f s: begin to work", error, span)
-                    await asyncio.sleep(span)
-            yield Crew(queue, threads, replies, self._hooks, burst=burst) if joined else None
+            joining = asyncio.create_task(_join(queue, threads))
+            asked = asyncio.create_task(self._is_asked.wait())
+            ends.callback(joining.cancel)
+            ends.callback(asked.cancel)
+            await asyncio.wait((joining, asked), return_when=asyncio.FIRST_COMPLETED)
+            if joining.done():
+                joining.result()
+            yield Crew(queue, threads, replies, self._hooks, burst=burst) if joining.done() else None
+
+
+async def _join(queue: aio.AsyncQueue, threads: sync.Queue) -> None:
+    """One session for both, however long the backend is away."""
+    rests = Rests()
+    while True:
+        try:
+            await queue.identify(await asyncio.to_thread(threads.identify))
+            return
+        except QueueClosed:
+            raise
+        except TubesError as error:
+            span = rests.next()
+            log.warning("%s, again in %.1f s: begin to work", error, span)
+            await asyncio.sleep(span)
 
 
 async def _left(close: Callable[[], Awaitable[None]]) -> None:
     try:
         await close()
     except TubesError as error:
-        _log.warning("the session of a worker was not closed, its tasks wait for its lease: %s", error)
+        log.warning("the session of a worker was not closed, its tasks wait for its lease: %s", error)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

@@ -6,16 +6,21 @@ local function pauses()
   return ends and ends + 0 > now
 end
 
--- Whether somebody who waits for room has it now. A process says in a field of its own for how many tasks the first of
--- its callers needs it: '0 size until', as one of no callers.
+-- Whether somebody who waits for room has it now. ':wanting' has processes by how many tasks the first of their callers
+-- needs it for; until when that counts each says in a field of its own: '0 size until', as one of no callers. Those that
+-- do not wait any more leave it when they come first.
 local function has_room()
   local room = call('HGET', M, 'capacity') - call('HLEN', M .. ':tasks')
-  local processes = call('HVALS', M .. ':waiting')
-  for n = 1, #processes do
-    local size, watched = string.match(processes[n], '^0 (%d+) (%d+)$')
-    if size and tonumber(size) <= room and tonumber(watched) > now then return true end
+  for _ = 1, 100 do
+    local process, size = unpack(call('ZRANGE', M .. ':wanting', 0, 0, 'WITHSCORES'))
+    if not process or size + 0 > room then return false end
+    local watched = string.match(call('HGET', M .. ':waiting', process .. ':room') or '', ' (%d+)$')
+    -- What lies further ahead than anybody says is from before the clock was set back.
+    if watched and tonumber(watched) > now and tonumber(watched) <= WATCHED then return true end
+    call('ZREM', M .. ':wanting', process)
   end
-  return false
+  -- Whoever gets the marker has the next ones looked at.
+  return true
 end
 
 -- So many callers of a process wait for room, the first of them for so much.
@@ -24,4 +29,5 @@ local function wait_for_room(size, callers, process)
   call('HDEL', M, 'filling')
   call('HSET', M, 'filling', watched)
   call('HSET', M .. ':waiting', process, callers .. ' ' .. watched, process .. ':room', '0 ' .. size .. ' ' .. watched)
+  call('ZADD', M .. ':wanting', size, process)
 end

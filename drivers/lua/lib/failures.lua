@@ -14,8 +14,8 @@ end
 --#end
 
 --#if TIMED
--- It is about to be delayed: by that its life is prolonged.
+-- Its life is prolonged, as by a delay: not beyond LONGEST from now on.
 local function prolong(task, span)
-  if task.ttl then task.ttl = task.ttl + span end
+  if task.ttl then task.ttl = math.min(task.ttl + span, now - task.created + LONGEST) end
 end
 --#end

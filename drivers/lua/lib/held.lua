@@ -1,27 +1,25 @@
 -- What a session has.
 
--- By how many attempts the session of ARGV[1] has the task that ARGV[6] names, by the take of ARGV[7] if one is named;
--- nil: it does not.
-local function attempts_held()
-  local attempts = (call('ZSCORE', M .. ':taken', ARGV[6]) or 0) - ARGV[1] * TURNS
-  if attempts < 0 or attempts >= TURNS or (ARGV[7] ~= '' and attempts ~= ARGV[7] + 0) then return nil end
-  return attempts
-end
-
--- The task itself, if the session has it.
-local function held()
-  local attempts = attempts_held()
-  if not attempts then return nil end
-  local task = read(ARGV[6], call('HGET', M .. ':tasks', ARGV[6]))
-  task.state, task.attempts, task.owner = 't', attempts, ARGV[1]
-  return task
-end
-
--- One of many that a call names: by its id, and the take that is meant ('': whichever).
+-- One of many that a call names: by its id, and the take that is meant, if the session of ARGV[1] has it. `meant`: the
+-- number of a take; '': whichever; 'c' and a moment: whichever of the task that was put then.
 local function held_one(id, meant)
-  local attempts = (call('ZSCORE', M .. ':taken', id) or 0) - ARGV[1] * TURNS
-  if attempts < 0 or attempts >= TURNS or (meant ~= '' and attempts ~= meant + 0) then return nil end
+  local score = call('ZSCORE', M .. ':taken', id)
+  local take = score and score - ARGV[1] * TAKES
+  if not take or take < 0 or take >= TAKES then return nil end
+  local by_put = meant ~= '' and take ~= tonumber(meant)
+  if by_put and byte(meant) ~= 99 then return nil end
   local task = read(id, call('HGET', M .. ':tasks', id))
-  task.state, task.attempts, task.owner = 't', attempts, ARGV[1]
+  task.state, task.take, task.owner = 't', take, ARGV[1]
+  if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
+  if by_put then
+--#slow asked
+    if not is_meant(task, meant) then return nil end
+--#fast
+  end
   return task
+end
+
+-- The task that ARGV[6] names, by the take of ARGV[7], if the session has it.
+local function held()
+  return held_one(ARGV[6], ARGV[7])
 end

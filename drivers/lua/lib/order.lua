@@ -43,7 +43,8 @@ local function append_all(ids)
   many('RPUSH', M .. ':ready', ids)
 end
 
-local loose = (META.loose or 0) + 0
+-- And how many stale ids a script skips at most.
+local loose, skips = (META.loose or 0) + 0, 1000
 
 local function loosen(by)
   loose = call('HINCRBY', M, 'loose', by)
@@ -73,10 +74,10 @@ end
 local function pop(popped)
   if META.paused and META.paused + 0 > now then return false end
   if loose == 0 then return call(POP, M .. ':ready') end
---#slow
+--#slow if loose ~= 0
   local back = call('ZRANGE', M .. ':back', 0, 0)[1]
   local returned = back and id_at(back)
-  for _ = 1, 1000 do
+  while skips > 0 do
     local id = tonumber(call('LINDEX', M .. ':ready', HEAD) or nil)
     if returned and (not id or (NEWEST_FIRST and returned >= id) or (not NEWEST_FIRST and returned <= id)) then
       call('ZREM', M .. ':back', back)
@@ -87,15 +88,17 @@ local function pop(popped)
     call(POP, M .. ':ready')
     if counts(id) and not (popped and popped[id]) then return id end
     loosen(-1)
+    skips = skips - 1
   end
 --#fast
 end
 
--- The ids of the first tasks, up to so many; and whether not all were found, since there were too many stale ones.
+-- The ids of the first tasks, up to so many; whether not all were found, since there were too many stale ones; and what
+-- `unpop` has to know of them.
 local function pop_some(limit)
   if META.paused and META.paused + 0 > now then return {} end
   if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
---#slow
+--#slow if loose ~= 0
   local ids, popped = {}, {}
   for n = 1, limit do
     local id = pop(popped)
@@ -107,20 +110,37 @@ local function pop_some(limit)
 --#fast
 end
 
+-- Those from `first` on stand again where they were popped.
+local function unpop(ids, first)
+  for n = #ids, first, -1 do
+    if loose == 0 then call(UNPOP, M .. ':ready', ids[n]) else push({ id = ids[n] }) end
+    ids[n] = nil
+  end
+end
+
 local function takeable()
   return call('EXISTS', M .. ':ready', M .. ':back') > 0
 end
 
--- Stale ids are forgotten when they are more than the tasks, and many.
+-- Stale ids are forgotten when they are more than the tasks, and many: some with each verb, and twice as many as it has made.
+-- They leave the list at its beginning; ready tasks among them go to ':back', where they come in the same order.
 local function tidy()
-  if loose < 2 * call('HLEN', M .. ':tasks') then return end
-  local ids = call('LRANGE', M .. ':ready', 0, -1)
-  call('DEL', M .. ':ready')
-  for _, id in ipairs(ids) do
-    if counts(id) and not call('ZSCORE', M .. ':back', place({ id = id })) then call('RPUSH', M .. ':ready', id) end
+  local stale = loose - call('ZCARD', M .. ':back')
+  if stale < 1000 or stale < 2 * call('HLEN', M .. ':tasks') then return end
+  local left, size, by = 500 + 2 * math.max(0, loose - (META.loose or 0)), 0, 0
+  while left > 0 and size < BYTES do
+    local ids = call('LPOP', M .. ':ready', 20)
+    if not ids then break end
+    local values, scores = call('HMGET', M .. ':tasks', unpack(ids)), call('ZMSCORE', M .. ':taken', unpack(ids))
+    for n = 1, #ids do
+      local value = values[n]
+      local ready = value and byte(value, 1) % 4 == 0 and not scores[n]
+      by = by + (ready and call('ZADD', M .. ':back', 0, place({ id = ids[n] })) == 1 and 1 or -1)
+      size = size + (value and #value or 0)
+    end
+    left = left - #ids
   end
-  loose = call('ZCARD', M .. ':back')
-  call('HSET', M, 'loose', loose)
+  loosen(by)
 end
 
 --#elif LANE
@@ -135,10 +155,10 @@ local function behind()
   return best and sub(best, 1, 5) == lane_key and sub(best, 6)
 end
 
-local function push(task)
+-- A new task: what stands behind others stands behind one on offer, or its lane is taken.
+local function append(task, first)
   local at = place(task)
-  -- Where the lane was just freed, others may stand behind.
-  local first = lane_head or (lane_key and not lane_taken and behind())
+  first = first or lane_head
   lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
   if lane_taken or (first and first < at) then
     call('ZADD', M .. ':behind', 0, lane_key .. at)
@@ -152,7 +172,10 @@ local function push(task)
   call('ZADD', M .. ':offers', pace and pace.place or 0, at)
 end
 
-local append = push
+-- One that comes back: where its lane was just freed, others may stand behind.
+local function push(task)
+  append(task, not lane_head and lane_key and not lane_taken and behind())
+end
 
 local function pull(task)
   local at = place(task)
@@ -166,8 +189,8 @@ end
 
 local function pop()
   if META.paused and META.paused + 0 > now then return false end
-  local at = call('ZPOPMIN', M .. ':offers')[1]
-  return at and string.format('%d', id_at(at)) or false
+  local at = call('ZPOPMIN', M .. ':offers')[1] or false
+  return at and id_at(at)
 end
 
 local function takeable()
@@ -189,7 +212,14 @@ local function pop_some(limit)
   if META.paused and META.paused + 0 > now then return {} end
   local scored, ids = call('ZPOPMIN', M .. ':ready', limit), {}
   for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
-  return ids
+  return ids, false, scored
+end
+
+local function unpop(ids, first, scored)
+  for n = #ids, first, -1 do
+    call('ZADD', M .. ':ready', 0, scored[2 * n - 1])
+    ids[n] = nil
+  end
 end
 
 local function pull(task)
@@ -198,8 +228,8 @@ end
 
 local function pop()
   if META.paused and META.paused + 0 > now then return false end
-  local at = call('ZPOPMIN', M .. ':ready')[1]
-  return at and string.format('%d', id_at(at)) or false
+  local at = call('ZPOPMIN', M .. ':ready')[1] or false
+  return at and id_at(at)
 end
 
 local function takeable()

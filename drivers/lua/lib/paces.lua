@@ -62,6 +62,8 @@ end
 
 -- Rest until the next start, or do not.
 local function rest_anew()
+  -- It has started before now: if that lies ahead the clock was set back.
+  if pace.at > now then pace.at = now end
   local moment, interval = pace.blocked, pace.interval >= 0 and pace.interval or pace.tube_interval
   if interval > 0 and pace.at >= 0 then
     moment = math.max(moment, pace.at + varied(interval, pace.jitter, 0, pace.id, pace.attempts))

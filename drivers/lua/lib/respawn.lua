@@ -1,8 +1,15 @@
+--#if TIMED
+-- It has so many microseconds to live from now on; from its put on, if the clock was set back to before that.
+local function live(task, span)
+  task.ttl = math.max(now - task.created, 0) + span
+end
+--#end
+
 -- What a kicked task gets: so many more attempts, so many microseconds to live from now on ('': what it has).
 local function respawn(task, attempts, ttl)
   task.reason = false
   if attempts ~= '' then task.most = task.attempts + attempts end
 --#if TIMED
-  if ttl ~= '' then task.ttl = now - task.created + ttl end
+  if ttl ~= '' then live(task, ttl) end
 --#end
 end

@@ -9,6 +9,11 @@
 -- A text has its length in front, in a byte, or in 4 bytes after a byte of 255.
 -- Numbers are unsigned, the most significant byte first. That a task is taken stands in ':taken' only: taking and
 -- acking, which nearly all tasks see once, do not write the task again.
+--
+-- The score of a taken task is the number of its session times TAKES, plus the number of the take: that of the call
+-- that took it, of which the last digits are kept (modulo TAKES). A process counts its calls from a random number on, so
+-- no two takes have the same number, also where a server has forgotten one of them.
+local this_take = ARGV[4] % TAKES
 local pack = struct.pack
 local unpack_struct = struct.unpack
 local byte = string.byte
@@ -26,14 +31,13 @@ local function text(words)
   return (length < 255 and pack('>I1', length) or pack('>I1I4', 255, length)) .. words
 end
 
--- The score of a taken task is the number of the session times TURNS, plus its attempts.
-
 -- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data
--- begins); most (attempts), key, key_ttl, reason, context of the few that have them.
+-- begins); most (attempts), key, key_ttl, reason, context of the few that have them. A taken task also has its owner,
+-- the number of a session, and the number of its take.
 local function read(id, value)
   -- A table that has its size from the beginning is not made anew where it grows.
   local task = {
-    id = id, value = value, state = 'r', attempts = 0, owner = false, body = 9, most = false, key = false,
+    id = id, value = value, state = 'r', attempts = 0, owner = false, take = 0, body = 9, most = false, key = false,
 --#if TIMED|RANK
     created = unpack_struct('>I7', value, 2),
 --#end
@@ -82,16 +86,23 @@ local function read(id, value)
   return task
 end
 
--- How often a stored task was taken.
+-- How often a stored task was taken, before it was taken if it is.
 local function attempts_of(value)
   return byte(value, 1) % 8 >= 4 and unpack_struct('>I3', value, 9) or 0
 end
 
--- Store a task again, after its facts have changed.
+-- A stored task is taken, as its score says.
+local function note_take(task, score)
+  task.state, task.attempts = 't', math.min(task.attempts + 1, MOST_ATTEMPTS)
+  task.take = score % TAKES
+  task.owner = (score - task.take) / TAKES
+end
+
+-- Store a task again, after its facts have changed. While it is taken its attempts are stored as they were before.
 local function write(task)
-  local flags, parts = 0, ''
+  local flags, parts, attempts = 0, '', task.state == 't' and task.attempts - 1 or task.attempts
   if task.state == '~' then flags = 1 elseif task.state == '!' then flags = 2 end
-  if task.attempts > 0 then flags, parts = flags + 4, pack('>I3', task.attempts) end
+  if attempts > 0 then flags, parts = flags + 4, pack('>I3', attempts) end
 --#if PRI
   if task.pri then flags, parts = flags + 8, parts .. pack('>I4', task.pri) end
 --#end
@@ -119,19 +130,20 @@ local function write(task)
   call('HSET', M .. ':tasks', task.id, task.value)
 end
 
+-- When the task of this id is due; nil: never.
+local function due_of(id)
+  return tonumber(call('ZSCORE', M .. ':due', pack('>I6', id)) or nil)
+end
+
 -- The task of this id in whatever state, or nil.
 local function find(id)
   local value = call('HGET', M .. ':tasks', id)
   if not value then return nil end
   local task = read(id, value)
   local score = call('ZSCORE', M .. ':taken', id)
-  if score then
-    task.state = 't'
-    task.attempts = score % TURNS
-    task.owner = (score - task.attempts) / TURNS
-  end
+  if score then note_take(task, score + 0) end
 --#if TIMED
-  task.due = tonumber(call('ZSCORE', M .. ':due', pack('>I6', id)) or nil)
+  task.due = due_of(id)
 --#end
   return task
 end
@@ -141,17 +153,37 @@ local function dead_of(task)
   return task.ttl and task.created + task.ttl
 end
 
--- What a caller is told of a task: id, state, attempts, when it is due (-1: never), and the task as it is stored, or its
--- header alone; `bare`: the caller has the data. A string is cheaper than a table, for the server and for the caller.
+-- Whether a caller means this task: of others of its id, before the server has forgotten them, it differs by the moment
+-- of its put. `meant`: 'c' and that moment, '' or a number: whichever.
+local function is_meant(task, meant)
+  return sub(meant, 1, 1) ~= 'c' or unpack_struct('>I7', task.value, 2) == sub(meant, 2) + 0
+end
+
+-- The task of this id in whatever state, if the caller means it, or nil.
+local function find_meant(id, meant)
+  local task = find(id)
+  return task and is_meant(task, meant) and task or nil
+end
+
+-- What a caller is told of a task: id, state, attempts, the number of its take (0: it is not taken), when it is due (-1:
+-- never), and the task as it is stored, or its header alone; `bare`: the caller has the data. A string is cheaper than a
+-- table, for the server and for the caller.
 local function facts(task)
-  return pack('>I8c1I4i8', task.id, task.state, task.attempts, task.due or -1)
+  return pack('>I8c1I4I4i8', task.id, task.state, task.attempts, task.state == 't' and task.take or 0, task.due or -1)
 end
 
 local function shown(task, bare)
   return facts(task) .. (bare and sub(task.value, 1, task.body - 1) or task.value)
 end
 
--- The same of many: their ids, attempts and when they are due in a string each, whether there are more, and the tasks.
+-- The same of a task that `held_one` has found.
+local function shown_held(task, bare)
+  task.due = due_of(task.id)
+  return shown(task, bare)
+end
+
+-- The same of many that were taken by one call: their ids, attempts and when they are due in a string each, whether
+-- there are more, the number of the take, and the tasks.
 local function shown_all(tasks, more)
   local ids, attempts, dues, values = {}, {}, {}, {}
   for n = 1, #tasks do
@@ -161,10 +193,11 @@ local function shown_all(tasks, more)
     dues[n] = string.format('%.0f', task.due or -1)
 --#end
   end
-  return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', values }
+  return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end
 
 local function tell(task, event)
-  local head = string.format('%s %d %s %d %.0f ', event, task.id, task.state, task.attempts, task.due or -1)
-  call('PUBLISH', M .. ':events', head .. task.value)
+  local take = task.state == 't' and task.take or 0
+  local head = string.format('%s %d %s %d %d %.0f ', event, task.id, task.state, task.attempts, take, task.due or -1)
+  redis.pcall('PUBLISH', M .. ':events', head .. task.value)
 end

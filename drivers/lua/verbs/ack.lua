@@ -1,27 +1,32 @@
 -- A held task is done.
--- ARGV  6 its id, 7 the attempts by which the caller has it ('': by whichever), 8 '1': the caller knows its data, and that it has no
---       key; '2': that it has one
--- answers  what `shown` says of the task; its attempts alone if the caller knows the rest
+-- ARGV  6 its id, 7 the number of the take by which the caller has it ('': whichever; 'c' and the moment of its put:
+--       whichever of that task), 8 '1': the caller knows its data, and that it has no key; '2': that it has one
+-- answers  what `shown` says of the task; 1 alone if the caller knows it by its take
 --#include begin
 --#if PLAIN
-if ARGV[8] == '1' and not listening then
-  if replayed then return tonumber(replayed) end
-  local attempts = attempts_held()
-  if not attempts then return redis.error_reply('NOTTAKEN this session does not have it') end
+local take = tonumber(ARGV[7])
+if take and take >= 0 and ARGV[8] == '1' and not listening then
+  if replayed then return 1 end
+  local score = call('ZSCORE', M .. ':taken', ARGV[6])
+  if not score or score + 0 ~= ARGV[1] * TAKES + take then return redis.error_reply('NOTTAKEN this session does not have it') end
   local task = { id = ARGV[6], state = 't' }
 --#move ack t
---#done attempts
-  return attempts
+--#done '1'
+  return 1
 end
 --#end
 do
+--#if PLAIN
 --#slow
-if replayed then return replayed end
+--#end
+if replayed then return tonumber(replayed) or replayed end
 local task, due = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 --#move ack t
 local reply = shown(task, ARGV[8] ~= '')
 --#done reply
 return reply
+--#if PLAIN
 --#fast
+--#end
 end

@@ -1,5 +1,5 @@
 -- Held tasks are done.
--- ARGV  6… of each its id, and the attempts by which the caller has it ('': by whichever)
+-- ARGV  6… of each its id, and the take by which the caller has it, as for ack
 -- answers  for each '1' if it was done, '0' if it was not held
 --#include begin
 if replayed then return replayed end

@@ -18,6 +18,7 @@ for n = 3, #ARGV do
     gone[#gone + 1] = ARGV[n]
   end
 end
+--#include recall
 if ARGV[2] ~= '' then call('HSET', M, 'listening', now + ARGV[1]) end
 local limit = 1000
 --#include forget_keys

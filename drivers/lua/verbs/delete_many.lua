@@ -1,12 +1,12 @@
 -- Remove tasks, in whatever state.
--- ARGV  6… their ids
+-- ARGV  6… of each its id, and 'c' and the moment of its put ('': whichever has that id)
 -- answers  for each '1' if it was there, '0' if it was not
 --#include begin
 if replayed then return replayed end
 local done = {}
 call('HDEL', M, '')
-for n = 6, #ARGV do
-  local task, due = find(ARGV[n])
+for n = 6, #ARGV, 2 do
+  local task, due = find_meant(ARGV[n], ARGV[n + 1])
   done[#done + 1] = task and '1' or '0'
   if task then
 --#move delete

@@ -5,5 +5,4 @@
 --#include flush
 local task = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
-task.due = tonumber(call('ZSCORE', M .. ':due', pack('>I6', task.id)) or nil)
-return shown(task, ARGV[8] ~= '')
+return shown_held(task, ARGV[8] ~= '')

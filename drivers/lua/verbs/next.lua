@@ -1,15 +1,13 @@
 -- A held task is done, and the next one is taken.
--- ARGV  6 the id of the first, 7 the attempts by which the caller has it, 8 '1': it has a key
+-- ARGV  6 the id of the first, 7 the take by which the caller has it, as for ack, 8 '1': it has a key
 -- answers  '1' if the first was held, '0' if not, and then what `shown` says of the next; the first alone if there is none
 --#include begin
 if replayed then
 --#slow
   local done = sub(replayed, 1, 1)
   if #replayed == 1 then return done end
-  local id, _, attempts = unpack_struct('>I8c1I4', replayed, 2)
-  local task = find(id)
-  local same = task and task.state == 't' and task.attempts == attempts
-  if same and task.owner == tonumber(ARGV[1]) then return done .. shown(task) end
+  local task = held_one(unpack_struct('>I8', replayed, 2), this_take)
+  if task then return done .. shown_held(task) end
   return done
 --#fast
 end
@@ -17,11 +15,12 @@ local done = '0'
 do
   local task, due
 --#if PLAIN
-  if listening or ARGV[8] then
+  local take = tonumber(ARGV[7]) or -1
+  if listening or ARGV[8] or take < 0 then
 --#slow
     task = held()
 --#fast
-  elseif attempts_held() then
+  elseif (call('ZSCORE', M .. ':taken', ARGV[6]) or -1) + 0 == ARGV[1] * TAKES + take then
     task = { id = ARGV[6], state = 't' }
   end
 --#else
@@ -38,7 +37,8 @@ if not id then
 --#done done
   return done
 end
-local task = read(id, call('HGET', M .. ':tasks', id))
+-- HMGET since that is allowed: the head has run it.
+local task = read(id, call('HMGET', M .. ':tasks', id)[1])
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r

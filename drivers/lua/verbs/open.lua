@@ -2,14 +2,34 @@
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 the session's uuid, 2 its lease in microseconds ('': it lasts for as long as its callers live),
 --       3 the time in microseconds ('': the server's),
---       4 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there,
---       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again
--- answers  {driver, options, the number of the session, the field that says that it lives, the time}; only the first two
---          if the tube is there and should not be
+--       4 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there; 'keep': make it,
+--       or open the one that is there,
+--       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again,
+--       9 the layout of its keys
+-- answers  {driver, options, the number of the session, the field that says that it lives, the time, '1' if nobody may
+--          hear of what is done here}; only the first two if the tube is there and should not be
 local call = redis.call
 local M = KEYS[1]
+-- What any verb of a session may need is asked for now.
+local acl = redis.acl_check_cmd
+if acl then
+  local lacks, asked = {}, EVERYBODY
+  for name, words in pairs(asked) do
+    local known, has = pcall(acl, name, unpack({ M, '', '' }, 1, words))
+    if not (known and has) then lacks[#lacks + 1] = name end
+  end
+  table.sort(lacks)
+  if #lacks > 0 then return redis.error_reply('NOPERM the user has no right to run ' .. table.concat(lacks, ', ')) end
+  if not acl('HSET', M .. ':tasks', '', '') then
+    return redis.error_reply('NOPERM the user has no right to the keys that begin with ' .. M .. ':')
+  end
+end
+--#gate
 local t = call('TIME')
 if call('HEXISTS', M, 'born') == 1 then
+  if call('HGET', M, 'layout') ~= ARGV[9] then
+    return redis.error_reply('LAYOUT another version of tubes has made ' .. M .. ', and keeps tasks in another way: export it with that one')
+  end
   local there = call('HMGET', M, 'driver', 'options', 'maker')
   local maker = table.remove(there)
   if (ARGV[4] == 'new' and maker ~= ARGV[8]) or (ARGV[4] == 'same' and (there[1] ~= ARGV[5] or there[2] ~= ARGV[6])) then return there end
@@ -17,8 +37,15 @@ if call('HEXISTS', M, 'born') == 1 then
 elseif ARGV[4] == 'any' then
   return redis.error_reply('TUBEGONE there is no such tube')
 else
+  if call('EXISTS', M) == 1 then return redis.error_reply('LAYOUT ' .. M .. ' is there, but not whole: tubes repair mends it') end
   local born = t[1] .. string.format('%06d', t[2])
-  call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8])
+  call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8], 'layout', ARGV[9])
+  -- Where somebody has removed that hash alone, what is left is none of the new tube's; but who waited on it is to wake.
+  local left = {}
+  for part in string.gmatch(PARTS, '%a+') do
+    if part ~= 'marker' and part ~= 'room' then left[#left + 1] = M .. ':' .. part end
+  end
+  call('UNLINK', unpack(left))
   local o = cjson.decode(ARGV[6])
   -- One that goes by itself, when nobody has used it for so many milliseconds.
   if o.idle then call('PEXPIRE', M, o.idle) end
@@ -34,12 +61,22 @@ local token = about[1]
 -- One whose lease is over is about to be forgotten: whoever opens the tube now begins anew.
 local lease = token and call('ZSCORE', M .. ':leases', token)
 if not lease or tonumber(lease) <= now then
-  token = 's' .. call('HINCRBY', M, 'sessions', 1) .. '.' .. about[2]
+  local number, most = call('HINCRBY', M, 'sessions', 1), 134217727
+  if number > most then
+    -- All were given once: one that no living session has.
+    local living = {}
+    for _, other in ipairs(call('ZRANGE', M .. ':leases', 0, -1)) do living[string.match(other, '%d+') + 0] = true end
+    repeat number = number % most + 1 until not living[number]
+  end
+  -- A server that has forgotten the session may give its number again, but nobody else has its uuid.
+  token = string.format('s%d.%s.%s', number, about[2], string.sub(ARGV[1], 1, 16))
   call('HSET', M, token, ARGV[1], 'u' .. ARGV[1], token)
 end
 local ends = ARGV[2] ~= '' and now + ARGV[2] or math.huge
 call('ZADD', M .. ':leases', 'GT', ends < math.huge and ends or '+inf', token)
+if ends < math.huge and ARGV[2] + 0 > (call('HGET', M, 'lease') or 0) + 0 then call('HSET', M, 'lease', ARGV[2]) end
+--#include recall
 local left = call('PTTL', M)
 if left > 0 then call('PEXPIRE', M .. ':leases', left) end
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
-return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now }
+return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, acl and not acl('PUBLISH', M .. ':events', '') and '1' or '' }

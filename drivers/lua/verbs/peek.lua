@@ -1,8 +1,8 @@
 -- Look at a task.
--- ARGV  6 its id, 8 '1': the caller knows its data
+-- ARGV  6 its id, 7 'c' and the moment of its put ('': whichever has that id), 8 '1': the caller knows its data
 -- answers  as for ack
 --#include begin
 --#include flush
-local task = find(ARGV[6])
+local task = find_meant(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTFOUND there is no such task') end
 return shown(task, ARGV[8] ~= '')

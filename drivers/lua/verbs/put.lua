@@ -9,7 +9,7 @@
 if replayed then return replayed end
 local replaced
 if ARGV[14] then
---#slow
+--#slow if ARGV[14]
   local id, lives = find_key(ARGV[14])
   if id and ARGV[15] == 'raise' then return redis.error_reply('DUPLICATE ' .. id) end
   if id and ARGV[15] == 'keep' then
@@ -19,6 +19,7 @@ if ARGV[14] then
   replaced = lives and id
 --#fast
 end
+--#if ROOM
 local capacity = tonumber(ARGV[11])
 if capacity and not replaced and call('HLEN', M .. ':tasks') >= capacity then
   if (ARGV[12] or '') ~= '' then
@@ -29,6 +30,8 @@ if capacity and not replaced and call('HLEN', M .. ':tasks') >= capacity then
 --#include flush
   return false
 end
+--#end
+--#include next_id
 local created = pack('>I7', now)
 local task = {
   id = META.next, value = ARGV[6] .. created .. ARGV[7], attempts = 0, state = 'new',
@@ -47,9 +50,16 @@ local task = {
 -- An order that fails for this task fails before anything is written.
 place(task)
 --#end
+--#if ROOM
+if (ARGV[12] or '') ~= '' then
+--#slow
+  call('HDEL', M .. ':waiting', ARGV[13] .. ':room')
+--#fast
+end
+--#end
 META.next = task.id + 1
 if replaced then
---#slow
+--#slow if ARGV[14]
   local task, due = find(replaced)
 --#move delete
 --#fast
@@ -66,11 +76,10 @@ end
 --#move put new
 --#end
 if ARGV[14] then
---#slow
+--#slow if ARGV[14]
   enter_key(ARGV[14], task.id, replaced)
 --#fast
 end
-if (ARGV[12] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[13] .. ':room') end
 local answer = created .. task.id
 --#done answer
 return answer

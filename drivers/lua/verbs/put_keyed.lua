@@ -2,16 +2,26 @@
 -- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace' or
 --       'raise'
 -- answers  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
---          what `shown` says of the task of its key that lives, or the id of one that is remembered; nil if there is no
---          room; the error DUPLICATE says of which task, and which item, counted from 0
+--          what `shown` says of the task of its key that lives, '?' and its id where that would be too much, or the id of one
+--          that is remembered; nil if there is no room; the error DUPLICATE says of which task, and which item, counted
+--          from 0
 --#include begin
+local told = 0
+-- A task that is there already.
+local function tell_of(id)
+  if told >= BYTES then return '?' .. id end
+  local task = find(id)
+  if not task then return tonumber(id) end
+  local facts = shown(task)
+  told = told + #facts
+  return facts
+end
 if replayed then
 --#slow
   local reply = { sub(replayed, 1, 7) .. string.match(replayed, '^%d+', 8) }
   for mark in string.gmatch(string.match(replayed, ';(.*)', 8), '[^,]+') do
     local id = string.match(mark, '%d+')
-    local task = id and find(id)
-    reply[#reply + 1] = task and shown(task) or tonumber(id) or ''
+    reply[#reply + 1] = id and tell_of(id) or ''
   end
   return reply
 --#fast
@@ -22,6 +32,7 @@ if ARGV[7] ~= '' then
   words, at = brought(ARGV[7], ARGV[8] + 0), 1
   if not words then return redis.error_reply('STAGEGONE what was brought is gone') end
 end
+--#include next_id
 local created, id = pack('>I7', now), META.next + 0
 local answer = created .. META.next .. ';'
 -- What becomes of each is known before the first is put.
@@ -57,6 +68,7 @@ while #all < size do
   end
   at = at + count + 1
 end
+--#if ROOM
 local capacity = tonumber(ARGV[9])
 if capacity and needed > 0 and call('HLEN', M .. ':tasks') + needed > capacity then
   if (ARGV[10] or '') ~= '' then
@@ -67,6 +79,7 @@ if capacity and needed > 0 and call('HLEN', M .. ':tasks') + needed > capacity t
 --#include flush
   return false
 end
+--#end
 local reply, marks = { created .. META.next }, {}
 META.next = id
 for n = 1, size do
@@ -74,7 +87,7 @@ for n = 1, size do
   local found, lives
   if task.name then found, lives = find_key(task.name) end
   if task.kept then
-    reply[n + 1], marks[n] = lives and shown(find(found)) or tonumber(found), found
+    reply[n + 1], marks[n] = lives and tell_of(found) or tonumber(found), found
   else
     reply[n + 1], marks[n] = '', 'n'
     if lives then
@@ -94,7 +107,9 @@ for n = 1, size do
   end
 end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
+--#if ROOM
 if (ARGV[10] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[11] .. ':room') end
+--#end
 answer = answer .. table.concat(marks, ',')
 --#done answer
 return reply

@@ -7,6 +7,7 @@
 --#include begin
 if replayed then return replayed end
 local size = tonumber(ARGV[6])
+--#if ROOM
 local capacity = tonumber(ARGV[9])
 if capacity and call('HLEN', M .. ':tasks') + size > capacity then
   if (ARGV[10] or '') ~= '' then
@@ -17,11 +18,13 @@ if capacity and call('HLEN', M .. ':tasks') + size > capacity then
 --#include flush
   return false
 end
+--#end
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
   words, at = brought(ARGV[7], ARGV[8] + 0), 1
   if not words then return redis.error_reply('STAGEGONE what was brought is gone') end
 end
+--#include next_id
 local created, id = pack('>I7', now), META.next + 0
 local answer = created .. META.next
 -- All are made before the first is put: an order that fails for one of them fails before anything is written.
@@ -65,6 +68,8 @@ end
 --#include put_each
 --#end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
+--#if ROOM
 if (ARGV[10] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[11] .. ':room') end
+--#end
 --#done answer
 return answer

@@ -1,10 +1,10 @@
--- Release all taken tasks, whoever has them: a thousand at a time, in the order of their ids.
+-- Release all taken tasks, whoever has them: some at a time, in the order of their ids.
 -- answers  nothing; AGAIN while some are left
 --#include begin
 if replayed then return end
 call('HDEL', M, '')
 local all = call('ZCARD', M .. ':taken')
-local ids = call('ZRANGE', M .. ':taken', 0, 999)
+local ids = call('ZRANGE', M .. ':taken', 0, SOME - 1)
 release_each(ids, 'release')
 if all > #ids then
 --#include flush

@@ -10,7 +10,7 @@ for n = 7, #ARGV, 2 do
   if task then
     local ends = now + ARGV[6]
     -- Without ttr and ttl it has no end.
-    local was = tonumber(call('ZSCORE', M .. ':due', pack('>I6', task.id)) or nil)
+    local was = due_of(task.id)
     if was and was < ends then
       local due = task.ttr and ends
 --#if ENDS_TAKEN

@@ -1,17 +1,20 @@
 -- The tasks of a batch are done, those of its last chunk; so is one whose lease was over, if nobody else has taken it since,
--- and it was not left out when the batch was read.
+-- and it was not left out when the batch was read. All batches before are done too: of those that the server still knows,
+-- since it has lost their acks, the first one comes first.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch
--- answers  how many chunks are left, ' ', how many tasks were done
+-- answers  how many chunks are left, at least, ' ', how many tasks were done
 --#include begin
 if replayed then return replayed end
 --#include stream
-local left, count = (call('HGET', S, ARGV[8]) or 0) - 1, 0
-local field = ARGV[8] .. '.' .. left
+local batch, first = ARGV[8], call('HGET', S, 'first')
+if first and first + 0 < batch + 0 and call('HEXISTS', S, first) == 1 then batch = first end
+local left, count = (call('HGET', S, batch) or 0) - 1, 0
+local field = batch .. '.' .. left
 if left <= 0 then
-  call('HDEL', S, ARGV[8], ARGV[8] .. '.by')
-  call('HSET', S, 'first', ARGV[8] + 1)
+  call('HDEL', S, batch, batch .. '.by')
+  call('HSET', S, 'first', batch + 1)
 else
-  call('HSET', S, ARGV[8], left)
+  call('HSET', S, batch, left)
 end
 if left >= 0 then
 --#include stream_chunk
@@ -20,9 +23,9 @@ if left >= 0 then
   for n = 1, #named do
     if done[n] == '1' then
       count = count + 1
-    elseif call('SREM', skipped, named[n] .. '.' .. meant[n]) == 0 then
+    elseif call('SREM', skipped, named[n] .. '.' .. attempts[n]) == 0 then
       local task, due = find(named[n])
-      if task and task.state == 'r' and task.attempts == meant[n] + 0 then
+      if task and task.state == 'r' and task.attempts == attempts[n] + 0 then
 --#move delete r
         count = count + 1
       end
@@ -30,6 +33,6 @@ if left >= 0 then
   end
   call('HDEL', S, field)
 end
-local answer = string.format('%d %d', math.max(left, 0), count)
+local answer = string.format('%d %d', math.max(left, 0) + (batch ~= ARGV[8] and 1 or 0), count)
 --#done answer
 return answer

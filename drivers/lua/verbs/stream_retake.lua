@@ -6,15 +6,15 @@
 --#include stream
 local field = ARGV[8] .. '.' .. ARGV[9]
 --#include stream_chunk
-local ids, attempts, changed = {}, {}, false
+local ids, tries, takes, changed = {}, {}, {}, false
 local scores = all_of('ZMSCORE', M .. ':taken', named)
 for n = 1, #named do
-  local by = meant[n]
-  if scores[n] ~= string.format('%.0f', ARGV[1] * TURNS + by) then
+  local by, take = attempts[n], meant[n]
+  if scores[n] ~= string.format('%.0f', ARGV[1] * TAKES + take) then
     changed, by = true, false
     local task, due = find(named[n])
-    local left_out = call('SREM', M .. ':skipped:' .. ARGV[6], named[n] .. '.' .. meant[n]) == 1
-    local may = not left_out and task and task.state == 'r' and task.attempts == meant[n] + 0
+    local left_out = call('SREM', M .. ':skipped:' .. ARGV[6], named[n] .. '.' .. attempts[n]) == 1
+    local may = not left_out and task and task.state == 'r' and task.attempts == attempts[n] + 0
 --#if LANE
     -- As for any take: its lane must be free, and it the first of it.
     may = may and call('ZREM', M .. ':offers', place(task)) == 1
@@ -24,16 +24,16 @@ for n = 1, #named do
     if may then
       task.owner = ARGV[1]
 --#move take r
-      by = task.attempts
+      by, take = task.attempts, string.format('%d', this_take)
     end
   end
-  if by then ids[#ids + 1], attempts[#attempts + 1] = named[n], by end
+  if by then ids[#ids + 1], tries[#tries + 1], takes[#takes + 1] = named[n], by, take end
 end
 if not changed then
 --#include flush
   return chunk
 end
-chunk = written(ids, attempts)
+chunk = written(ids, tries, takes)
 call('HSET', S, field, chunk, ARGV[8] .. '.by', ARGV[1])
 --#done chunk
 return chunk

@@ -5,10 +5,8 @@
 local id
 if replayed then
 --#slow
-  local known, _, attempts = unpack_struct('>I8c1I4', #replayed > 0 and replayed or string.rep('\0', 13))
-  local task = find(known)
-  local same = task and task.state == 't' and task.attempts == attempts
-  if same and task.owner == tonumber(ARGV[1]) then return shown(task) end
+  local task = #replayed > 0 and held_one(unpack_struct('>I8', replayed), this_take)
+  if task then return shown_held(task) end
   -- Who waits asks again. This may come from a connection that nobody has any more: nobody would get a task.
   if (ARGV[6] or '') ~= '' then id = false end
 --#fast
@@ -22,6 +20,7 @@ if not id then
   if (ARGV[6] or '') ~= '' then
 --#slow
     local watched = WATCHED
+    if not last then note_slot() end
     call('HSET', M, ARGV[3], ARGV[4] .. ':', 'waiting', watched)
     call('HSET', M .. ':waiting', ARGV[7], string.format('%s %.0f', ARGV[6], watched))
 --#fast
@@ -29,7 +28,8 @@ if not id then
 --#include flush
   return soonest or 0
 end
-local task = read(id, call('HGET', M .. ':tasks', id))
+-- HMGET since that is allowed: the head has run it.
+local task = read(id, call('HMGET', M .. ':tasks', id)[1])
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r

@@ -13,7 +13,7 @@ local function show(id)
     found[#found + 1] = facts
     size = size + #facts
   end
-  return #found <= most and size < 4000000
+  return #found <= most and size < BYTES
 end
 if call('HLEN', M .. ':tasks') <= 2000 then
   local ids = {}

@@ -6,13 +6,15 @@ if replayed then return replayed end
 local task = held()
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 local more = tonumber(ARGV[9])
-task.due = tonumber(call('ZSCORE', M .. ':due', pack('>I6', task.id)) or nil)
+task.due = due_of(task.id)
 if more > 0 then
-  if task.ttl then task.ttl = task.ttl + more end
-  if task.ttr then task.ttr = task.ttr + more end
+--#if TIMED
+  prolong(task, more)
+  if task.ttr then task.ttr = math.min(task.ttr + more, LONGEST) end
+--#end
   call('HDEL', M, '')
   write(task)
-  local due = task.due and task.due + more
+  local due = task.due and math.min(task.due + more, now + LONGEST)
 --#move touch t
 end
 local reply = shown(task, ARGV[8] ~= '')

@@ -1,5 +1,5 @@
 -- Undo takes whose taker has gone before it got the tasks.
--- ARGV  6… of each its id and its attempts
+-- ARGV  6… of each its id and the number of the take
 -- answers  nothing
 --#include begin
 if replayed then return end

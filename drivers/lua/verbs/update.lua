@@ -1,10 +1,10 @@
 -- Change a task, in whatever state.
--- ARGV  6 its id, 9 '1': it gets the data of 10, 11 its pri, 12 microseconds until it is ready, 13 microseconds that it
+-- ARGV  6 its id, 7 'c' and the moment of its put ('': whichever has that id), 9 '1': it gets the data of 10, 11 its pri, 12 microseconds until it is ready, 13 microseconds that it
 --       lives from now on ('': as it is)
 -- answers  what `shown` says of the task
 --#include begin
 if replayed then return replayed end
-local task = find(ARGV[6])
+local task = find_meant(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTFOUND there is no such task') end
 if (ARGV[12] ~= '' and task.state ~= 'r' and task.state ~= '~') or (ARGV[13] ~= '' and task.state == 't') then
   return redis.error_reply('STATE ' .. task.state)
@@ -20,7 +20,7 @@ local function change(task)
   if ARGV[11] ~= '' then task.pri = ARGV[11] ~= '0' and tonumber(ARGV[11]) end
 --#end
 --#if TIMED
-  if ARGV[13] ~= '' then task.ttl = now - task.created + ARGV[13] end
+  if ARGV[13] ~= '' then live(task, ARGV[13]) end
 --#end
   if task.state == 't' then write(task) end
 end

@@ -5,7 +5,7 @@
 --#include begin
 --#include flush
 META.pacing = META.pacing or '0 0 1 0'
-local page = call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 500)
+local page = call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)
 local seen = { page[1] }
 for n = 1, #page[2], 2 do
   lane = page[2][n]

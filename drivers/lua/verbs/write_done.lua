@@ -1,14 +1,16 @@
 -- A write has put all.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 who writes, 2 the number of the write, 3 for how many milliseconds it is known that it was done ('': not at all)
--- answers  nothing
+-- answers  1; 0: nothing is known of this write
 local M, W = KEYS[1], KEYS[1] .. ':written:' .. ARGV[1]
-if redis.call('HGET', W, 'number') ~= ARGV[2] then return end
+local known = redis.call('HMGET', W, 'number', 'last')
+if known[1] ~= ARGV[2] then return known[2] and tonumber(known[2]) >= tonumber(ARGV[2]) and 1 or 0 end
 redis.call('ZREM', M .. ':sealed', ARGV[1])
 if ARGV[3] == '' then
-  redis.call('DEL', W)
-  return
+  redis.call('UNLINK', W)
+  return 1
 end
 redis.call('HDEL', W, 'number', 'chunks')
 redis.call('HSET', W, 'last', ARGV[2])
 redis.call('PEXPIRE', W, ARGV[3])
+return 1

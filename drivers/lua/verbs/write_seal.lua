@@ -7,7 +7,7 @@
 local M, W = KEYS[1], KEYS[1] .. ':written:' .. ARGV[1]
 local born = redis.call('HGET', M, 'born')
 if not born then return redis.error_reply('TUBEGONE there is no such tube') end
-if redis.call('HGET', W, 'born') ~= born then redis.call('DEL', W) end
+if redis.call('HGET', W, 'born') ~= born then redis.call('UNLINK', W) end
 local known = redis.call('HMGET', W, 'last', 'number', 'chunks')
 if known[2] then return known[2] .. ' ' .. known[3] end
 if known[1] and tonumber(known[1]) >= tonumber(ARGV[2]) then return end

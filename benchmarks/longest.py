@@ -1,0 +1,368 @@
+"""The longest script of each verb on a full server: `python -m benchmarks.longest [--quick] [--program redis]`.
+
+While a script runs nobody else is served. So none should take longer than some milliseconds, unless its caller asks for
+so much: `put_many` is one script, since all of its tasks are put or none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from statistics import median
+from typing import Any, Final, Self
+from unittest.mock import patch
+from uuid import uuid4
+
+from rich.console import Console
+from rich.table import Table
+
+import tubes
+from benchmarks.scale.places import BATCH
+from benchmarks.subjects import PAYLOAD, TTL, TTR
+from benchmarks.table import machine, write_between
+from tubes.redis.calls import Call
+from tubes.redis.parts import LAYOUT
+from tubes.redis.scripts import script
+from tubes.redis.wire import Wire
+from tubes.testing import LocalServer
+
+#: By name: a driver and what its tube asks for. Lanes with a pace cost most.
+KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    **{driver: (driver, {}) for driver in ("fifo", "fifottl", "utube", "utubettl")},
+    "utubettl, throttled": ("utubettl", {"max_in_flight": 2, "order": "round_robin"}),
+}
+#: Milliseconds that a script may take.
+LIMIT: Final = 10.0
+#: Its caller asks for so much in one script.
+ASKED: Final = "put_many of 4,000"
+UTUBES: Final = 1000
+_DATA: Final = PAYLOAD.encode()
+#: Of these a thousand would be 200 MB.
+_LARGE: Final = b"x" * 200_000
+_MARKS: Final = ("<!-- longest -->\n", "<!-- end of longest -->\n")
+
+
+class Bench:
+    """A server that is full, and how long it was busy with single requests."""
+
+    def __init__(self, program: str, tasks: int, crowd: int, names: int, rounds: int) -> None:
+        self.tasks: Final = tasks
+        #: How many sessions there are, and processes that wait.
+        self.crowd: Final = crowd
+        self.names: Final = names
+        self.rounds: Final = rounds
+        #: By kind and verb: of each round the longest request, in seconds.
+        self.found: Final[dict[tuple[str, str], list[float]]] = {}
+        self._longest = 0.0
+        self._server: Final = LocalServer(program)
+        self.url: Final = self._server.url
+        self.client: Final[Any] = self._server.client()
+        # The clock of what a process has worked, see clock_getcpuclockid(3).
+        self._clock: Final = (~self._server.pid << 3) | 2
+        send: Any = Wire.call
+
+        def timed(wire: Wire, *request: Any) -> Any:
+            began, worked = time.perf_counter(), self._worked()
+            try:
+                return send(wire, *request)
+            finally:
+                spans = time.perf_counter() - began, self._worked() - worked
+                # The server's threads that free memory work too; and a busy machine lets a request wait.
+                self._longest = max(self._longest, min(spans) if spans[1] else spans[0])
+
+        self._patch: Final = patch.object(Wire, "call", timed)
+        self._patch.start()
+        self.queue: Final = self.connect()
+
+    def _worked(self) -> float:
+        """Seconds for which the server has worked, where the system says so."""
+        with suppress(OSError, OverflowError):
+            return time.clock_gettime(self._clock)
+        return 0.0
+
+    def connect(self, session_ttl: float = 3600) -> tubes.Queue:
+        return tubes.connect(self.url, codec="raw", session_ttl=session_ttl)
+
+    def round(self, kind: str, verb: str, act: Callable[[], object]) -> None:
+        """Do it; its longest request counts."""
+        self._longest = 0.0
+        act()
+        self.found.setdefault((kind, verb), []).append(self._longest)
+
+    def rounds_of(self, kind: str, verb: str, act: Callable[[], object]) -> None:
+        """The same some times."""
+        for _ in range(self.rounds):
+            self.round(kind, verb, act)
+
+    def send(self, calls: list[Call]) -> list[Any]:
+        """The replies to calls of one script, sent at once."""
+        self.client.script_load(calls[0].script.text)
+        pool = self.client.connection_pool
+        line = pool.get_connection()
+        for call in calls:
+            call.begin(0)
+        try:
+            line.send_packed_command([call.pack() for call in calls])
+            return [line.read_response() for _ in calls]
+        finally:
+            pool.release(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.queue.close()
+        self._patch.stop()
+        self.client.close()
+        self._server.close()
+
+
+class Crowd:
+    """A tube with very many tasks, sessions and processes that wait."""
+
+    def __init__(self, bench: Bench, kind: str) -> None:
+        self.bench: Final = bench
+        self.kind: Final = kind
+        driver, self.options = KINDS[kind]
+        self.tube: Any = bench.queue.create_tube(kind.replace(", ", "-"), driver, **self.options)
+        self.lanes: Final = self.tube.driver.lane is not None
+        self.timed: Final = "ttr" in self.tube.driver.options
+        self.spans: Final[dict[str, Any]] = {"ttl": TTL, "ttr": TTR} if self.timed else {}
+        #: How many tasks one take gets at most.
+        self.much: Final = UTUBES if self.lanes else 4_000
+
+    def lane(self, number: int) -> dict[str, Any]:
+        return {"utube": f"host-{number % UTUBES}"} if self.lanes else {}
+
+    def items(self, count: int, **options: Any) -> list[Any]:
+        return [tubes.Item(_DATA, **self.lane(number), **self.spans, **options) for number in range(count)]
+
+    def fill(self) -> None:
+        """Put the tasks, and have the others come: each has opened the tube and has put once."""
+        bench, port = self.bench, self.tube._port
+        for first in range(0, bench.tasks, BATCH):
+            self.tube.put_many(self.items(min(BATCH, bench.tasks - first)))
+        key: str = port.home.key
+        opening, putting = script("open"), port.home.script("put")
+        for first in range(0, bench.crowd, 1000):
+            some = range(first, min(first + 1000, bench.crowd))
+            args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
+            opened = bench.send([Call(opening, key, (uuid4().hex, *args)) for _ in some])
+            sessions = [(number, token.decode(), "0") for _, _, number, token, *_ in opened]
+            bench.send([Call(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])
+
+    def wait(self) -> None:
+        """Somebody waits in each of so many processes, as far as the server knows: that counts for ten seconds."""
+        until = f"{(time.time() + 9) * 1e6:.0f}"
+        for first in range(0, self.bench.crowd, 1000):
+            some = {f"process-{number}": f"1 {until}" for number in range(first, min(first + 1000, self.bench.crowd))}
+            self.bench.client.hset(f"{self.tube._port.home.key}:waiting", mapping=some)
+
+    def measure(self) -> None:
+        """All verbs."""
+        self._measure_single()
+        self._measure_many()
+        self._measure_ends()
+        self._measure_large()
+        self._measure_full()
+        if self.kind == "fifo":
+            self._measure_stale()
+        self.wait()
+        self.bench.round(self.kind, "drop", lambda: self.tube.drop(force=True))
+
+    def _measure_single(self) -> None:
+        """Verbs on one task, and what counts them."""
+        tube, times = self.tube, range(50)
+        taken: list[Any] = []
+
+        def each(verb: str, act: Callable[[], object]) -> None:
+            self.bench.round(self.kind, verb, lambda: [act() for _ in times])
+
+        each("put", lambda: tube.put(_DATA, **self.lane(0), **self.spans))
+        each("take", lambda: taken.append(tube.take(timeout=0)))
+        if self.timed:
+            each("touch", lambda: taken[0].touch(1))
+        each("release", lambda: taken.pop().release())
+        each("take", lambda: taken.append(tube.take(timeout=0)))
+        each("ack", lambda: taken.pop().ack())
+        ids = [task.id for task in tube.tasks(self.bench.tasks // 2, 50)]
+        for verb in ("peek", "bury", "kick_task", "update", "delete"):
+            rest = iter(ids)
+            act = getattr(tube, verb)
+            options = {"data": b"new"} if verb == "update" else {}
+            each(verb, lambda act=act, rest=rest, options=options: act(next(rest), **options))  # type: ignore[misc]
+        self.wait()
+        for verb, looks in {
+            "statistics": tube.statistics,
+            "overview": lambda: self.bench.queue.overview(ages=True),
+            "oldest_ready_age": tube.oldest_ready_age,
+            "due_histogram": lambda: tube.due_histogram([1, 10, 100]),
+            "connect, tube": lambda: self.bench.connect().tube(tube.name),
+        }.items():
+            self.bench.rounds_of(self.kind, verb, looks)
+
+    def _measure_many(self) -> None:
+        """Verbs on many tasks."""
+        tube, bench, kind = self.tube, self.bench, self.kind
+        taken: list[Any] = []
+
+        def take() -> None:
+            taken[:] = tube.take_many(self.much)
+
+        for number in range(bench.rounds):
+            bench.round(kind, ASKED, lambda: tube.put_many(self.items(4_000)))
+            keyed = [
+                tubes.Item(_DATA, key=f"{number} {task}", **self.lane(task), **self.spans) for task in range(4_000)
+            ]
+            bench.round(kind, f"{ASKED} with keys", lambda keyed=keyed: tube.put_many(keyed))  # type: ignore[misc]
+            bench.round(kind, "take_many", take)
+            if self.timed:
+                bench.round(kind, "renew_many", lambda: tube.renew_many(taken, 2 * TTR))
+            bench.round(kind, "release_many", lambda: tube.release_many(taken))
+            take()
+            bench.round(kind, "release_all", tube.release_all)
+            take()
+            bench.round(kind, "ack_many", lambda: tube.ack_many(taken))
+            ids = [task.id for task in tube.tasks(bench.tasks // 3, 4_000)]
+            bench.round(kind, "delete_many", lambda ids=ids: tube.delete_many(ids[2_000:]))  # type: ignore[misc]
+            for id in ids[:2_000]:
+                tube.bury(id)
+            bench.round(kind, "buried", lambda: tube.buried(2_000))
+            bench.round(kind, "kick", lambda: tube.kick(2_000))
+            bench.round(kind, "tasks", lambda: tube.tasks(0, 2_000))
+            if self.lanes:
+                bench.round(kind, "utubes", tube.utubes)
+
+    def _measure_ends(self) -> None:
+        """What ends, all at one moment."""
+        tube, bench, kind = self.tube, self.bench, self.kind
+        for _ in range(bench.rounds):
+            other = bench.queue.session()
+            other.tube(tube.name).take_many(self.much)
+            bench.round(kind, "close of a session with tasks", other.close)
+            lost = bench.connect(0.5)
+            lost.tube(tube.name).take_many(self.much)
+            lost.detach()
+            time.sleep(0.6)
+            bench.round(kind, "the end of a lease", tube.statistics)
+            if self.timed:
+                for what in ("delay", "ttl"):
+                    tube.put_many(self.items(4_000), **{what: 2})
+                    time.sleep(2.1)
+                    bench.round(kind, f"the end of 4,000 {what}s", tube.statistics)
+        tube.put_many([tubes.Item(_DATA, key=f"seen {n}", key_ttl=0.1, **self.lane(n)) for n in range(2_000)])
+        puts = tube.statistics().calls["put"]
+        tube.delete_many([task.id for task in tube.tasks(puts - 2_000, 2_000)])
+        time.sleep(0.2)
+        bench.round(kind, "keys are forgotten", lambda: tube.put(_DATA, key="new", **self.lane(0)))
+
+    def _measure_large(self) -> None:
+        """Tasks of 200 kB."""
+        bench, kind = self.bench, f"{self.kind}"
+        tube: Any = bench.queue.create_tube(f"{self.tube.name}-large", KINDS[kind][0], **self.options)
+        tasks = [tube.put(_LARGE, key=str(number), **self.lane(number)) for number in range(200)]
+        for _ in range(bench.rounds):
+            taken: list[Any] = []
+            bench.round(kind, "take_many of 200 kB", lambda taken=taken: taken.extend(tube.take_many(200)))  # type: ignore[misc]
+            tube.release_many(taken)
+            bench.round(kind, "tasks of 200 kB", lambda: tube.tasks(0, 200))
+            again = [tubes.Item(b"x", key=str(number), **self.lane(number)) for number in range(200)]
+            bench.round(kind, "put_many, keys of 200 kB", lambda again=again: tube.put_many(again))  # type: ignore[misc]
+            for task in tasks:
+                tube.bury(task.id)
+            bench.round(kind, "oldest_ready_age, 200 kB", tube.oldest_ready_age)
+            bench.round(kind, "buried of 200 kB", lambda: tube.buried(200))
+            tube.kick(200)
+        tube.drop(force=True)
+
+    def _measure_full(self) -> None:
+        """A tube without room, for which very many processes wait."""
+        bench, kind = self.bench, self.kind
+        tube: Any = bench.queue.create_tube(f"{self.tube.name}-full", KINDS[kind][0], capacity=1000, **self.options)
+        tube.put_many([tubes.Item(_DATA, **self.lane(number)) for number in range(1000)])
+        port = tube._port
+        putting = port.home.script("put")
+        for first in range(0, bench.crowd, 1000):
+            waits = [
+                (b"\0", _DATA, "", "", "", 1000, 1, uuid4().hex) for _ in range(first, min(first + 1000, bench.crowd))
+            ]
+            bench.send([Call(putting, port.home.key, words, port.session) for words in waits])
+        bench.round(kind, "release in a full tube", lambda: [tube.take(timeout=0).release() for _ in range(50)])
+        bench.round(kind, "ack in a full tube", lambda: [tube.take(timeout=0).ack() for _ in range(50)])
+        bench.round(kind, "drop of a full tube", lambda: tube.drop(force=True))
+
+    def _measure_stale(self) -> None:
+        """Of ten tasks nine are deleted."""
+        first = self.bench.tasks // 10
+
+        def delete() -> None:
+            for start in range(first, self.bench.tasks, 10_000):
+                self.tube.delete_many(range(start, min(start + 10_000, self.bench.tasks)))
+                self.tube.put(_DATA)
+
+        self.bench.round(self.kind, "delete_many, put: 9 of 10 deleted", delete)
+        self.bench.round(self.kind, "take: 9 of 10 were deleted", lambda: [self.tube.take(0).ack() for _ in range(200)])
+
+
+def measure_names(bench: Bench) -> None:
+    """Very many tubes."""
+    for first in range(0, bench.names, 10_000):
+        bench.client.sadd("tubes:names", *(f"tube-{number}" for number in range(first, first + 10_000)))
+    bench.queue.create_tube("one")
+    bench.rounds_of("fifo", f"tubes, {bench.names:,} names", bench.queue.tubes)
+    bench.rounds_of("fifo", f"overview, {bench.names:,} names", bench.queue.overview)
+
+
+def rows(bench: Bench) -> list[list[str]]:
+    """Verb by verb: milliseconds for each kind; '' where there is no such verb."""
+    verbs = dict.fromkeys(verb for _, verb in bench.found)
+    spans = {found: f"{median(seconds) * 1e3:.2f}" for found, seconds in bench.found.items()}
+    return [[verb, *(spans.get((kind, verb), "") for kind in KINDS)] for verb in verbs]
+
+
+def main() -> int:
+    """Measure, and show."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.longest", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a fiftieth of everything: for a first look")
+    parser.add_argument("--program", choices=["valkey", "redis"], default="valkey", help="on which server")
+    parser.add_argument("--kind", choices=list(KINDS), help="only one")
+    parser.add_argument("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
+    asked = parser.parse_args()
+    if asked.write_readme and (asked.quick or asked.kind):
+        parser.error("--write-readme keeps the result of a full run")
+    extent = (20_000, 1_000, 10_000, 1) if asked.quick else (1_000_000, 50_000, 100_000, 3)
+    with Bench(asked.program, *extent) as bench:
+        for kind in KINDS:
+            if asked.kind in (None, kind):
+                began = time.perf_counter()
+                crowd = Crowd(bench, kind)
+                crowd.fill()
+                crowd.measure()
+                print(f"{kind} ({time.perf_counter() - began:.0f} s)", file=sys.stderr, flush=True)
+        measure_names(bench)
+    tasks, sessions, *_ = extent
+    title = f"The longest script of each verb, in ms: {asked.program}, {tasks:,} tasks, {sessions:,} sessions"
+    table = Table("verb", *KINDS, title=title, title_justify="left")
+    for verb, *cells in rows(bench):
+        long = (cell and float(cell) > LIMIT and not verb.startswith(ASKED) for cell in cells)
+        table.add_row(
+            verb, *(f"[red]{cell}[/red]" if is_long else cell for cell, is_long in zip(cells, long, strict=True))
+        )
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(table)
+    if asked.write_readme:
+        lines = [
+            f"{title}. One result, of {machine()}.",
+            "",
+            f"| | {' | '.join(KINDS)} |",
+            f"|---|{'---|' * len(KINDS)}",
+        ]
+        write_between(_MARKS, "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows(bench))]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+-- What must hold between a tube's tasks and the keys that have them in order, one thing at a time. What a stored task says
+-- of itself is true, and so is ':taken' of those that are ready by that; the other keys follow from them.
+
+-- The number that an id is, or nil.
+local function id_of(words)
+  local id = string.match(words, '^%d+$') and #words <= 15 and tonumber(words)
+  return id and id < 281474976710656 and string.format('%.0f', id) == words and id or nil
+end
+
+-- Whether a text is UTF-8; halves of pairs count, as Python has them.
+local function is_text(words)
+  if not string.find(words, '[\128-\255]') then return true end
+  words = string.gsub(words, '[\194-\223][\128-\191]', ' ')
+  words = string.gsub(words, '\224[\160-\191][\128-\191]', ' ')
+  words = string.gsub(words, '[\225-\239][\128-\191][\128-\191]', ' ')
+  words = string.gsub(words, '\240[\144-\191][\128-\191][\128-\191]', ' ')
+  words = string.gsub(words, '[\241-\243][\128-\191][\128-\191][\128-\191]', ' ')
+  words = string.gsub(words, '\244[\128-\143][\128-\191][\128-\191]', ' ')
+  return not string.find(words, '[\128-\255]')
+end
+
+-- All texts that a task has, its context too.
+local function has_texts(task)
+  for _, words in ipairs({ task.key or '', task.reason or '', task.lane or '' }) do
+    if not is_text(words) then return false end
+  end
+  local context, at, count = task.context or '', 1, 0
+  while at <= #context do
+    local words
+    words, at = text_at(context, at)
+    if at > #context + 1 or not is_text(words) then return false end
+    count = count + 1
+  end
+  return count % 2 == 0
+end
+
+-- A stored task as `read` has it, with its score in ':taken' if it is taken; nil if it is none that this driver could write.
+local function stored_task(id, value)
+  local flags = #value >= 8 and byte(value, 1)
+  if not flags or flags % 4 == 3 then return nil end
+--#if TIMED
+--#else
+  if flags % 2 >= 1 or flags % 64 >= 16 then return nil end
+--#end
+--#if PRI
+--#else
+  if flags % 16 >= 8 then return nil end
+--#end
+--#if LANE
+--#else
+  if flags % 128 >= 64 then return nil end
+--#end
+  local reads, task = pcall(read, id, value)
+  if not reads or task.body > #value + 1 then return nil end
+  local whole, right = pcall(has_texts, task)
+  if not whole or not right then return nil end
+  if not pcall(place, task) then return nil end
+  task.score = call('ZSCORE', M .. ':taken', id)
+  if task.score and task.state == 'r' then task.state = 't' end
+  return task
+end
+
+-- The task of an id, if there is one that can be read.
+local function task_of(id)
+  id = string.format('%.0f', id)
+  local value = call('HGET', M .. ':tasks', id)
+  return value and stored_task(id, value)
+end
+
+-- The task that a place names, if it stands there rightly.
+local function task_at(at)
+  if #at < 6 then return nil end
+  local task = task_of(id_at(at))
+  return task and place(task) == at and task
+end
+
+--#if LIST
+-- How many ids in the list are smaller: they ascend.
+local function index_of(id)
+  local low, high = 0, call('LLEN', M .. ':ready')
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local there = tonumber(call('LINDEX', M .. ':ready', middle) or nil)
+    if there and there < id then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function stands(task, listed)
+  if call('ZSCORE', M .. ':back', place(task)) then return true end
+  if listed then return listed[task.id] end
+  return call('LINDEX', M .. ':ready', index_of(task.id + 0)) == task.id
+end
+
+-- It has come back to its place: where that is in the list does not matter.
+local function stand(task)
+  call('ZADD', M .. ':back', 0, place(task))
+  call('HINCRBY', M, 'loose', 1)
+end
+
+--#elif LANE
+-- What is known of a lane: its number, how many of its tasks are taken, the place of the one on offer; where there are paces
+-- what they need. nil: nothing; false: nobody can read it.
+local function lane_of(name)
+  local record = call('HGET', M .. ':lanes', name)
+  if not record then return nil end
+  local about = { key = sub(record, 1, 5), head = sub(record, 6), taken = #record == 5 and 1 or 0, rest = 0, place = 0 }
+  if byte(record, 1) == 255 then
+    local reads, fields = pcall(function() return { cmsgpack.unpack(sub(record, 2)) } end)
+    if not reads or #fields ~= #PACE or not META.pacing then return false end
+    for n = 1, #PACE do
+      local right = tonumber(fields[n])
+      if PACE[n] == 'key' or PACE[n] == 'head' then right = tostring(fields[n]) end
+      if right ~= fields[n] then return false end
+      about[PACE[n]] = fields[n]
+    end
+    if about.taken < 0 or about.rest < 0 then return false end
+  end
+  if #about.key ~= 5 and (about.key ~= '' or about.head ~= '') then return false end
+  if about.key ~= '' and unpack_struct('>I5', about.key) >= 549755813888 then return false end
+  if about.head ~= '' and #about.head < 6 then return false end
+  return about
+end
+
+-- Whether a lane that is known so has on offer what it should, and is noted as long as it should be.
+local function is_settled(name, about)
+  lane, lane_key = name, about.key ~= '' and about.key
+  local full = about.taken > 0
+  if META.pacing then
+    enter_pace(0)
+    full = pace.full
+    local score = call('ZSCORE', M .. ':rests', name)
+    if about.rest ~= (score and score + 0 or 0) then return false end
+  end
+  local first = lane_key and behind()
+  if about.head == '' then
+    if first and not full then return false end
+    if about.taken > 0 or about.rest > 0 then return true end
+    return META.pacing and (pace.interval >= 0 or pace.most > 0)
+  end
+  local task = task_at(about.head)
+  if full or not task or task.state ~= 'r' or (task.lane or 'nil') ~= name or (first and first < about.head) then return false end
+  local score = call('ZSCORE', M .. ':offers', about.head)
+  return score and score + 0 == about.place
+end
+
+-- Note a lane anew, with what it has on offer; `taken`: how many of its tasks are, if that is known better; `at`: the place of
+-- one that stands there, too.
+local function settle(name, taken, at)
+  local about = lane_of(name)
+  if about == false then
+    call('HDEL', M .. ':lanes', name)
+    about = nil
+  end
+  lane, lane_record, lane_key, lane_taken, lane_head, pace = name, about, false, (taken or 0) > 0, false, nil
+  if META.pacing then
+    enter_pace(0)
+    pace.taken = taken or pace.taken
+    if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, name) else call('ZREM', M .. ':rests', name) end
+  elseif about then
+    lane_key, lane_head = about.key, about.head ~= '' and about.head
+    lane_taken = (taken or about.taken) > 0
+  end
+  if not lane_key then
+    META.lanes = call('HINCRBY', M, 'lanes', 1)
+    lane_key = pack('>I5', META.lanes)
+  end
+  if lane_head then
+    call('ZREM', M .. ':offers', lane_head)
+    call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
+    lane_head = false
+  end
+  if at then call('ZADD', M .. ':behind', 0, lane_key .. at) end
+  -- What stands there and should not is not to be offered.
+  local first = behind()
+  while first do
+    local task = task_at(first)
+    if task and task.state == 'r' and (task.lane or 'nil') == name then break end
+    call('ZREM', M .. ':behind', lane_key .. first)
+    first = behind()
+  end
+  if META.pacing then return leave_pace() end
+  if first and not lane_taken then
+    call('ZREM', M .. ':behind', lane_key .. first)
+    call('ZADD', M .. ':offers', 0, first)
+    lane_head = first
+  end
+  if lane_taken or lane_head then
+    call('HSET', M .. ':lanes', name, lane_taken and lane_key or lane_key .. lane_head)
+  else
+    call('HDEL', M .. ':lanes', name)
+  end
+end
+
+local function stands(task)
+  local about = lane_of(task.lane or 'nil')
+  if not about or about.key == '' then return false end
+  if about.head == place(task) then return call('ZSCORE', M .. ':offers', about.head) end
+  return call('ZSCORE', M .. ':behind', about.key .. place(task))
+end
+
+local function stand(task)
+  settle(task.lane or 'nil', nil, place(task))
+end
+
+--#else
+local function stands(task)
+  return call('ZSCORE', M .. ':ready', place(task))
+end
+
+local function stand(task)
+  call('ZADD', M .. ':ready', 0, place(task))
+end
+--#end

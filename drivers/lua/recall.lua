@@ -1,0 +1,13 @@
+-- No lease lies further ahead than the longest of them: one that does is from before the clock was set back. Whoever has
+-- died since must not hold its tasks until then.
+local longest = call('HGET', M, 'lease')
+if longest then
+  local furthest = now + longest
+  local late = call('ZRANGEBYSCORE', M .. ':leases', string.format('(%.0f', furthest), '(+inf', 'LIMIT', 0, 1000)
+  for n = 1, #late do call('ZADD', M .. ':leases', furthest, late[n]) end
+  if #late > 0 then
+    local soonest, listening = unpack(call('HMGET', M, 'soonest', 'listening'))
+    if soonest and soonest + 0 > furthest then call('HSET', M, 'soonest', furthest) end
+    if listening and listening + 0 > furthest then call('HSET', M, 'listening', furthest) end
+  end
+end

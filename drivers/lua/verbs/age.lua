@@ -1,0 +1,4 @@
+-- The same as oldest for who only looks: what is due and has not happened yet is as it stands.
+-- ARGV  6 as for oldest
+-- answers  as for oldest
+--#include oldest_ready

@@ -1,0 +1,171 @@
+-- Check some of what a key names: that it is there, and stands there rightly.
+-- ARGV  3 which key; 'meta': the sessions in the meta hash, 4 where to go on ('0': the beginning), 5 of a list the last id that
+--       was looked at, 6 the next id that is known
+-- answers  {where to go on ('0': that was all), what is wrong, and what the caller asks for: of 'taken' id, score and lane of
+--          each task and 1 if nobody knows when its ttr is over, of 'lanes' name, number and how many are taken of each, of 'leases' the numbers of the sessions, of
+--          'due' the ids of delayed tasks, of 'ready' as a list the last id}
+local which, told = ARGV[3], {}
+local K = M .. (which == 'meta' and '' or ':' .. which)
+local function report(...)
+  for _, word in ipairs({ ... }) do told[#told + 1] = word end
+end
+-- A task that stands nowhere, now that this entry is gone.
+local function restore(task)
+  if task and task.state == 'r' and not stands(task) then stand(task) end
+end
+local check = {}
+local function places(state)
+  return function(at)
+    local task = task_at(at)
+    if (not task or task.state ~= state) and note('entry', which .. ' ' .. (#at >= 6 and string.format('%.0f', id_at(at)) or at)) then
+      call('ZREM', K, at)
+    end
+  end
+end
+check.buried = places('!')
+--#if LIST
+check.back = places('r')
+--#elif LANE
+function check.offers(at)
+  local task = task_at(at)
+  local about = task and task.state == 'r' and lane_of(task.lane or 'nil')
+  if not (about and about.head == at) and note('entry', which .. ' ' .. (#at >= 6 and string.format('%.0f', id_at(at)) or at)) then
+    call('ZREM', K, at)
+    restore(task)
+  end
+end
+function check.behind(entry)
+  local at = sub(entry, 6)
+  local task = task_at(at)
+  local about = task and task.state == 'r' and lane_of(task.lane or 'nil')
+  if not (about and about.key == sub(entry, 1, 5) and about.head ~= at) and note('entry', which .. ' ' .. (#at >= 6 and string.format('%.0f', id_at(at)) or at)) then
+    call('ZREM', K, entry)
+    restore(task)
+  end
+end
+function check.rests(name, moment)
+  local about = lane_of(name)
+  if (not about or about.rest ~= moment + 0) and note('lane', name) then
+    call('ZREM', K, name)
+    if about then settle(name) end
+  end
+end
+function check.lanes(name, record)
+  if byte(record, 1) == 255 and not META.pacing and note('field', 'pacing') then
+    META.pacing = '0 0 1 0'
+    call('HSET', M, 'pacing', META.pacing)
+  end
+  local about = lane_of(name)
+  if about == nil then return end
+  if (not is_text(name) or not about or not is_settled(name, about)) and note('lane', name) then
+    settle(name)
+    about = lane_of(name)
+  end
+  if not about then return end
+  local number = about.key ~= '' and unpack_struct('>I5', about.key) or 0
+  if number > (META.lanes or 0) + 0 and note('field', 'lanes') then
+    META.lanes = number
+    call('HSET', M, 'lanes', string.format('%d', number))
+  end
+  report(name, about.key, about.taken)
+end
+--#else
+check.ready = places('r')
+--#end
+function check.taken(id, score)
+  local number = id_of(id)
+  local task = number and task_of(number)
+  if (not task or task.state ~= 't') and note('entry', 'taken ' .. id) then
+    call('ZREM', K, id)
+    return
+  end
+  if not task then return end
+  score = score + 0
+  if (score < 0 or score >= 9007199254740992 or score % 1 ~= 0) and note('entry', 'taken ' .. id) then
+    -- By a session that never was: it is as one that has gone.
+    score = 0
+    call('ZADD', K, score, id)
+  end
+  local timeless = false
+--#if TIMED
+  timeless = task.ttr and not call('ZSCORE', M .. ':due', pack('>I6', id))
+--#end
+  report(id, string.format('%.0f', score), task.lane or 'nil', timeless and 1 or 0)
+end
+--#if TIMED
+function check.due(member)
+  local id = #member == 6 and unpack_struct('>I6', member)
+  local task = id and task_of(id)
+  if not task and note('entry', 'due ' .. (id and string.format('%.0f', id) or member)) then call('ZREM', K, member) end
+  if task and task.state == '~' then report(task.id) end
+end
+--#end
+function check.keys(key, value)
+  local id, ends = string.match(value, '^(%d+) ?(%d*)$')
+  local task = id and ends == '' and id_of(id) and task_of(id_of(id))
+  if id and ends ~= '' and is_text(key) then
+    if tonumber(call('ZSCORE', M .. ':seen', key) or nil) ~= tonumber(ends) and note('key', key) then
+      call('ZADD', M .. ':seen', ends, key)
+    end
+  elseif not (task and task.key == key) and note('key', key) then
+    call('HDEL', K, key)
+  end
+end
+function check.waiting(process, about)
+  local size, watched = string.match(about, '^0 (%d+) (%d+)$')
+  local room = string.match(process, '^(.*):room$')
+  if not (size and room) and not string.match(about, '^%d+ %d+$') then
+    if note('waiting', process) then call('HDEL', K, process) end
+  elseif size and tonumber(watched) > now and call('ZSCORE', M .. ':wanting', room) ~= size and note('waiting', process) then
+    call('ZADD', M .. ':wanting', size, room)
+  end
+end
+function check.leases(token)
+  local number = tonumber(string.match(token, '^s(%d+)%.') or nil)
+  if not number or number >= 134217728 then
+    if note('session', token) then call('ZREM', K, token) end
+    return
+  end
+  if number > (tonumber(call('HGET', M, 'sessions') or 0)) and note('field', 'sessions') then call('HSET', M, 'sessions', number) end
+  -- Nobody speaks for it: it is over, and what it has is released by the next call of anybody.
+  if call('HEXISTS', M, token) == 0 and tonumber(call('ZSCORE', K, token)) > now and note('session', token) then
+    call('ZADD', K, now, token)
+  end
+  report(number)
+end
+function check.meta(field, value)
+  local answers = string.match(field, '^a(s.+)%.[^.]+%.[^.]+$')
+  if answers then
+    if call('HEXISTS', M, answers) == 0 and note('answer', field) then call('HDEL', M, field) end
+  elseif string.match(field, '^s%d+%.') then
+    local named = 'u' .. string.match(value, '^%x*')
+    -- Whoever speaks for it has a minute to say so.
+    if not call('ZSCORE', M .. ':leases', field) and note('session', field) then call('ZADD', M .. ':leases', now + 60000000, field) end
+    if not call('HGET', M, named) and note('session', field) then call('HSET', M, named, field) end
+  elseif string.match(field, '^u%x+$') and call('HEXISTS', M, value) == 0 and note('session', field) then
+    call('HDEL', M, field)
+  end
+end
+--#if LIST
+-- A list in parts: its ids ascend, whatever becomes of them.
+if which == 'ready' then
+  local last, first, next_id = tonumber(ARGV[5]) or -1, ARGV[4] + 0, math.max(META.next, ARGV[6])
+  if first > 0 and tonumber(call('LINDEX', K, first - 1) or nil) ~= last then first = index_of(last + 1) end
+  local ids, wrong = call('LRANGE', K, first, first + 999), 0
+  for n = 1, #ids do
+    local id = id_of(ids[n])
+    if id and id > last and id < next_id then
+      last = id
+    elseif note('entry', 'ready ' .. ids[n]) then
+      call('LSET', K, first + n - 1, '')
+      wrong = wrong + 1
+    end
+  end
+  if wrong > 0 then call('LREM', K, 0, '') end
+  return { #ids < 1000 and '0' or string.format('%d', first + 1000 - wrong), found, { string.format('%d', last) } }
+end
+--#end
+local hashes = { lanes = true, keys = true, meta = true, waiting = true }
+local some = hashes[which] and call('HSCAN', K, ARGV[4], 'COUNT', 100) or call('ZSCAN', K, ARGV[4], 'COUNT', 100)
+for n = 1, #some[2], 2 do check[which](some[2][n], some[2][n + 1]) end
+return { some[1], found, told }

@@ -1,0 +1,102 @@
+-- Check of which type a tube's keys are, and what its meta hash counts: all else is looked at through them.
+-- KEYS[1]  the meta hash
+-- ARGV  1 '1': mend, 2 the time, 3 the type of ':ready', 4 its capacity, 5 what its lanes are asked for ('': nothing),
+--       6 the highest id of a task ('': nobody knows, and the next id is not mended), 7 what the number of a session is
+--       times in the scores of its tasks, 8 the layout that its keys should have
+-- answers  what is wrong: kind and what it is about, one after the other
+local call, M = redis.call, KEYS[1]
+if call('HGET', M, 'layout') ~= ARGV[8] then
+  return redis.error_reply('LAYOUT another version of tubes has made ' .. M .. ', and keeps tasks in another way')
+end
+local mends, found = ARGV[1] == '1', {}
+local function note(kind, about)
+  found[#found + 1], found[#found + 2] = kind, about
+  return mends
+end
+if mends then call('HDEL', M, '') end
+local types = {
+  tasks = 'hash', ready = ARGV[3], taken = 'zset', due = 'zset', buried = 'zset', back = 'zset', offers = 'zset',
+  behind = 'zset', lanes = 'hash', rests = 'zset', keys = 'hash', seen = 'zset', leases = 'zset', waiting = 'hash', wanting = 'zset',
+  marker = 'zset', room = 'zset', sealed = 'zset', broken = 'hash',
+}
+for part, right in pairs(types) do
+  local there = call('TYPE', M .. ':' .. part).ok
+  if there ~= right and there ~= 'none' and note('type', part) then call('UNLINK', M .. ':' .. part) end
+end
+-- Places sort by what they are: their scores are all the same.
+for _, part in ipairs({ 'ready', 'back', 'behind', 'buried' }) do
+  local key = M .. ':' .. part
+  while call('TYPE', key).ok == 'zset' do
+    local some = call('ZRANGEBYSCORE', key, '-inf', '(0', 'LIMIT', 0, 1000)
+    if #some == 0 then some = call('ZRANGEBYSCORE', key, '(0', '+inf', 'LIMIT', 0, 1000) end
+    if #some == 0 then break end
+    for _, at in ipairs(some) do
+      if note('entry', part .. ' ' .. at) then call('ZADD', key, 0, at) end
+    end
+    if not mends then break end
+  end
+end
+local function ranks(key, ...)
+  return call('TYPE', key).ok == 'zset' and call('ZRANGE', key, ...) or {}
+end
+-- The number in a token of a session.
+local function number_of(token)
+  return tonumber(string.match(token, '^s(%d+)%.') or 0)
+end
+local function is_count(words)
+  return words and string.match(words, '^%-?%d+$') and #words <= 16
+end
+local function is_moment(words)
+  local moment = tonumber(words)
+  return moment and moment == moment
+end
+local function field(name, is_right, right)
+  local words = call('HGET', M, name)
+  if (not words and right == nil) or (words and is_right(words)) then return end
+  if note('field', name) then
+    if right then call('HSET', M, name, right) else call('HDEL', M, name) end
+  end
+end
+if call('HEXISTS', M, 'born') == 0 and note('field', 'born') then
+  local born
+  for _, token in ipairs(ranks(M .. ':leases', 0, -1)) do born = born or string.match(token, '^s%d+%.(%d+)') end
+  local t = call('TIME')
+  call('HSET', M, 'born', born or t[1] .. string.format('%06d', t[2]))
+end
+local next_id = call('HGET', M, 'next')
+if not next_id or not string.match(next_id, '^%d+$') or #next_id > 14 then
+  note('field', 'next')
+  if mends and tonumber(ARGV[6]) then call('HSET', M, 'next', string.format('%.0f', ARGV[6] + 1)) end
+end
+-- Numbers that are given out are not given out again.
+if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 0 and note('field', 'sessions') then
+  local last = ranks(M .. ':taken', 0, 0, 'REV', 'WITHSCORES')[2]
+  local highest = math.floor((tonumber(last) or 0) / ARGV[7])
+  for _, token in ipairs(ranks(M .. ':leases', 0, -1)) do highest = math.max(highest, number_of(token)) end
+  call('HSET', M, 'sessions', string.format('%.0f', highest))
+end
+if call('TYPE', M .. ':lanes').ok == 'hash' and not is_count(call('HGET', M, 'lanes')) and call('HLEN', M .. ':lanes') > 0 then
+  if note('field', 'lanes') then
+    local highest = 0
+    for _, record in ipairs(call('HVALS', M .. ':lanes')) do
+      local key = string.sub(record, 1, 5)
+      if string.byte(record, 1) == 255 then
+        local reads, first = pcall(cmsgpack.unpack, string.sub(record, 2))
+        key = reads and type(first) == 'string' and first or ''
+      end
+      if #key == 5 and string.byte(key, 1) < 128 then highest = math.max(highest, struct.unpack('>I5', key)) end
+    end
+    call('HSET', M, 'lanes', string.format('%.0f', highest))
+  end
+else
+  field('lanes', is_count)
+end
+field('capacity', is_count, ARGV[4])
+field('pacing', function(words)
+  return string.match(words, '^%d+ [%d%.e+-]+ %d+ [01]$')
+end, ARGV[5] ~= '' and ARGV[5] or nil)
+for _, name in ipairs({ 'takes', 'acks', 'rounds', 'sessions' }) do field(name, is_count) end
+for _, name in ipairs({ 'delayed', 'loose' }) do field(name, is_count) end
+for _, name in ipairs({ 'release', 'touch', 'bury', 'kick', 'delete', 'delay', 'ttl', 'ttr', 'put' }) do field('calls:' .. name, is_count) end
+for _, name in ipairs({ 'oldest', 'soonest', 'late', 'paused', 'waiting', 'filling', 'listening' }) do field(name, is_moment) end
+return found

@@ -1,0 +1,190 @@
+"""Queues that are closed beside calls of theirs, and waits of any length."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tubes import QueueClosed
+from tubes.conformance.bench import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.testing import LocalServer
+
+#: What a queue may be busy with: called again and again until it raises.
+CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "put": lambda queue, tube, full: tube.put("job"),
+    "put_many": lambda queue, tube, full: tube.put_many(["a", "b"]),
+    "put, waiting": lambda queue, tube, full: full.put("job", timeout=60),
+    "put_many, waiting": lambda queue, tube, full: full.put_many(["a"], timeout=60),
+    "take": lambda queue, tube, full: tube.take(timeout=0),
+    "take_many": lambda queue, tube, full: tube.take_many(2, timeout=0),
+    "take, waiting": lambda queue, tube, full: tube.take(timeout=60),
+    "take_any": lambda queue, tube, full: queue.take_any([tube, full], timeout=60),
+    "peek": lambda queue, tube, full: full.peek(0),
+    "statistics": lambda queue, tube, full: tube.statistics(),
+    "tasks": lambda queue, tube, full: tube.tasks(),
+    "listen": lambda queue, tube, full: tube.on_task_change(lambda task, event: None),
+    "create_tube": lambda queue, tube, full: queue.create_tube("new", if_not_exists=True),
+    "tube": lambda queue, tube, full: queue.tube("load"),
+    "tubes": lambda queue, tube, full: queue.tubes(),
+    "overview": lambda queue, tube, full: queue.overview(),
+    "identify": lambda queue, tube, full: queue.identify(),
+    "ack": lambda queue, tube, full: full.ack(0) and None,
+}
+#: Those without a call that waits are as busy as they can be.
+NAMES = list(CALLS)
+
+
+def closes(seconds: float) -> float:
+    """When to close: sometimes at once."""
+    return random.choice((0.0, seconds * random.random()))
+
+
+@pytest.fixture
+def place(valkey: LocalServer) -> str:
+    """A tube that is empty and one that is full, with a task that is buried in neither."""
+    url = f"{valkey.url}?prefix={uuid4().hex}"
+    with tubes.connect(url, session_ttl=25) as queue:
+        queue.create_tube("load")
+        queue.create_tube("full", capacity=1).put("first")
+    return url
+
+
+def busy(queue: Any, name: str, ends: dict[str, Any]) -> None:
+    """Call it until it raises."""
+    try:
+        tube, full = queue.tube("load"), queue.tube("full")
+        while True:
+            try:
+                CALLS[name](queue, tube, full)
+            except (tubes.TaskNotFound, tubes.TaskNotTaken):
+                continue
+    except BaseException as error:
+        ends[name] = error
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["beside others", "as the last"])
+def test_whatever_a_thread_is_at_when_its_queue_is_closed_it_hears_that(place: str, shared: bool) -> None:
+    with tubes.connect(place, session_ttl=30 if shared else 26):
+        for _ in range(60):
+            queue = tubes.connect(place)
+            ends: dict[str, Any] = {}
+            threads = [threading.Thread(target=busy, args=(queue, name, ends), daemon=True) for name in NAMES]
+            for thread in threads:
+                thread.start()
+            time.sleep(closes(0.05))
+            queue.close()
+            for name, thread in zip(NAMES, threads, strict=True):
+                thread.join(30)
+                assert not thread.is_alive(), name
+            assert {name: type(end) for name, end in ends.items()} == dict.fromkeys(NAMES, QueueClosed), ends
+
+
+async def busy_async(queue: Any, name: str) -> Any:
+    try:
+        tube, full = await queue.tube("load"), await queue.tube("full")
+        while True:
+            await asyncio.sleep(0)
+            try:
+                if name == "ack":
+                    await full.ack(0)
+                else:
+                    await CALLS[name](queue, tube, full)
+            except (tubes.TaskNotFound, tubes.TaskNotTaken):
+                continue
+    except Exception as error:
+        return error
+
+
+def test_whatever_an_event_loop_is_at_when_its_queue_is_closed_it_hears_that(place: str) -> None:
+    async def main() -> None:
+        for _ in range(60):
+            queue = tubes.aio.connect(place)
+            running = [asyncio.create_task(busy_async(queue, name)) for name in NAMES]
+            await asyncio.sleep(closes(0.05))
+            await queue.close()
+            ends = await asyncio.wait_for(asyncio.gather(*running), 30)
+            assert [type(end) for end in ends] == [QueueClosed] * len(NAMES), dict(zip(NAMES, ends, strict=True))
+
+    asyncio.run(main())
+
+
+def test_who_comes_to_wait_when_the_queue_is_being_closed_does_not_wait(place: str) -> None:
+    with tubes.connect(place) as queue:
+        tube = queue.tube("load")
+        port: Any = tube._port
+        enlist = port.home.enlist
+
+        def late(waiter: Any) -> None:
+            queue.close()
+            enlist(waiter)
+
+        port.home.enlist = late
+        with pytest.raises(QueueClosed):
+            tube.take(timeout=60)
+
+
+def test_a_listener_that_comes_when_the_queue_is_being_closed_is_no_burden(place: str) -> None:
+    with tubes.connect(place) as queue, queue.session() as other:
+        tube = other.tube("load")
+        port: Any = tube._port
+        ears = port.home.ears
+        begin = ears.open
+
+        def late(port: Any) -> Any:
+            other.close()
+            return begin(port)
+
+        ears.open = late
+        with pytest.raises(QueueClosed):
+            tube.on_task_change(lambda task, event: None)
+        assert ears._thread is None
+        assert eventually(lambda: not any(t.name == "tubes-ears" for t in threading.enumerate()))
+
+
+YEARS = 100 * 365 * 24 * 3600
+SPANS = [2**31 // 1000 + 1, 2**32 // 1000 + 1, YEARS]
+
+
+@pytest.mark.parametrize("timeout", SPANS)
+@pytest.mark.parametrize("kind", ["memory", "server"])
+def test_who_waits_may_do_so_for_a_hundred_years(
+    place: str, kind: str, timeout: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = place if kind == "server" else "memory://"
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("long")
+        full = queue.create_tube("narrow", capacity=1)
+        full.put("first")
+        got: list[Any] = []
+
+        async def main() -> None:
+            async with tubes.aio.connect(queue) as other:
+                taking = asyncio.create_task((await other.tube("long")).take(timeout=timeout))
+                assert await asyncio.to_thread(eventually, lambda: tube.statistics().waiting == 2)
+                await asyncio.to_thread(tube.put_many, ["a", "b"])
+                got.append(await taking)
+
+        threads = [
+            threading.Thread(target=lambda: got.append(tube.take(timeout=timeout)), daemon=True),
+            threading.Thread(target=lambda: got.append(full.put("second", timeout=timeout)), daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        asyncio.run(main())
+        full.truncate()
+        for thread in threads:
+            thread.join(30)
+        assert len(got) == 3
+        assert None not in got
+        assert not caplog.records

@@ -1,0 +1,165 @@
+"""Workers that are the first process of a container, to which no signal comes that it does not heed itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import tubes
+from tubes.cli.exits import Exit
+from tubes.conformance.bench import eventually
+
+#: A process space of its own; its first process ends with what begins it.
+_UNSHARE: Final = ["unshare", "--pid", "--fork", "--kill-child"]
+PROGRAM = """
+import asyncio, os, time
+from tubes.worker import Worker
+
+assert os.getpid() == 1
+
+def say(word):
+    os.write(1, (word + "\\n").encode())
+
+def thread(task):
+    say("begun")
+    time.sleep(task.data)
+
+async def loop(task):
+    say("begun")
+    await asyncio.sleep(task.data)
+
+async def blocking(task):
+    say("begun")
+    time.sleep(task.data)
+
+async def executing(task):
+    say("begun")
+    await asyncio.to_thread(time.sleep, task.data)
+
+def make(queue):
+    worker = Worker(queue, grace=float(os.environ["GRACE"]))
+    worker.on("jobs", globals()[os.environ["HANDLER"]])
+    return worker
+
+if os.environ["HANDLER"] == "imports":
+    say("begun")
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _may_unshare() -> None:
+    command = [*_UNSHARE, "true"]
+    if shutil.which("unshare") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no process may have a process space of its own here")
+
+
+@pytest.fixture
+def jobs(url: str) -> Iterator[tubes.Tube]:
+    with tubes.connect(url) as queue:
+        yield queue.create_tube("jobs", "fifottl", ttr=600)
+
+
+class First:
+    """`tubes worker` as the first process of its space."""
+
+    def __init__(self, outer: subprocess.Popen[str]) -> None:
+        self.outer = outer
+        assert outer.stdout is not None
+        self._stdout = outer.stdout
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+        assert eventually(lambda: children.read_text().strip() != "")
+        self._pid = int(children.read_text())
+
+    def hear(self) -> str:
+        return self._stdout.readline().strip()
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, number)
+
+    def end(self) -> int:
+        return self.outer.wait(30)
+
+
+@contextmanager
+def first(url: str, folder: Path, handler: str, grace: float = 60) -> Generator[First]:
+    (folder / "jobs.py").write_text(PROGRAM)
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "TUBES_URL": url, "PYTHONPATH": path, "HANDLER": handler, "GRACE": str(grace)}
+    command = [*_UNSHARE, sys.executable, "-m", "tubes.cli", "worker", "jobs:make"]
+    outer = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        yield First(outer)
+    finally:
+        outer.kill()
+        outer.communicate()
+
+
+@pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
+def test_the_first_process_heeds_sigterm(jobs: tubes.Tube, url: str, tmp_path: Path, handler: str) -> None:
+    jobs.put_many([1, 1])
+    with first(url, tmp_path, handler) as worker:
+        assert worker.hear() == "begun"
+        worker.signal(signal.SIGTERM)
+        assert worker.end() == Exit.DONE
+    statistics = jobs.statistics()
+    assert (statistics.calls["ack"], statistics.tasks["ready"]) == (1, 1)
+
+
+@pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
+def test_the_first_process_ends_at_once_by_a_second_signal(
+    jobs: tubes.Tube, url: str, tmp_path: Path, handler: str
+) -> None:
+    jobs.put(60)
+    with first(url, tmp_path, handler) as worker:
+        assert worker.hear() == "begun"
+        worker.signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert worker.outer.poll() is None
+        # Two that come before the process has looked are one: on a busy machine another follows.
+        for _ in range(3):
+            if worker.outer.poll() is None:
+                worker.signal(signal.SIGTERM)
+                time.sleep(2.5)
+        assert worker.end() == Exit.AT_ONCE
+    assert jobs.statistics().tasks["total"] == 1
+
+
+def test_the_first_process_waits_for_no_thread_when_its_grace_is_over(
+    jobs: tubes.Tube, url: str, tmp_path: Path
+) -> None:
+    jobs.put(60)
+    with first(url, tmp_path, "executing", grace=0.2) as worker:
+        assert worker.hear() == "begun"
+        worker.signal(signal.SIGTERM)
+        assert worker.end() == Exit.CUT_OFF
+    assert jobs.statistics().tasks["ready"] == 1
+
+
+def test_the_first_process_heeds_sigterm_before_its_worker_is_there(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
+    with first(url, tmp_path, "imports") as worker:
+        assert worker.hear() == "begun"
+        worker.signal(signal.SIGTERM)
+        assert worker.end() == Exit.DONE
+
+
+def test_the_first_process_heeds_sigterm_while_no_server_answers(tmp_path: Path) -> None:
+    # Nobody answers at this address.
+    with first("redis://192.0.2.1:6379", tmp_path, "connects") as worker:
+        for _ in range(100):
+            worker.signal(signal.SIGTERM)
+            if worker.outer.poll() is not None:
+                break
+            time.sleep(0.1)
+        assert worker.end() == Exit.DONE

@@ -1,0 +1,302 @@
+"""Lines that lie: something else than the server answers, or answers are garbled. What was asked for is done once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+import tubes
+from faults.proxy import Proxy
+from tubes import ConnectionLost, Task
+from tubes.conformance.bench import eventually
+from tubes.redis import calls, server, serving, wire
+from tubes.redis.records import Records
+from tubes.redis.wire import hiredis
+
+if TYPE_CHECKING:
+    from tubes.testing import LocalServer
+
+#: What comes instead of the reply; it is more than one, so that nobody who goes on reading there ends up right.
+LIES: dict[str, Callable[[bytes], bytes]] = {
+    "a balancer": lambda reply: b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+    "no length": lambda reply: b"$abc\r\n" + reply,
+    "no number": lambda reply: b":abc\r\n" + reply,
+    "too deep": lambda reply: b"*1\r\n" * 5000 + reply,
+    "bytes": lambda reply: b"\x00\xff\xfe\r\n" + reply,
+    "one too many": lambda reply: reply + b":7\r\n",
+    "one before": lambda reply: b"*1\r\n:7\r\n" + reply,
+    "longer than it says": lambda reply: b"$3\r\nabcdef\r\n",
+}
+if hiredis is not None:  # redis-py's own parser waits for what is never to come.
+    LIES["too many"] = lambda reply: b"*4000000000\r\n" + reply
+
+
+class Liar:
+    """Has the next reply to a request with some bytes in it replaced."""
+
+    def __init__(self, proxy: Proxy, lie: Callable[[bytes], bytes]) -> None:
+        self._lie = lie
+        self._wanted: bytes | None = None
+        self.told = 0
+        proxy.lies = self._choose
+
+    def _choose(self, request: bytes) -> Callable[[bytes], bytes] | None:
+        if self._wanted is None or self._wanted not in request:
+            return None
+        self._wanted = None
+        self.told += 1
+        return self._lie
+
+    def next(self, having: bytes = b"EVALSHA") -> None:
+        """The next one."""
+        assert self._wanted is None, "the last lie was not told"
+        self._wanted = having
+
+
+@pytest.fixture(params=LIES)
+def liar(proxy: Proxy, request: pytest.FixtureRequest) -> Liar:
+    return Liar(proxy, LIES[request.param])
+
+
+def test_every_verb_whose_reply_was_a_lie_answers_what_it_did(through: str, liar: Liar) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load", "fifottl", ttr=60)
+        ids = []
+        for name in "abcd":
+            liar.next()
+            ids.append(tube.put(name).id)
+        assert ids == [0, 1, 2, 3]
+        liar.next()
+        task = tube.take(timeout=0)
+        assert task is not None
+        assert (task.id, task.attempts) == (0, 1)
+        liar.next()
+        assert task.touch(5).ttr == 65
+        liar.next()
+        following: Any = tube._port.next(task)
+        assert following is not None
+        assert following.id == 1
+        liar.next()
+        assert following.ack().state == "-"
+        liar.next()
+        assert [task.id for task in tube.put_many(["e", "f"])] == [4, 5]
+        liar.next()
+        assert [task.id for task in tube.take_many(2)] == [2, 3]
+        liar.next()
+        assert tube.ack_many([2, 3]) == {2: True, 3: True}
+        liar.next()
+        assert tube.bury(4).state == "!"
+        liar.next()
+        assert tube.kick(5) == 1
+        liar.next()
+        counts = tube.statistics().calls
+        assert {name: count for name, count in counts.items() if count} == {
+            "put": 6, "take": 4, "touch": 1, "ack": 4, "bury": 1, "kick": 1,
+        }  # fmt: skip
+    assert liar.told == 14
+
+
+def test_an_event_loop_whose_replies_are_lies_does_everything_once(through: str, liar: Liar) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(through) as queue:
+            tube = await queue.create_tube("load")
+            liar.next()
+            assert (await tube.put("alone")).id == 0
+            liar.next()
+            putting = asyncio.gather(*(tube.put(number) for number in range(20)))
+            looking = asyncio.create_task(tube.statistics())
+            assert sorted(task.id for task in await putting) == list(range(1, 21))
+            await looking
+            liar.next()
+            task = await tube.take(timeout=0)
+            assert task is not None
+            liar.next()
+            await task.ack()
+            liar.next()
+            assert len(await tube.take_many(30)) == 20
+            counts = (await tube.statistics()).calls
+            assert (counts["put"], counts["take"], counts["ack"]) == (21, 21, 1)
+
+    asyncio.run(main())
+    assert liar.told == 5
+
+
+def test_who_waits_gets_what_was_put_although_it_was_told_a_lie(through: str, valkey: LocalServer, liar: Liar) -> None:
+    got: list[Task | None] = []
+    with (
+        tubes.connect(through) as queue,
+        tubes.connect(through.replace(through.partition("?")[0], valkey.url)) as other,
+    ):
+        tube, others = queue.create_tube("load"), other.tube("load")
+        liar.next(b"BZPOPMIN")
+        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
+        taker.start()
+        assert eventually(lambda: others.statistics().waiting == 1)
+        others.put("job")
+        taker.join()
+        assert got[0] is not None
+        assert got[0].ack().state == "-"
+        assert liar.told == 1
+        assert others.statistics().calls["take"] == others.statistics().calls["ack"] == 1
+
+
+def test_a_connection_that_begins_with_a_lie_is_made_again(through: str, liar: Liar) -> None:
+    liar.next(b"TIME")
+    with tubes.connect(through) as queue:
+        liar.next(b"fifo")
+        tube = queue.create_tube("load")
+        liar.next(b"SUBSCRIBE")
+        heard: list[int] = []
+        with suppress(ConnectionLost):
+            tube.on_task_change(lambda task, event: heard.append(task.id))
+        tube.on_task_change(lambda task, event: heard.append(task.id))
+        tube.put("job")
+        assert eventually(lambda: heard == [0]), heard
+
+
+def test_a_look_that_is_answered_by_a_lie_is_looked_at_again(through: str, liar: Liar) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        tube.put_many(["a", "b"])
+        liar.next(b"HMGET")
+        (part,) = Records(tube).between(0, 2)
+        assert [row.data for row in part.rows()] == [b'"a"', b'"b"']
+    assert liar.told == 1
+
+
+def test_a_listener_hears_on_after_a_lie_and_what_others_publish(
+    through: str, proxy: Proxy, valkey: LocalServer
+) -> None:
+    heard: list[int] = []
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        tube.on_task_change(lambda task, event: heard.append(task.id))
+        channel = f"{tube._port.home.key}:events"
+        with valkey.client() as client:
+            for foreign in ("", "hello", "put x y z 1 2", "put 1 r 1 -1 short", b"\xff" * 9):
+                assert client.publish(channel, foreign) == 1
+        tube.put("job")
+        assert eventually(lambda: heard == [0]), heard
+        # As if a connection were lost: the next message is none.
+        proxy.lies = lambda request: (lambda reply: b"nonsense\r\n") if b"PING" in request else None
+        port: Any = tube._port
+        port.home.ears._wire.send(wire.pack("PING"))
+        before = port.home.ears._wire
+        assert eventually(lambda: port.home.ears._wire not in (None, before))
+        tube.put("job")
+        assert eventually(lambda: heard == [0, 1]), heard
+
+
+class Balancer:
+    """Answers whatever it is asked with a page."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"unix://{folder / 's'}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / "s"))
+        self._listener.listen(64)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, suppress(OSError):
+                client.recv(65536)
+                client.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n<html>no server is left</html>")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def balancer(valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Balancer]:
+    monkeypatch.setattr(calls, "PATIENCE", 0.5)
+    folder = Path(valkey.folder) / "balancer"
+    folder.mkdir(exist_ok=True)
+    with Balancer(folder) as made:
+        yield made
+    (folder / "s").unlink()
+
+
+def test_where_no_server_answers_but_something_else_there_is_no_connection(balancer: Balancer) -> None:
+    with pytest.raises(ConnectionLost):
+        tubes.connect(balancer.url)
+
+    async def main() -> None:
+        async with tubes.aio.connect(balancer.url) as queue:
+            with pytest.raises(ConnectionLost):
+                await queue.create_tube("load")
+
+    asyncio.run(main())
+
+
+def test_a_server_that_stands_still_gives_no_connection_and_does_what_was_asked_once(
+    own: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (wire, serving):
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.5)
+    for setting in ("socket_connect_timeout", "socket_timeout"):
+        monkeypatch.setitem(server._SETTINGS, setting, 0.5)
+    monkeypatch.setattr(calls, "PATIENCE", 0.5)
+    with tubes.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        tube.put("held")
+        task = tube.take(timeout=0)
+        assert task is not None
+        own.signal(SIGSTOP)
+        try:
+            for call in (lambda: tube.put("job"), task.ack, lambda: tube.put_many(["a", "b"]), lambda: tube.take(20)):
+                with pytest.raises(ConnectionLost):
+                    call()
+        finally:
+            own.signal(SIGCONT)
+        tube.put("last")
+        # Whatever reached it is done when it goes on, and once.
+        counts = tube.statistics()
+        assert counts.calls["put"] in (3, 5)
+        assert counts.calls["ack"] <= 1
+        assert counts.tasks["total"] == counts.calls["put"] - counts.calls["ack"]
+
+
+def test_a_socket_that_the_kernel_does_not_block_has_its_timeout_in_python() -> None:
+    """gevent's, which looks like any other."""
+
+    class Patched(socket.socket):
+        def settimeout(self, value: float | None) -> None:
+            super().settimeout(0.0)
+
+    ours, theirs = socket.socketpair()
+    patched = Patched(fileno=ours.detach())
+    with patched, theirs:
+        assert not wire._blocks(patched)
+        assert wire._blocks(theirs)
+
+
+def test_all_this_holds_without_hiredis(request: pytest.FixtureRequest) -> None:
+    if hiredis is None:
+        return
+    blocked = "import sys, pytest; sys.modules['hiredis'] = None; sys.exit(pytest.main(sys.argv[1:]))"
+    words = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist", str(Path(__file__))]
+    run = subprocess.run(
+        [sys.executable, "-c", blocked, *words],
+        cwd=request.config.rootpath, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-5000:]

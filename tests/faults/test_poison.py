@@ -1,0 +1,80 @@
+"""Tasks that kill the process of their handler: they end buried, and those of others are done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tubes
+from faults.poison import DEADLY, begun, supervised
+
+#: How often a task may be taken.
+ATTEMPTS = 2
+#: Seconds until all is over, on a slow machine too.
+_PATIENCE = 90.0
+
+
+@pytest.fixture
+def jobs(url: str) -> Iterator[tubes.Tube]:
+    with tubes.connect(url) as queue:
+        yield queue.create_tube("jobs", "fifottl", ttr=600, max_attempts=ATTEMPTS)
+
+
+def work_off(jobs: tubes.Tube, url: str, mode: str, book: Path) -> None:
+    """Until every task is done or buried."""
+    patience = time.monotonic() + _PATIENCE
+    with supervised(url, mode, book):
+        while (tasks := jobs.statistics().tasks)["total"] != tasks["buried"]:
+            assert time.monotonic() < patience, tasks
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("mode", ["threads 1", "loop 1", "for", "async for", "take"])
+def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
+    jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
+) -> None:
+    """Whoever has one task at a time harms no other."""
+    book = tmp_path / "book"
+    poison = DEADLY if mode == "threads 1" else DEADLY[:2]
+    ids = {jobs.put(data).id for number, data in enumerate(poison) if jobs.put_many([number] * 3)}
+    innocent = {task.id for task in jobs.put_many(range(5))} | {id for id in range(max(ids)) if id not in ids}
+    work_off(jobs, url, mode, book)
+    assert {task.id: (task.attempts, task.reason) for task in jobs.buried()} == dict.fromkeys(
+        ids, (ATTEMPTS, "max_attempts: session")
+    )
+    attempts = begun(book)
+    assert {id: attempts[id] for id in ids} == {id: list(range(1, ATTEMPTS + 1)) for id in ids}
+    # An ack may go out with the next take: then who is killed by that has not acked.
+    assert {id: attempts[id][0] for id in innocent} == dict.fromkeys(innocent, 1)
+    assert all(len(attempts[id]) <= ATTEMPTS for id in innocent)
+
+
+def test_a_task_without_memory_fails_and_kills_nobody(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    jobs.put_many(["memory", 1, 2])
+    work_off(jobs, url, "threads 1", book)
+    assert [(task.id, task.reason) for task in jobs.buried()] == [(0, "MemoryError")]
+    assert {id: len(attempts) for id, attempts in begun(book).items()} == {0: ATTEMPTS, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("mode", ["threads 4", "loop 4", "take_many"])
+def test_what_a_process_has_beside_a_deadly_task_loses_attempts_and_no_more(
+    jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
+) -> None:
+    """It may be buried with it. Kicked, and worked on one at a time, it is done."""
+    book = tmp_path / "book"
+    poison, *innocent = (task.id for task in jobs.put_many(["kill", *range(9)]))
+    work_off(jobs, url, mode, book)
+    buried = {task.id: task.reason for task in jobs.buried()}
+    assert poison in buried
+    assert set(buried.values()) == {"max_attempts: session"}
+    assert begun(book)[poison] == list(range(1, ATTEMPTS + 1))
+    assert jobs.kick(100) == len(buried)
+    work_off(jobs, url, "for", book)
+    assert [task.id for task in jobs.buried()] == [poison]
+    assert begun(book)[poison] == list(range(1, ATTEMPTS + 2))
+    calls = jobs.statistics().calls
+    assert (calls["ack"], jobs.statistics().tasks["total"]) == (len(innocent), 1)

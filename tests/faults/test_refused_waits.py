@@ -1,0 +1,290 @@
+"""A server that refuses: rights that are taken away, passwords that are changed, keys that are something else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tubes
+from tubes import ServerRefused, TubesError
+from tubes.conformance.bench import eventually
+from tubes.metrics.prometheus import Collector
+from tubes.redis import serving
+from tubes.redis.streams import Stream
+from tubes.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tubes.testing import LocalServer
+
+#: Commands of a client, outside of scripts, and those that most scripts need.
+COMMANDS = ("bzpopmin", "evalsha", "eval", "ping", "subscribe", "publish", "time", "multi", "hmget", "zadd", "hset")
+#: What a program sends for itself.
+SENT = ("bzpopmin", "eval", "evalsha", "ping", "subscribe", "auth", "hello", "multi", "exec", "select", "hdel", "time")
+
+
+class Guarded:
+    """A server with a user of its own, whose rights and password change."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self.server = server
+        self.admin: Any = server.client()
+        self.allow()
+
+    def allow(self) -> None:
+        """All rights, and the password that the URL has."""
+        self.admin.execute_command("ACL", "SETUSER", "app", "reset", "on", ">first", "~*", "&*", "+@all")
+
+    def refuse(self, *rules: str) -> None:
+        """Take rights away."""
+        self.admin.execute_command("ACL", "SETUSER", "app", *rules)
+
+    def rotate(self) -> None:
+        """Another password, and no connection of before."""
+        self.refuse("resetpass", ">second")
+        self.admin.execute_command("CLIENT", "KILL", "USER", "app")
+
+    @property
+    def url(self) -> str:
+        """With the first password."""
+        return f"unix://app:first@{self.server.socket}"
+
+    def count(self) -> int:
+        """How many commands and connections there were, those of scripts left out."""
+        stats: dict[str, Any] = self.admin.info("commandstats")
+        calls = [stats.get(f"cmdstat_{name}", {}) for name in SENT]
+        connections: int = self.admin.info("stats")["total_connections_received"]
+        return connections + sum(int(one.get(kind, 0)) for one in calls for kind in ("calls", "rejected_calls"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    from tubes.testing import LocalServer
+
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.fixture
+def guarded(server: LocalServer) -> Iterator[Guarded]:
+    made = Guarded(server)
+    made.admin.flushall()
+    yield made
+    made.allow()
+
+
+class Waiters:
+    """Callers that wait on one tube, each in its way, and what became of them."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.ends: dict[str, Any] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, wait: Callable[[], object]) -> None:
+        """One more."""
+
+        def run() -> None:
+            try:
+                self.ends[name] = wait()
+            except BaseException as error:
+                self.ends.setdefault(name, error)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    async def take_awaited(self) -> Any:
+        """One in an event loop."""
+        async with tubes.aio.connect(self.url, session_ttl=29) as queue:
+            tube = await queue.tube("load")
+            try:
+                return await tube.take(timeout=60)
+            except TubesError as error:
+                self.ends["awaited"] = error  # That it cannot be closed either is another one.
+                raise
+
+    def have_ended(self, make_room: Callable[[], None]) -> bool:
+        """Whether nobody waits any more, when there is room."""
+        make_room()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def join(self) -> None:
+        """Wait until all have ended."""
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive(), thread.name
+
+
+@pytest.fixture
+def waiting(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tubes.Queue, Waiters]]:
+    """Five that wait: for a task in two ways of threads and in an event loop, for room alone and in a batch."""
+    monkeypatch.setattr(serving, "LONGEST_SLEEP", 0.5)
+    # A process of its own for each, as far as stores go: what one hears the others do not.
+    with tubes.connect(guarded.url) as queue, tubes.connect(guarded.url, session_ttl=28) as putting:
+        tube = queue.create_tube("load")
+        other = queue.create_tube("other")
+        full = putting.create_tube("full", capacity=1)
+        full.put("first")
+        waiters = Waiters(guarded.url)
+        waiters.start("take", lambda: tube.take(timeout=60))
+        waiters.start("take_any", lambda: queue.take_any([other, "load"], timeout=60))
+        waiters.start("awaited", lambda: asyncio.run(waiters.take_awaited()))
+        waiters.start("put", lambda: full.put("second", timeout=60))
+        waiters.start("put_many", lambda: full.put_many(["third"], timeout=60))
+        assert eventually(lambda: [tube.statistics().waiting for tube in (tube, full)] == [3, 2])
+        yield queue, waiters
+        guarded.allow()
+
+
+REFUSALS: dict[str, Callable[[Guarded], object]] = {
+    "the command that waits": lambda guarded: guarded.refuse("-bzpopmin"),
+    "scripts": lambda guarded: guarded.refuse("-evalsha", "-eval"),
+    "all keys": lambda guarded: guarded.refuse("resetkeys"),
+    "the password": lambda guarded: guarded.rotate(),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_who_waits_is_told_what_is_refused(
+    guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    REFUSALS[what](guarded)
+    _, waiters = waiting
+    waiters.join()
+    assert {name: type(end) for name, end in waiters.ends.items()} == dict.fromkeys(
+        ("take", "take_any", "awaited", "put", "put_many"), ServerRefused
+    ), waiters.ends
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 6, caplog.text
+
+
+@pytest.mark.parametrize("marker", ["marker", "room"])
+def test_who_waits_for_a_marker_that_is_something_else_is_told_so(guarded: Guarded, marker: str) -> None:
+    with tubes.connect(guarded.url) as queue:
+        tube = queue.create_tube("load", capacity=1)
+        key = f"{tube._port.home.key}:{marker}"
+        guarded.admin.set(key, "foreign")
+        if marker == "room":
+            tube.put("first")
+        with pytest.raises(ServerRefused, match="WRONGTYPE"):
+            tube.take(timeout=60) if marker == "marker" else tube.put("second", timeout=60)
+        guarded.admin.delete(key)
+        if marker == "marker":
+            tube.put("first")
+        assert (task := tube.take(timeout=0)) is not None
+        assert task.data == "first"
+
+
+def test_who_waits_gets_a_task_that_is_there_although_waiting_is_refused(guarded: Guarded) -> None:
+    with tubes.connect(guarded.url) as queue:
+        tube = queue.create_tube("load")
+        guarded.refuse("-bzpopmin")
+        tube.put("job")
+        assert tube.take(timeout=60) is not None
+        with pytest.raises(ServerRefused):
+            tube.take(timeout=60)
+        guarded.allow()
+        threading.Timer(0.2, lambda: tube.put("later")).start()
+        assert tube.take(timeout=30) is not None
+
+
+def test_a_refusal_to_listen_is_raised_and_harms_nothing(guarded: Guarded) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(guarded.url) as queue:
+            tube = await queue.tube("load")
+            with pytest.raises(ServerRefused, match="NOPERM"):
+                await tube.on_task_change(lambda task, event: None)
+
+    with tubes.connect(guarded.url) as queue:
+        tube = queue.create_tube("load")
+        guarded.refuse("resetchannels")
+        heard: list[int] = []
+        for _ in range(2):
+            with pytest.raises(ServerRefused, match="NOPERM"):
+                tube.on_task_change(lambda task, event: heard.append(task.id))
+        asyncio.run(main())
+        guarded.allow()
+        tube.on_task_change(lambda task, event: heard.append(task.id))
+        tube.put("job")
+        assert eventually(lambda: heard == [0])
+
+
+def test_a_listener_hears_on_when_the_password_is_right_again(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+    with tubes.connect(guarded.url) as queue:
+        tube = queue.create_tube("load")
+        tube.on_task_change(lambda task, event: heard.append(task.data))
+        guarded.rotate()
+        ears: Any = tube._port.home.ears
+        assert eventually(lambda: ears._wire is None)
+        guarded.allow()
+        assert eventually(lambda: ears._wire is not None)
+        tube.put("job")
+        assert eventually(lambda: heard == ["job"]), heard
+        guarded.admin.execute_command("CLIENT", "KILL", "USER", "app")
+        assert eventually(lambda: tube.put("again").id > 0 and "again" in heard)
+    assert len([record for record in caplog.records if "is not heard" in record.message]) <= 3, caplog.text
+
+
+def up(collector: Collector) -> float:
+    """Whether a scrape sees the tubes."""
+    (sample,) = next(metric for metric in collector.collect() if metric.name == "tubes_up").samples
+    return float(sample.value)
+
+
+def spin(guarded: Guarded, seconds: float = 0.7) -> float:
+    """How many commands there are in a second."""
+    before, began = guarded.count(), time.monotonic()
+    time.sleep(seconds)
+    return (guarded.count() - before) / (time.monotonic() - began)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "the password", "all keys", "channels"])
+def test_nothing_spins_where_something_is_refused(
+    guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], command: str
+) -> None:
+    """Beside those who wait: a worker, a listener, a collector of metrics, a stream, and who waits for a reply."""
+    queue, waiters = waiting
+    with tubes.connect(guarded.url, session_ttl=27) as busy:
+        stream = Stream.open(tubes.connect(guarded.url, session_ttl=26), "other", "nightly")
+        collector = Collector(busy, watch=True)
+        assert up(collector) == 1.0
+        worker = Worker(busy)
+        worker.on("other", lambda task: None)
+        running = threading.Thread(target=worker.run, daemon=True)
+        running.start()
+        busy.tube("other").on_task_change(lambda task, event: None)
+        waiters.start("call", lambda: busy.tube("full").call("third", timeout=2))
+        if command == "the password":
+            guarded.rotate()
+        else:
+            rule = {"all keys": "resetkeys", "channels": "resetchannels"}.get(command, f"-{command}")
+            guarded.refuse(rule)
+        up(collector)
+        # Five callers, a worker, two listeners, a reply tube and a stream have each found out, and rest.
+        time.sleep(0.8)
+        each = spin(guarded)
+        guarded.allow()
+        assert eventually(lambda: up(collector) == 1.0)
+        collector.close()
+        stream.tube._port.member.close()
+        worker.stop()
+        # Some may wait on: nothing that they need was refused.
+        for name in ("load", "other"):
+            queue.tube(name).put_many(range(3))
+        running.join(30)
+        full = queue.tube("full")
+        assert eventually(lambda: waiters.have_ended(full.truncate))
+        waiters.join()
+    # Those who wait look twice a second here, and a worker has begun to rest.
+    assert each < 150, f"{each:.0f} commands a second"
+    for name, end in waiters.ends.items():
+        assert not isinstance(end, BaseException) or isinstance(end, TubesError), (name, end)

@@ -1,0 +1,547 @@
+"""Servers that come back without what was written last: only that is lost.
+
+Ids, sessions and attempts of the lost window are given again. Nobody takes one of before for one of after.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tubes
+from faults.rollbacks import keep, roll_back
+from faults.worker import Worker
+from tubes import ConnectionLost, SessionNotFound, StreamFenced, TaskNotFound, TaskNotTaken, TubeNotFound, WriteAborted
+from tubes.conformance.bench import eventually
+from tubes.redis.streams import Stream
+from tubes.redis.writes import Writer
+from tubes.replies import answer
+from tubes.worker import Worker as Handlers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.conformance.faces import Face
+    from tubes.testing import LocalServer
+
+#: Verbs by which a holder speaks for its take, and those that name a task.
+OF_HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "ack": lambda task: task.ack(),
+    "release": lambda task: task.release(),
+    "touch": lambda task: task.touch(5),
+}
+OF_ALL: dict[str, Callable[[Any], Any]] = {
+    **OF_HOLDERS,
+    "bury": lambda task: task.bury(),
+    "delete": lambda task: task.delete(),
+    "peek": lambda task: task.peek(),
+    "update": lambda task: task.update(data="changed"),
+}
+OF_ALL_AND_KICKS: dict[str, Callable[[Any], Any]] = {**OF_ALL, "kick": lambda task: task.kick()}
+#: The same of many: answers by id whether it was done.
+OF_MANY = ("ack_many", "release_many", "delete_many")
+
+
+@pytest.mark.parametrize("verb", OF_ALL)
+@pytest.mark.parametrize("whose", ["its own", "another's"])
+def test_a_lost_task_does_nothing_to_one_that_has_its_id_now(
+    face: Face, own: LocalServer, verb: str, whose: str
+) -> None:
+    with face.connect(own.url) as queue, face.connect(own.url) as other:
+        tube = queue.create_tube("load", "fifottl", ttr=60)
+        others = other.tube("load")
+        keep(own)
+        tube.put("lost")
+        lost = tube.take(timeout=0)
+        roll_back(own)
+        taker = tube if whose == "its own" else others
+        taker.put("new")
+        new = taker.take(timeout=0)
+        assert (new.id, new.attempts) == (lost.id, lost.attempts)
+        with pytest.raises((TaskNotTaken, TaskNotFound)):
+            OF_ALL[verb](lost)
+        assert taker.peek(new.id) == new
+        assert new.ack().data == "new"
+
+
+@pytest.mark.parametrize("verb", ["bury", "delete", "peek", "update", "kick"])
+@pytest.mark.parametrize("state", ["r", "t", "!"])
+def test_the_task_of_a_lost_put_does_nothing_to_one_that_has_its_id_now(
+    face: Face, own: LocalServer, verb: str, state: str
+) -> None:
+    with face.connect(own.url) as queue:
+        tube = queue.create_tube("load", "fifottl")
+        keep(own)
+        lost = tube.put("lost")
+        roll_back(own)
+        new = tube.put("new")
+        if state == "t":
+            new = tube.take(timeout=0)
+        elif state == "!":
+            new = new.bury()
+        assert (new.id, new.state) == (lost.id, state)
+        with pytest.raises(TaskNotFound):
+            OF_ALL_AND_KICKS[verb](lost)
+        assert tube.peek(new.id) == new
+
+
+@pytest.mark.parametrize("verb", OF_HOLDERS)
+@pytest.mark.parametrize("whose", ["its own", "another's"])
+def test_a_lost_take_does_nothing_to_the_take_that_came_after_it(
+    face: Face, own: LocalServer, verb: str, whose: str
+) -> None:
+    with face.connect(own.url) as queue, face.connect(own.url) as other:
+        tube = queue.create_tube("load", "fifottl", ttr=60)
+        others = other.tube("load")
+        tube.put("job")
+        keep(own)
+        lost = tube.take(timeout=0)
+        roll_back(own)
+        taker = tube if whose == "its own" else others
+        new = taker.take(timeout=0)
+        assert (new.id, new.attempts) == (lost.id, lost.attempts)
+        with pytest.raises(TaskNotTaken):
+            OF_HOLDERS[verb](lost)
+        assert taker.peek(new.id) == new
+        assert new.ack().data == "job"
+
+
+@pytest.mark.parametrize("verb", [*OF_MANY, "renew_many"])
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+@pytest.mark.parametrize("is_put", [False, True], ids=["a lost take", "a lost put"])
+def test_lost_takes_of_many_do_nothing_to_those_that_came_after_them(
+    face: Face, own: LocalServer, verb: str, driver: str, is_put: bool
+) -> None:
+    if verb == "delete_many" and not is_put:
+        pytest.skip("whose task it is does not matter")
+    if verb == "renew_many" and driver == "fifo":
+        pytest.skip("it has no ttr")
+    with face.connect(own.url) as queue, face.connect(own.url) as other:
+        tube, others = queue.create_tube("load", driver), other.tube("load")
+
+        def put() -> None:
+            others.put_many(range(3), **({"ttr": 60} if "ttl" in driver else {}))
+
+        if not is_put:
+            put()
+        keep(own)
+        if is_put:
+            put()
+        lost = tube.take_many(3)
+        roll_back(own)
+        if is_put:
+            put()
+        new = tube.take_many(3)
+        assert [(task.id, task.attempts) for task in new] == [(task.id, task.attempts) for task in lost]
+        told = getattr(tube, verb)(lost, *((60,) if verb == "renew_many" else ()))
+        assert set(told.values()) == {False}
+        assert [tube.peek(task.id) for task in new] == new
+        assert set(tube.ack_many(new).values()) == {True}
+
+
+def test_a_task_of_before_the_window_is_still_its_holders(face: Face, own: LocalServer) -> None:
+    with face.connect(own.url) as queue, face.connect(own.url) as other:
+        tube = queue.create_tube("load", "fifottl", ttr=60)
+        tube.put_many(range(5))
+        tasks = [tube.take(timeout=0) for _ in range(5)]
+        keep(own)
+        tasks[0].ack()
+        tube.put("lost")
+        roll_back(own)
+        assert other.tube("load").take(timeout=0) is None
+        assert tasks[1].ack().state == "-"
+        assert tasks[2].release().state == "r"
+        assert tasks[3].bury().state == "!"
+        assert tasks[4].touch(5).state == "t"
+        # Its ack was lost, and the session has the task again: whoever knows its id, ends it.
+        assert tube.peek(0).state == "t"
+        assert tube.ack(0).state == "-"
+
+
+def test_a_loop_over_a_tube_does_not_end_a_task_that_was_taken_meanwhile(
+    face: Face, own: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with face.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        keep(own)
+        tube.put("lost")
+        new: list[Any] = []
+        for task in tube:
+            if task.data == "the next":
+                break
+            roll_back(own)
+            tube.put("new")
+            new.append(tube.take(timeout=0))
+            assert (new[0].id, new[0].attempts) == (task.id, task.attempts)
+            tube.put("the next")
+        assert "ended too late" in caplog.text
+        assert new[0].ack().data == "new"
+
+
+def test_a_block_does_not_end_a_task_that_was_taken_meanwhile(face: Face, own: LocalServer) -> None:
+    new: list[Any] = []
+
+    def work(tube: Any) -> None:
+        with tube.take(timeout=0):
+            roll_back(own)
+            new.append(tube.take(timeout=0))
+
+    with face.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        tube.put("job")
+        keep(own)
+        with pytest.raises(TaskNotTaken):
+            work(tube)
+        assert new[0].ack().data == "job"
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_was_lost_is_not_the_next_one(face: Face, own: LocalServer) -> None:
+    with face.connect(own.url) as queue, face.connect(own.url) as next_one:
+        queue.create_tube("load").put_many(range(3))
+        keep(own)
+        lost = face.connect(own.url)
+        tube = lost.tube("load")
+        old = tube.take(timeout=0)
+        roll_back(own)
+        mine = next_one.tube("load").take(timeout=0)
+        assert mine.id == old.id
+        assert tube.statistics().tasks["taken"] == 1
+        with pytest.raises(TaskNotTaken):
+            old.ack()
+        assert tube.take(timeout=0).id == 1
+        lost.close()
+        assert next_one.tube("load").peek(mine.id).state == "t"
+        assert mine.ack().state == "-"
+        # What the lost one had itself it has released.
+        assert queue.tube("load").take(timeout=0).id == 1
+
+
+def test_a_session_that_was_lost_ends_without_a_word_and_releases_nothing_of_the_next_one(
+    face: Face, own: LocalServer
+) -> None:
+    with face.connect(own.url) as queue, face.connect(own.url) as next_one:
+        queue.create_tube("load").put("job")
+        keep(own)
+        lost = face.connect(own.url)
+        lost.tube("load").statistics()
+        roll_back(own)
+        mine = next_one.tube("load").take(timeout=0)
+        lost.close()
+        assert queue.tube("load").take(timeout=0) is None
+        assert mine.ack().state == "-"
+
+
+def test_leases_of_lost_sessions_are_no_others(own: LocalServer) -> None:
+    """A process whose session was lost renews leases all the time: not the one of who came next, and is gone."""
+    with tubes.connect(own.url) as queue:
+        queue.create_tube("load").put("job")
+        keep(own)
+        with tubes.connect(own.url, session_ttl=1.0) as lost:
+            lost.tube("load").statistics()
+            roll_back(own)
+            worker = Worker(own.url, "puppet")
+            try:
+                assert worker.hear() == "ready"
+                assert worker.tell("take") == "took 0 1"
+            finally:
+                worker.kill()
+            task = queue.tube("load").take(timeout=10)
+            assert task is not None
+            assert task.attempts == 2
+
+
+def test_processes_of_which_one_had_a_lost_session_do_not_get_each_others_answers(own: LocalServer) -> None:
+    """Each is the third to open the tube, and has made as many calls."""
+    with tubes.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        keep(own)
+        first = Worker(own.url, "puppet")
+        try:
+            assert first.hear() == "ready"
+            assert [first.tell(f"put lost.{number}") for number in range(3)] == ["put 0", "put 1", "put 2"]
+            roll_back(own)
+            second = Worker(own.url, "puppet")
+            try:
+                assert second.hear() == "ready"
+                assert first.tell("look") == "0 tasks"
+                ids = [
+                    worker.tell(f"put {name}.{number}")
+                    for number in range(10)
+                    for name, worker in (("second", second), ("first", first))
+                ]
+                assert ids == [f"put {id}" for id in range(20)]
+                assert second.tell("take") == "took 0 1"
+                assert first.tell("take") == "took 1 1"
+                assert second.tell("ack") == "acked 0 1"
+            finally:
+                second.kill()
+        finally:
+            first.kill()
+        told = {task.data for task in tube.tasks()}
+        assert told == {f"{name}.{number}" for name in ("first", "second") for number in range(10)} - {"second.0"}
+
+
+def test_a_put_whose_answer_was_lost_with_the_server_is_done_once(face: Face, own: LocalServer) -> None:
+    with face.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        keep(own)
+        tube.put("lost")
+        own.signal(signal.SIGSTOP)
+        got: list[Any] = []
+        putting = threading.Thread(target=lambda: got.append(tube.put("job")))
+        putting.start()
+        putting.join(0.05)
+        roll_back(own)
+        putting.join(20)
+        assert [(task.id, task.data) for task in tube.tasks()] == [(got[0].id, "job")]
+
+
+def test_a_take_that_waits_goes_on_and_what_it_has_is_its_own(face: Face, own: LocalServer) -> None:
+    with face.connect(own.url) as queue, face.connect(own.url) as other:
+        keep_for = queue.create_tube("load")
+        keep(own)
+        waiting = face.connect(own.url)
+        taking = face.begin(waiting.tube("load"), "take", timeout=20)
+        roll_back(own)
+        others = other.tube("load")
+        others.put("job")
+        task = taking.result(20)
+        assert (task.id, task.data) == (0, "job")
+        assert others.take(timeout=0) is None
+        assert task.ack().state == "-"
+        waiting.close()
+        assert keep_for.statistics().tasks["total"] == 0
+
+
+def test_a_tube_that_was_made_in_the_window_is_gone_and_the_next_one_of_its_name_is_another(
+    face: Face, own: LocalServer
+) -> None:
+    keep(own)
+    with face.connect(own.url) as queue, face.connect(own.url) as other:
+        tube = queue.create_tube("load")
+        tube.put("lost")
+        lost = tube.take(timeout=0)
+        roll_back(own)
+        others = other.create_tube("load")
+        others.put("new")
+        new = others.take(timeout=0)
+        for call in (tube.statistics, lost.ack, lost.delete, lambda: tube.put("lost too")):
+            with pytest.raises(TubeNotFound):
+                call()
+        queue.close()
+        assert new.ack().data == "new"
+        assert others.statistics().calls["put"] == 1
+
+
+# -- shared sessions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leaver", ["who told of it", "who joined it"])
+def test_who_leaves_a_session_of_which_nothing_is_known_any_more_releases_nothing(
+    face: Face, own: LocalServer, leaver: str
+) -> None:
+    with face.connect(own.url, session_ttl=31.0) as witness:
+        first, second = face.connect(own.url), face.connect(own.url)
+        tube = first.create_tube("load")
+        tube.put_many(range(2))
+        keep(own)
+        second.identify(first.identify())
+        roll_back(own)
+        tasks = [queue.tube("load").take(timeout=0) for queue in (first, second)]
+        stays, leaves = (first, second) if leaver == "who joined it" else (second, first)
+        leaves.close()
+        assert witness.tube("load").take(timeout=0) is None
+        for task in tasks:
+            assert stays.tube("load").ack(task.id).state == "-"
+        stays.close()
+
+
+def test_a_session_that_was_told_of_in_the_window_can_be_joined_a_moment_later(face: Face, own: LocalServer) -> None:
+    with face.connect(own.url, session_ttl=3.0) as first, face.connect(own.url, session_ttl=31.0) as second:
+        tube = first.create_tube("load")
+        tube.put("job")
+        keep(own)
+        uuid = first.identify()
+        roll_back(own)
+        task = first.tube("load").take(timeout=0)
+
+        def is_joined() -> bool:
+            try:
+                second.identify(uuid)
+            except SessionNotFound:
+                return False
+            return True
+
+        assert eventually(is_joined)
+        first.close()
+        assert second.tube("load").ack(task.id).state == "-"
+
+
+@pytest.mark.parametrize(("lost", "beats"), [("all", "who stays"), ("all", "who leaves"), ("the join", "who stays")])
+def test_who_leaves_a_session_that_was_told_of_again_releases_nothing(
+    face: Face, own: LocalServer, lost: str, beats: str
+) -> None:
+    """Some beat soon, the others after ten seconds."""
+    client: Any = own.client()
+
+    def callers() -> int:
+        return sum(field.startswith(b"caller:") for field in client.hkeys(f"tubes:session:{uuid}"))
+
+    with (
+        client,
+        face.connect(own.url, session_ttl=31.0) as witness,
+        face.connect(own.url, session_ttl=3.0 if beats == "who stays" else 31.0) as stays,
+    ):
+        leaves = face.connect(own.url, session_ttl=3.0 if beats == "who leaves" else 31.0)
+        leaves.create_tube("load").put("job")
+        if lost == "the join":
+            leaves.identify()
+        keep(own)
+        uuid = leaves.identify()
+        stays.identify(uuid)
+        roll_back(own)
+        task = stays.tube("load").take(timeout=0)
+        assert eventually(lambda: callers() == 2)
+        leaves.close()
+        assert witness.tube("load").take(timeout=0) is None
+        assert task.ack().state == "-"
+
+
+# -- what stands on tubes ----------------------------------------------------------------------------------------------
+
+
+def test_calls_go_on_after_a_reply_tube_was_lost(face: Face, own: LocalServer) -> None:
+    with face.connect(own.url) as queue, tubes.connect(own.url) as workers:
+        tube = queue.create_tube("squares")
+        worker = Handlers(workers)
+        worker.on("squares", lambda task: task.data * task.data)
+        running = threading.Thread(target=worker.run)
+        running.start()
+        try:
+            keep(own)
+            assert tube.call(3, timeout=20) == 9
+            roll_back(own)
+            assert [tube.call(number, timeout=20) for number in range(20)] == [number**2 for number in range(20)]
+        finally:
+            worker.stop()
+            running.join(20)
+
+
+def test_a_call_ends_whose_task_the_server_has_lost(face: Face, own: LocalServer) -> None:
+    ended: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            tube.call("nobody answers")
+        except ConnectionLost as error:
+            ended.append(error)
+
+    with face.connect(own.url) as queue, tubes.connect(own.url) as other:
+        tube = queue.create_tube("squares")
+        keep(own)
+        calling = threading.Thread(target=call, daemon=True)
+        calling.start()
+        assert eventually(lambda: other.tube("squares").statistics().tasks["ready"] == 1)
+        roll_back(own)
+        calling.join(20)
+        assert "whether the call was done is not known" in str(ended[0])
+
+
+def test_a_call_waits_on_whose_task_is_still_there(face: Face, own: LocalServer) -> None:
+    with face.connect(own.url) as queue, tubes.connect(own.url) as workers, ThreadPoolExecutor() as pool:
+        tube = queue.create_tube("squares")
+        first = pool.submit(tube.call, 2, timeout=20)
+        assert eventually(lambda: workers.tube("squares").statistics().tasks["ready"] == 1)
+        own.client().delete(*own.client().keys("tubes:{reply.*"))
+        keep(own)
+        roll_back(own)
+        task = workers.tube("squares").take(timeout=10)
+        assert task is not None
+        answer(workers, task, 4)
+        assert first.result() == 4
+
+
+def test_a_stream_acks_nothing_that_others_took_after_its_take_was_lost(own: LocalServer) -> None:
+    with tubes.connect(own.url) as other, tubes.connect(own.url) as queue:
+        others = other.create_tube("load")
+        others.put_many(range(6))
+        stream = Stream.open(queue, "load", "nightly")
+        keep(own)
+        assert [chunk.ids for chunk in stream.take(1, 3)] == [[0, 1, 2]]
+        roll_back(own)
+        theirs = others.take_many(3)
+        assert [chunk.ids for chunk in stream.take(2, 3)] == [[3, 4, 5]]
+        assert stream.retake(1) == []
+        assert stream.ack(2) == 3
+        assert set(others.ack_many(theirs).values()) == {True}
+        queue.detach()
+
+
+def test_a_stream_that_was_opened_in_the_window_is_fenced_and_ends_nothing_of_others(own: LocalServer) -> None:
+    with tubes.connect(own.url) as other, tubes.connect(own.url) as next_one:
+        other.create_tube("load").put_many(range(4))
+        keep(own)
+        lost = tubes.connect(own.url)
+        stream = Stream.open(lost, "load", "nightly")
+        stream.take(1, 2)
+        roll_back(own)
+        theirs = next_one.tube("load").take_many(2)
+        again = tubes.connect(own.url)
+        following = Stream.open(again, "load", "nightly")
+        assert [chunk.ids for chunk in following.take(1, 2)] == [[2, 3]]
+        for call in (lambda: stream.ack(1), lambda: stream.take(2, 1), lambda: stream.retake(1)):
+            with pytest.raises(StreamFenced):
+                call()
+        lost.detach()
+        assert other.tube("load").take(timeout=0) is None
+        assert set(next_one.tube("load").ack_many(theirs).values()) == {True}
+        assert following.ack(1) == 2
+        again.detach()
+
+
+def test_a_reply_comes_although_the_server_has_lost_the_reply_tube_meanwhile(own: LocalServer) -> None:
+    with tubes.connect(own.url) as queue, tubes.connect(own.url) as workers:
+        tube = queue.create_tube("squares")
+        keep(own)
+        with ThreadPoolExecutor() as pool:
+            calling = pool.submit(tube.call, 3, timeout=20)
+            task = workers.tube("squares").take(timeout=10)
+            assert task is not None
+            roll_back(own)
+            answer(workers, task, 9)  # Perhaps before the caller has noticed anything.
+            assert calling.result() == 9
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["by number", "once"])
+def test_a_write_that_was_lost_while_it_was_put_says_so(
+    own: LocalServer, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    seal = Writer._seal
+
+    def sealed(*args: Any) -> Any:
+        found = seal(*args)
+        roll_back(own)
+        return found
+
+    def publish() -> int:
+        brought = [writer.stage("load-7", chunk) for chunk in writer.chunks([(writer.head({}), [b"1", b"2"])])]
+        return writer.publish("load", 7, brought) if is_known else writer.publish_once("load-7", brought)
+
+    with tubes.connect(own.url) as queue:
+        tube = queue.create_tube("load")
+        writer = Writer(tube)
+        keep(own)
+        monkeypatch.setattr(Writer, "_seal", sealed)
+        with pytest.raises(WriteAborted, match="lost what was brought"):
+            publish()
+        monkeypatch.undo()
+        assert tube.statistics().tasks["total"] == 0
+        assert publish() == 2
+        assert tube.statistics().tasks["ready"] == 2

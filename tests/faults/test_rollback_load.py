@@ -1,0 +1,90 @@
+"""Processes that go on while their server loses its last writes: what it answered afterwards is there exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+import tubes
+from faults.hands import Hands
+from faults.rollbacks import Link, Pair, keep, log_of, roll_back
+from faults.sentinel import Watched
+from tubes.testing import LocalServer
+
+
+def make(url: str) -> None:
+    with tubes.connect(url) as queue:
+        queue.create_tube("load")
+
+
+def go_on_and_check(hands: Hands, url: str) -> None:
+    """The server is back since now, and newcomers open sessions."""
+    since = time.monotonic_ns()
+    hands.start(1, 1)
+    hands.go_on(200)
+    hands.stop(every=2)
+    hands.go_on(100)
+    hands.stop()
+    with tubes.connect(url) as queue:
+        hands.check(queue.tube("load"), since)
+
+
+def test_a_restart_from_a_snapshot(own: LocalServer) -> None:
+    make(own.url)
+    with Hands(own.url) as hands:
+        hands.start(2, 2)
+        hands.go_on(100)
+        keep(own)
+        hands.start(2, 2)
+        hands.go_on(200)
+        roll_back(own)
+        go_on_and_check(hands, own.url)
+
+
+@pytest.mark.parametrize("cut", range(2))
+def test_a_log_whose_end_is_lost(cut: int, seed: int) -> None:
+    chance = random.Random(f"{seed} {cut}")
+    with LocalServer(appendonly="yes", appendfsync="everysec") as server:
+        make(server.url)
+        log = log_of(server)
+        empty = log.stat().st_size
+        with Hands(server.url) as hands:
+            hands.start(3, 3)
+            hands.go_on(chance.randrange(200))
+            hands.start(3, 3)
+            hands.go_on(chance.randrange(300))
+            server.kill()
+            os.truncate(log, chance.randrange(empty, log.stat().st_size))
+            server.start()
+            go_on_and_check(hands, server.url)
+
+
+def test_a_replica_that_had_not_got_everything_becomes_the_master() -> None:
+    with Pair() as pair:
+        make(pair.url)
+        with Hands(pair.url) as hands:
+            hands.start(2, 2)
+            hands.go_on(100)
+            pair.replicate()
+            pair.stall()
+            hands.start(2, 2)
+            hands.go_on(200)
+            pair.promote()
+            go_on_and_check(hands, pair.url)
+
+
+def test_a_sentinel_makes_a_replica_the_master_that_had_not_got_everything() -> None:
+    with Watched(link=Link) as watched:
+        make(watched.url)
+        with Hands(watched.url) as hands:
+            hands.start(2, 2)
+            hands.go_on(100)
+            watched.replicate()
+            watched.stall()
+            hands.start(2, 2)
+            hands.go_on(200)
+            watched.fail_over()
+            go_on_and_check(hands, watched.url)

@@ -1,0 +1,400 @@
+"""A clock that is set ahead or back while tubes are in use: in a test's hands on both backends, and a server's own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stepping import SteppingClock
+
+import tubes
+from faults.cluster import free_port
+from tubes import Driver
+from tubes.conformance.bench import eventually
+from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND
+from tubes.redis.calls import Call
+from tubes.redis.scripts import script
+from tubes.testing import LocalServer
+
+if TYPE_CHECKING:
+    from tubes import Queue
+    from tubes.drivers import Ranked
+
+HOUR = 3600
+#: More than the clock is ever set back.
+START = 100_000
+
+
+def by_age(task: Ranked) -> float:
+    return task.created
+
+
+TIMED: dict[str, str | Driver] = {
+    "fifottl": "fifottl",
+    "limfifottl": "limfifottl",
+    "utubettl": "utubettl",
+    "spared": Driver("spared", options={"ttl", "ttr", "delay"}, ttl_spares_taken=True, order="-id"),
+    "by age": Driver("by_age", options={"ttl", "ttr", "delay"}, rank=by_age, rank_lua="created"),
+}
+
+
+@pytest.fixture
+def stepping() -> SteppingClock:
+    return SteppingClock(START)
+
+
+@pytest.fixture(params=["memory", "server"])
+def stepped(request: pytest.FixtureRequest, url: str, stepping: SteppingClock) -> Iterator[Queue]:
+    """A queue whose clock a test sets."""
+    with tubes.connect("memory://" if request.param == "memory" else url, clock=stepping) as queue:
+        yield queue
+
+
+# -- a clock that is set back ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", TIMED)
+def test_what_gets_a_ttl_lives_so_long_once_its_put_has_come_again(
+    stepped: Queue, stepping: SteppingClock, driver: str
+) -> None:
+    tube = stepped.create_tube("load", TIMED[driver])
+    updated, kicked, kicked_too = (tube.put(number, ttl=HOUR) for number in range(3))
+    tube.bury(kicked)
+    tube.bury(kicked_too)
+    stepping.set_back(HOUR)
+    assert tube.oldest_ready_age() == 0
+    found = [tube.update(updated, ttl=5), tube.kick_task(kicked, ttl=5)]
+    assert tube.kick(1, ttl=5) == 1
+    found.append(tube.peek(kicked_too))
+    assert [(task.ttl, task.due, task.expires) for task in found] == [(5, START + 5, START + 5)] * 3
+    stepping.advance(HOUR + 4)
+    assert tube.statistics().tasks["ready"] == 3
+    stepping.advance(1)
+    assert tube.statistics().tasks["total"] == 0
+
+
+@pytest.mark.parametrize("driver", TIMED)
+def test_what_is_set_from_now_on_is_over_in_time(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
+    tube = stepped.create_tube("load", TIMED[driver])
+    lane = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
+    tube.put("old", delay=60)
+    tube.put("old too")
+    stepping.set_back(HOUR)
+    old = tube.take(timeout=0)
+    assert old is not None
+    assert old.data == "old too"
+    old.release(delay=2)
+    assert tube.put("new", ttr=3, delay=1, **lane).due == START - HOUR + 1
+    stepping.advance(1)
+    new = tube.take(timeout=0)
+    assert new is not None
+    assert new.data == "new"
+    tube.renew_many([new], 5)
+    stepping.advance(4)
+    assert [task.data for task in tube.take_many(5, timeout=0)] == ["old too"]
+    stepping.advance(1)
+    assert [task.data for task in tube.take_many(5, timeout=0)] == ["new"]
+    # What was set before is over later by as much as the clock was set back.
+    stepping.advance(HOUR + 60 - 7)
+    assert str(tube.peek(0).state) == "~"
+    stepping.advance(1)
+    assert str(tube.peek(0).state) == "r"
+
+
+def test_a_pause_ends_later_by_as_much(stepped: Queue, stepping: SteppingClock) -> None:
+    tube = stepped.create_tube("load")
+    tube.put("job")
+    tube.pause(60)
+    stepping.set_back(HOUR)
+    assert tube.take(timeout=0) is None
+    stepping.advance(HOUR + 60)
+    assert tube.take(timeout=0) is not None
+
+
+def test_a_lane_rests_from_its_last_start_that_was_not_in_the_future(stepped: Queue, stepping: SteppingClock) -> None:
+    tube = stepped.create_tube("load", "utube", interval=10, max_in_flight=2)
+    for number in range(3):
+        tube.put(number, utube="host")
+    task = tube.take(timeout=0)
+    assert task is not None
+    stepping.set_back(HOUR)
+    assert tube.take(timeout=0) is None
+    # Whatever looks at the lane finds that out.
+    tube.configure("host", max_in_flight=3)
+    assert [lane.next_start for lane in tube.utubes()] == [START - HOUR + 10]
+    stepping.advance(10)
+    assert tube.take(timeout=0) is not None
+
+
+# -- what cannot be put off any more -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", TIMED)
+def test_touch_puts_off_nothing_beyond_two_hundred_years(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
+    tube = stepped.create_tube("load", TIMED[driver])
+    lane = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
+    tube.put("mortal", ttl=MAX_SECONDS, ttr=MAX_SECONDS)
+    tube.put("immortal", ttr=MAX_SECONDS, **lane)
+    longest = LONGEST / SECOND
+    taken = [tube.take(timeout=0) for _ in range(2)]
+    for task in taken:
+        assert task is not None
+        for _ in range(30):
+            stepping.advance(1)
+            task.touch(MAX_SECONDS)
+        touched = tube.peek(task)
+        assert touched.due == stepping.now() + longest
+        assert touched.ttr == longest
+        assert touched.ttl in (None, stepping.now() - START + longest)
+        # It is as usable as any other one.
+        tube.renew_many([task], MAX_SECONDS)
+        task.release(delay=MAX_SECONDS)
+        released = tube.peek(task)
+        assert released.due == stepping.now() + MAX_SECONDS
+        assert released.expires in (None, stepping.now() + longest)
+        assert tube.delete(task).id == task.id
+
+
+# -- a server's clock that was set back: all that it has noted lies ahead ----------------------------------------------
+
+
+def move_ahead(client: Any, key: str, seconds: float) -> None:
+    """Let all that a server has noted of who lives, listens and waits be from before its clock was set back."""
+    for token, ends in client.zrange(f"{key}:leases", 0, -1, withscores=True):
+        client.zadd(f"{key}:leases", {token: ends + seconds * SECOND})
+    for field in ("soonest", "listening"):
+        if (until := client.hget(key, field)) is not None:
+            client.hset(key, field, int(float(until)) + int(seconds * SECOND))
+    for process, about in client.hgetall(f"{key}:waiting").items():
+        words = about.split()
+        client.hset(f"{key}:waiting", process, b" ".join([*words[:-1], b"%d" % (int(words[-1]) + seconds * SECOND)]))
+
+
+@pytest.mark.parametrize("how", ["beat", "open"])
+def test_tasks_of_a_process_that_died_before_come_back_when_its_lease_is_over(
+    valkey: LocalServer, url: str, how: str
+) -> None:
+    with tubes.connect(url, session_ttl=1.2) as lost, valkey.client() as client:
+        tube = lost.create_tube("load")
+        tube.put("job")
+        assert tube.take(timeout=0) is not None
+        port: Any = tube._port
+        key = port.home.key
+        if how == "beat":
+            with tubes.connect(url, session_ttl=1.3) as other:
+                others = other.tube("load")
+                lost.detach()
+                move_ahead(client, key, HOUR)
+                task = others.take(timeout=60)
+        else:
+            lost.detach()
+            move_ahead(client, key, HOUR)
+            with tubes.connect(url, session_ttl=1.3) as other:
+                task = other.tube("load").take(timeout=60)
+        assert task is not None
+        assert task.attempts == 2
+
+
+def test_who_waited_before_and_died_does_not_count(valkey: LocalServer, url: str) -> None:
+    with tubes.connect(url) as queue, valkey.client() as client:
+        tube = queue.create_tube("load")
+        port: Any = tube._port
+        now = int(client.time()[0])
+        client.hset(f"{port.home.key}:waiting", mapping={"living": f"2 {(now + 9) * SECOND}"})
+        assert tube.statistics().waiting == 2
+        with pytest.raises(tubes.TubeBusy):
+            tube.drop()
+        client.hset(f"{port.home.key}:waiting", mapping={"living": f"2 {(now + HOUR) * SECOND}"})
+        assert tube.statistics().waiting == 0
+        tube.drop()
+
+
+def test_a_shared_session_does_not_outlive_its_lease(valkey: LocalServer, url: str) -> None:
+    with tubes.connect(url, session_ttl=1.2) as queue, valkey.client() as client:
+        queue.create_tube("load")
+        uuid = queue.identify()
+        (key,) = [key for key in client.keys(f"*{uuid.replace('-', '')}*") if client.type(key) == b"hash"]
+        client.hincrby(key, "ends", HOUR * SECOND)
+
+        def left() -> float:
+            seconds, micros = client.time()
+            return float(client.hget(key, "ends") or 0) / SECOND - float(seconds) - float(micros) / SECOND
+
+        assert eventually(lambda: left() < 5)
+
+
+def test_a_write_that_was_sealed_before_is_found(valkey: LocalServer, url: str) -> None:
+    with tubes.connect(url) as queue, valkey.client() as client:
+        port: Any = queue.create_tube("load")._port
+        key, now = port.home.key, int(client.time()[0])
+        for number, ago in enumerate((10, -HOUR)):
+            client.zadd(f"{key}:sealed", {f"writer {number}": now - ago})
+            client.hset(f"{key}:written:writer {number}", mapping={"number": 1, "chunks": "none"})
+        found = port.home.store.run_now(_ask(key))
+        assert found == [b"writer 1", b"1", b"none"]
+
+
+def _ask(key: str) -> Any:
+    return (yield Call(script("write_others"), key, (60,), parts=("sealed",)))
+
+
+# -- a server's clock that is set, while it runs -----------------------------------------------------------------------
+
+LIBRARIES = [
+    path
+    for folder in ("/usr/lib", "/usr/local/lib")
+    for path in sorted(Path(folder).glob("**/faketime/libfaketimeMT.so.1"))
+]
+
+
+class SetServer:
+    """A server of one's own whose clock can be set."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._file = folder / "clock"
+        self.set(0)
+        with patch.context() as given:
+            # The server alone is to have them.
+            given.setenv("LD_PRELOAD", str(LIBRARIES[0]))
+            given.setenv("FAKETIME_TIMESTAMP_FILE", str(self._file))
+            given.setenv("FAKETIME_NO_CACHE", "1")
+            given.setenv("DONT_FAKE_MONOTONIC", "1")
+            self.server = LocalServer()
+
+    def set(self, seconds: int) -> None:
+        """From now on its clock is so many seconds ahead of what it would be."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{seconds:+d}")
+        os.replace(new, self._file)
+
+    def calls(self) -> int:
+        """How many scripts it has run, and waits begun."""
+        with self.server.client() as client:
+            stats = client.info("commandstats")
+            return sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_bzpopmin") if name in stats)
+
+
+@pytest.fixture
+def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetServer]:
+    if not LIBRARIES:
+        pytest.skip("libfaketime is not installed")
+    made = SetServer(tmp_path, monkeypatch)
+    with made.server:
+        yield made
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
+def test_who_waits_while_a_servers_clock_is_set_gets_what_comes_then(faked: SetServer, step: int) -> None:
+    """And asks hardly more often than before."""
+    with tubes.connect(faked.server.url) as queue, tubes.connect(faked.server.url, session_ttl=31.0) as other:
+        tube, others = queue.create_tube("load", "fifottl"), other.tube("load")
+        with ThreadPoolExecutor() as pool:
+            got = pool.submit(tube.take, timeout=60)
+            assert eventually(lambda: others.statistics().waiting == 1)
+            faked.set(step)
+            before = faked.calls()
+            others.put("job", delay=3)
+            task = got.result()
+            assert faked.calls() - before < 40
+        assert task is not None
+        assert task.data == "job"
+
+
+def test_waits_that_a_server_ends_by_its_clock_begin_anew_when_that_is_set_back(faked: SetServer) -> None:
+    """Each ends after five seconds, by then."""
+    with tubes.connect(faked.server.url, session_ttl=1.5) as queue, faked.server.client() as client:
+        tube = queue.create_tube("load")
+
+        def waits() -> int:
+            return int(client.info("commandstats").get("cmdstat_bzpopmin", {"calls": 0})["calls"])
+
+        with ThreadPoolExecutor() as pool:
+            got = pool.submit(tube.take, timeout=60)
+            assert eventually(lambda: waits() == 1)
+            faked.set(-HOUR)
+            assert eventually(lambda: waits() > 1)
+            tube.put("job")
+            assert got.result() is not None
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
+def test_an_event_loop_goes_on_when_a_servers_clock_is_set(faked: SetServer, step: int) -> None:
+    async def main() -> tuple[int, int]:
+        async with tubes.aio.connect(faked.server.url) as queue:
+            tube = await queue.create_tube("load", "utubettl")
+            got = asyncio.create_task(tube.take(timeout=60))
+            await asyncio.sleep(0.2)
+            faked.set(step)
+            before = await asyncio.to_thread(faked.calls)
+            await tube.put("job", delay=3)
+            task = await got
+            assert task is not None
+            await task.ack()
+            assert await tube.take(timeout=0.2) is None
+            return before, await asyncio.to_thread(faked.calls)
+
+    before, after = asyncio.run(main())
+    assert after - before < 40
+
+
+def test_what_was_due_when_the_clock_is_set_ahead_is_due_at_once(faked: SetServer) -> None:
+    with tubes.connect(faked.server.url, session_ttl=1.5) as queue:
+        tube = queue.create_tube("load", "utubettl", interval=600)
+        tube.put("delayed", delay=600)
+        tube.put("first", utube="a")
+        tube.put("second", utube="a")
+        assert tube.put("mortal", ttl=600).expires is not None
+        task = tube.take(timeout=0)
+        assert task is not None
+        tube.pause(600)
+        faked.set(HOUR)
+        found = [tube.take(timeout=30) for _ in range(2)]
+        assert [task.data for task in found if task is not None] == ["delayed", "first"]
+        assert tube.statistics().tasks["total"] == 3
+        # The lease of its session is over too.
+        with pytest.raises(tubes.TaskNotTaken):
+            task.ack()
+
+
+def test_lanes_rest_no_longer_when_a_servers_clock_is_set_back(faked: SetServer) -> None:
+    with tubes.connect(faked.server.url, session_ttl=1.5) as queue:
+        tube = queue.create_tube("load", "utube", interval=2)
+        for number in range(600):
+            tube.put(number, utube=str(number // 2))
+        assert len(tube.take_many(600, timeout=0)) == 300
+        tube.release_all()
+        faked.set(-HOUR)
+        for _ in range(3):
+            assert tube.take(timeout=30) is not None
+
+
+def test_a_replica_whose_clock_is_behind_goes_on(faked: SetServer) -> None:
+    faked.set(-HOUR)
+    port = free_port()
+    with (
+        LocalServer(port=port) as lost,
+        faked.server.client() as replica,
+        tubes.connect(lost.url, session_ttl=1.2) as queue,
+    ):
+        tube = queue.create_tube("load", "fifottl")
+        for number in range(3):
+            tube.put(number, ttl=HOUR)
+        assert tube.take(timeout=0) is not None
+        replica.replicaof("127.0.0.1", str(port))
+        assert eventually(lambda: replica.info("replication").get("master_link_status") == "up")
+        assert eventually(lambda: replica.zcard("tubes:{load}:taken") == 1)
+        queue.detach()
+        replica.replicaof("NO", "ONE")
+        with tubes.connect(faked.server.url, session_ttl=1.2) as others:
+            tube = others.tube("load")
+            assert tube.oldest_ready_age() == 0
+            assert tube.update(2, ttl=5).ttl == 5
+            for number in (1, 2, 0):  # The last one comes back from who is gone.
+                task = tube.take(timeout=60)
+                assert task is not None
+                assert task.ack().id == number

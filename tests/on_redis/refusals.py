@@ -1,0 +1,137 @@
+"""Refuses each command of each script in turn: whoever is refused has changed nothing, or was not harmed at all."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis
+
+from tubes.redis.calls import Call, numbers
+from tubes.redis.gate import commands
+from tubes.redis.line import ThreadLine
+from tubes.testing import LocalServer
+
+_PASSWORD = "pw"
+
+
+class Refusals:
+    """Tries out every call of a script before it is done: as a user who lacks the right to one command after the other.
+
+    `refused`: how often each command was, by the names of scripts' verbs; `harmless`: how often that was no obstacle.
+    """
+
+    def __init__(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused: Counter[str] = Counter()
+        self.harmless: Counter[str] = Counter()
+        self.harm: list[str] = []
+        self._admin: Any = server.client()
+        self._allow()
+        pool: Any = redis.UnixDomainSocketConnection
+        self._line: Any = pool(path=str(server.socket), username="app", password=_PASSWORD)
+        self._line.connect()
+        known = ThreadLine.call
+        # What the threads of a store do comes before or after.
+        alone = threading.RLock()
+
+        def call(line: ThreadLine, call: Call) -> Any:
+            with alone:
+                call.begin(line.slot)
+                # It keeps its number: it is done once in the end.
+                call.resent = True
+                self._try(call)
+                return known(line, call)
+
+        def exchange(line: ThreadLine, key: str, head: bytes, tail: bytes, again: Any, *about: Any) -> Any:
+            return call(line, again(next(numbers), *about))
+
+        monkeypatch.setattr(ThreadLine, "call", call)
+        monkeypatch.setattr(ThreadLine, "exchange", exchange)
+
+    def close(self) -> None:
+        self._line.disconnect()
+        self._admin.execute_command("ACL", "DELUSER", "app")
+        self._admin.close()
+
+    def _allow(self, *but: str) -> None:
+        rights = ("reset", "on", f">{_PASSWORD}", "~*", "&*", "+@all", *(f"-{name}" for name in but))
+        self._admin.execute_command("ACL", "SETUSER", "app", *rights)
+
+    def _try(self, call: Call) -> None:
+        packed = call.pack(whole=True)
+        before = self._dumped()
+        seen = self._seen()
+        self._allow()
+        self._ask(packed)
+        done = self._seen()
+        if done != seen:
+            self._restore(before)
+            assert self._seen() == seen
+        for name in sorted(commands(call.script.text.decode())):
+            self._allow(name)
+            reply = self._ask(packed)
+            after = self._seen()
+            if isinstance(reply, redis.ResponseError):
+                if after != seen:
+                    self.harm.append(f"{call.script.sha.decode()[:6]} {name}: {reply} {difference(seen, after)}")
+                self.refused[name] += 1
+            else:
+                if after != done:
+                    self.harm.append(f"{name}: no error, but {difference(done, after)}")
+                self.harmless[name] += 1
+            if after != seen:
+                self._restore(before)
+
+    def _ask(self, packed: bytes) -> Any:
+        self._line.send_packed_command([packed])
+        try:
+            return self._line.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            return error
+
+    def _dumped(self) -> dict[bytes, tuple[bytes, int]]:
+        keys: list[bytes] = self._admin.keys("*")
+        with self._admin.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.dump(key).pttl(key)
+            told = pipe.execute()
+        return dict(zip(keys, zip(told[::2], told[1::2], strict=True), strict=True))
+
+    def _restore(self, dumped: dict[bytes, tuple[bytes, int]]) -> None:
+        with self._admin.pipeline(transaction=False) as pipe:
+            pipe.flushdb()
+            for key, (value, ttl) in dumped.items():
+                pipe.restore(key, max(ttl, 0), value)
+            pipe.execute()
+
+    def _seen(self) -> dict[bytes, Any]:
+        """All that there is, by key; of what expires, that it does."""
+        keys: list[bytes] = sorted(self._admin.keys("*"))
+        kinds: list[bytes] = _all(self._admin, [("TYPE", key) for key in keys])
+        looks = {b"hash": "HGETALL", b"set": "SMEMBERS", b"string": "GET"}
+        ranges = {b"list": "LRANGE", b"zset": "ZRANGE"}
+        asked: list[tuple[Any, ...]] = []
+        for key, kind in zip(keys, kinds, strict=True):
+            if kind in looks:
+                asked.append((looks[kind], key))
+            else:
+                asked.append((ranges[kind], key, 0, -1, *(("WITHSCORES",) if kind == b"zset" else ())))
+        values = _all(self._admin, asked)
+        lasting = _all(self._admin, [("PTTL", key) for key in keys])
+        return {key: (value, ttl < 0) for key, value, ttl in zip(keys, values, lasting, strict=True)}
+
+
+def _all(client: Any, asked: list[tuple[Any, ...]]) -> list[Any]:
+    with client.pipeline(transaction=False) as pipe:
+        for words in asked:
+            pipe.execute_command(*words)
+        told: list[Any] = pipe.execute()
+        return told
+
+
+def difference(one: dict[bytes, Any], other: dict[bytes, Any]) -> str:
+    """What is not the same."""
+    names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    return "; ".join(f"{name.decode()}: {one.get(name)} is {other.get(name)}" for name in names)

@@ -1,0 +1,212 @@
+"""Errors change nothing: each command of each script is refused in turn, and the tube is as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from on_redis.refusals import Refusals
+from tubes.redis import streams
+from tubes.redis.streams import Stream
+from tubes.redis.writes import Writer
+from tubes.testing import LocalServer, ManualClock, server_program
+
+#: By driver the options that are all at work.
+DRIVERS: dict[str, dict[str, Any]] = {
+    "fifo": {},
+    "fifottl": {"backoff": (1.0, 2.0), "ttr": 60},
+    "limfifottl": {"capacity": 50},
+    "utube": {},
+    "utubettl": {"ttl": 10_000},
+    "throttled utubettl": {"interval": 0.5, "max_in_flight": 2, "order": "round_robin"},
+}
+
+
+class Desk:
+    """A tube, its server, and a clock."""
+
+    def __init__(self, server: LocalServer, kind: str) -> None:
+        self.driver = kind.split()[-1]
+        self.url = server.url
+        self.clock = ManualClock()
+        self.client: Any = server.client()
+        self.client.flushall()
+        self.queue = tubes.connect(server.url, clock=self.clock)
+        self.tube = self.queue.create_tube("t", self.driver, **DRIVERS[kind])
+        self.laned = "utube" in self.driver
+        self.timed = "ttl" in self.driver
+        self.lanes = 0
+
+    def put(self, data: object, lane: str | None = None, **options: Any) -> tubes.Task:
+        self.lanes += 1
+        if self.laned:
+            options["utube"] = lane or f"lane {self.lanes}"
+        task: tubes.Task | None = self.tube.put(data, **options)
+        assert task is not None
+        return task
+
+    def item(self, data: object, lane: str, **options: Any) -> tubes.Item:
+        return tubes.Item(data, **({"utube": lane} if self.laned else {}), **options)
+
+    def take(self) -> tubes.Task:
+        for _ in range(5):
+            if task := self.tube.take(timeout=0):
+                return task
+            self.clock.advance(1)  # All lanes rest.
+        raise AssertionError("nothing can be taken")
+
+    def says(self, **fields: object) -> None:
+        """Let the meta hash say so of others."""
+        for name, value in fields.items():
+            self.client.hset("tubes:{t}", name, value)
+
+
+def puts(desk: Desk) -> None:
+    desk.put("a")
+    desk.put("b", lane="same")
+    desk.put("c", lane="same")
+    desk.put("key", key="k")
+    desk.put("kept", key="k", on_duplicate="keep")
+    desk.put("replaces", key="k", on_duplicate="replace")
+    desk.tube.put_many([desk.item("d", "x"), desk.item("e", "x"), desk.item("f", "y")])
+    desk.tube.put_many([desk.item("g", "x", key="l"), desk.item("h", "z", key="k", on_duplicate="replace")])
+    if desk.timed:
+        desk.put("late", delay=10)
+        desk.put("second", lane="other", pri=2)
+        desk.put("first", lane="other", pri=1)
+        desk.put("dies", ttl=20)
+
+
+def takes(desk: Desk) -> None:
+    one, two, three = desk.take(), desk.take(), desk.take()
+    desk.tube.ack(one)
+    desk.tube.ack(two.id)
+    desk.tube.release(three)
+    desk.tube.bury(desk.take(), "why")
+    loop = iter(desk.tube)
+    next(loop)
+    next(loop)
+    loop.close()
+    many = desk.tube.take_many(4)
+    desk.tube.release_many(many[:2])
+    desk.tube.ack_many(many[2:])
+    if desk.timed:
+        task = desk.take()
+        task.touch(5)
+        desk.tube.renew_many([task], 500)
+        task.release(delay=3)
+        desk.take()
+        desk.clock.advance(90)
+        desk.tube.statistics()
+
+
+def looks(desk: Desk) -> None:
+    desk.tube.buried()
+    desk.tube.oldest_ready_age()
+    desk.tube.tasks()
+    desk.queue.overview(ages=True)
+    desk.queue.statistics()
+    if desk.timed:
+        desk.tube.due_histogram([1, 10])
+    if desk.laned:
+        desk.tube.utubes()
+
+
+def changes(desk: Desk) -> None:
+    ids = [desk.put(number, lane=f"{number // 2}").id for number in range(6)]
+    desk.tube.peek(ids[0])
+    desk.tube.bury(ids[0])
+    desk.tube.bury(ids[1])
+    desk.tube.kick_task(ids[0])
+    desk.tube.kick(5, attempts=2)
+    desk.tube.delete(ids[2])
+    desk.tube.delete_many(ids[3:5])
+    desk.tube.update(ids[5], data="new")
+    if desk.timed:
+        desk.tube.update(ids[5], delay=5)
+        desk.tube.update(ids[5], delay=0, pri=3)
+    desk.tube.pause(5)
+    desk.tube.resume()
+    if desk.laned:
+        desk.tube.block("0", 5)
+        desk.tube.configure("1", interval=1, max_in_flight=3)
+    desk.take()
+    desk.tube.release_all()
+
+
+def failures(desk: Desk) -> None:
+    for _ in range(2):
+        desk.put("fails", max_attempts=1, key=f"{desk.lanes}")
+    desk.tube.release(desk.take())
+    desk.tube.release_many([desk.take()])
+    if desk.timed:
+        desk.put("ends", key="ends", key_ttl=5, ttl=2)
+        desk.put("runs", max_attempts=1, ttr=1)
+        desk.take()
+        desk.clock.advance(30)
+        desk.take()
+
+
+def leaves(desk: Desk) -> None:
+    with desk.queue.session() as other:
+        other.identify()
+        other.tube("t").take(timeout=0)
+    desk.put("x")
+    desk.take()
+    with pytest.raises(tubes.TubeBusy):
+        desk.tube.drop()
+    desk.tube.truncate()
+    desk.tube.drop(force=True)
+
+
+def batches(desk: Desk) -> None:
+    for number in range(12):
+        desk.put(number, lane=f"{number % 5}")
+    stream = Stream.open(tubes.connect(desk.url, clock=desk.clock), "t", "s")
+    stream.take(1, 3)
+    (chunk,) = stream.take(2, 2)
+    stream.claim.skip(desk.tube, list(zip(chunk.ids, chunk.attempts, strict=True))[:1])
+    desk.tube.release_all()
+    stream.retake(1)
+    stream.ack(2)
+    stream.tube._port.member.close(lost=True)
+    writer = Writer(desk.tube)
+    rows = [(writer.head({"utube": "w"} if desk.laned else {}), [b'"a"', b'"b"', b'"c"'])]
+    writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
+    if server_program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    with LocalServer(request.param) as server:
+        yield server
+
+
+def others_wait(desk: Desk) -> None:
+    desk.says(waiting=1e18, filling=1e18, listening=1e18)
+    desk.client.hset("tubes:{t}:waiting", "p:room", "0 1 9000000000000000000")
+
+
+WAYS: dict[str, Callable[[Desk], None]] = {"nobody waits": lambda desk: None, "others wait": others_wait}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_what_is_refused_has_changed_nothing(
+    server: LocalServer, kind: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHUNK", 3)
+    if "redis" in server.program and kind in ("limfifottl", "utube", "utubettl"):
+        pytest.skip("Valkey is enough")
+    desk = Desk(server, kind)
+    WAYS[way](desk)
+    refusals = Refusals(server, monkeypatch)
+    for scene in (puts, takes, looks, changes, failures, batches, leaves):
+        scene(desk)
+    refusals.close()
+    assert refusals.harm == []
+    assert refusals.refused.total() > 500

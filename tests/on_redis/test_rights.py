@@ -1,0 +1,241 @@
+"""Users with no more rights than the page gives them: everything works, and the server refuses nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import rights
+from on_server import OnServer
+from prometheus_client import CollectorRegistry
+from typer.testing import CliRunner
+
+import tubes
+from tubes.cli.app import app
+from tubes.conformance import AioFace, Contract, SyncFace
+from tubes.conformance.bench import eventually
+from tubes.metrics.prometheus import Collector
+from tubes.redis.gate import WORDS
+from tubes.redis.records import Records
+from tubes.redis.rights import EVERYBODY
+from tubes.redis.streams import Stream
+from tubes.redis.writes import Writer
+from tubes.testing import LocalServer, server_program
+from tubes.worker import Worker
+
+
+class Users:
+    """A server with a user of each kind, all of whose keys may have a prefix."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self.server = server
+        self.admin: Any = server.client()
+        for name, words in rights.told().items():
+            anywhere = [word.replace("tubes:*", "*") for word in words]
+            try:
+                self._set(name, *anywhere)
+            except redis.ResponseError:  # Redis before 7.2 has no CLIENT SETINFO.
+                self._set(name, *(word for word in anywhere if word != "+client|setinfo"))
+
+    def _set(self, name: str, *words: str) -> None:
+        self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", ">secret", *words)
+
+    def url(self, name: str) -> str:
+        return f"unix://{name}:secret@{self.server.socket}"
+
+    def refusals(self) -> list[Any]:
+        """What the server has refused."""
+        log: list[Any] = self.admin.execute_command("ACL", "LOG")
+        return log
+
+
+def _told(infos: Any) -> list[dict[str, Any]]:
+    return list(infos.values()) if isinstance(infos, dict) else list(infos)
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def users(request: pytest.FixtureRequest) -> Iterator[Users]:
+    if server_program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    with LocalServer(request.param) as server:
+        yield Users(server)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_refused(users: Users) -> Iterator[None]:
+    users.admin.execute_command("ACL", "LOG", "RESET")
+    users.admin.flushall()
+    AsApp.url = users.url("app")
+    yield
+    assert users.refusals() == []
+
+
+class AsApp(OnServer):
+    """As the user of a program that does everything."""
+
+
+class TestFifo(AsApp, Contract):
+    faces = (SyncFace,)
+    driver = "fifo"
+
+
+class TestUtubeTtl(AsApp, Contract):
+    faces = (AioFace,)
+    driver = "utubettl"
+
+
+def test_the_page_has_what_the_scripts_need() -> None:
+    told = {name: {word[1:].upper() for word in words if word.startswith("+")} for name, words in rights.told().items()}
+    assert told == rights.wanted()
+
+
+def test_who_opens_a_tube_is_asked_for_what_every_session_needs() -> None:
+    assert set(EVERYBODY) == rights.of_scripts("open", "beat", "leave", "tick") - {"PUBLISH"}
+
+
+def test_commands_are_asked_for_with_as_many_words_as_they_have(users: Users) -> None:
+    told = users.admin.execute_command("COMMAND", "INFO", *WORDS)
+    arities = {row["name"].upper(): row["arity"] for row in _told(told)}
+    assert {name: abs(arity) - 1 for name, arity in arities.items()} == WORDS
+
+
+def test_a_producer_and_a_worker(users: Users) -> None:
+    with tubes.connect(users.url("producer")) as queue:
+        tube = queue.create_tube("jobs", "utubettl", capacity=30)
+        tube.put_many(tubes.Item(number, utube=f"{number % 3}") for number in range(20))
+        tube.put("key", key="k")
+        tube.put("key", key="k", on_duplicate="replace")
+    with tubes.connect(users.url("worker")) as queue:
+        worker = Worker(queue, concurrency=3)
+        worker.on("jobs", lambda task: task.data)
+        assert worker.run(burst=True).acked == 21
+        assert queue.tube("jobs").take(timeout=0.1) is None
+
+
+def test_a_monitor_changes_nothing(users: Users) -> None:
+    with tubes.connect(users.url("producer")) as queue:
+        queue.create_tube("jobs", "fifottl").put_many(range(3))
+        queue.tube("jobs").put("late", delay=0.001)
+        queue.create_tube("lanes", "utube").put("x", utube="a")
+    before = users.admin.info("commandstats")
+    with tubes.connect(users.url("monitor")) as queue:
+        assert queue.tubes() == ["jobs", "lanes"]
+        seen = queue.overview(ages=True)
+        assert seen["jobs"].oldest_ready_age is not None
+        collector = Collector(queue)
+        registry = CollectorRegistry()
+        registry.register(collector)
+        assert registry.get_sample_value("tubes_tasks", {"tube": "lanes", "state": "ready"}) == 1
+        collector.close()
+    for words in (["stats"], ["top", "--once"]):
+        result = CliRunner().invoke(app, words, env={"TUBES_URL": users.url("monitor")})
+        assert result.exit_code == 0, result.output
+    after = users.admin.info("commandstats")
+    for name in ("hset", "zadd", "zrem", "hdel"):
+        assert before[f"cmdstat_{name}"]["calls"] == after[f"cmdstat_{name}"]["calls"]
+
+
+def test_a_listener_hears(users: Users) -> None:
+    with tubes.connect(users.url("app")) as queue, tubes.connect(users.url("listener")) as other:
+        tube = queue.create_tube("t")
+        heard: list[str] = []
+        other.tube("t").on_task_change(lambda task, event: heard.append(event))
+        tube.put(1)
+        assert eventually(lambda: heard == ["put"])
+
+
+def test_a_data_source(users: Users) -> None:
+    with tubes.connect(users.url("spark")) as queue:
+        tube = queue.create_tube("t", "fifottl", ttr=60)
+        writer = Writer(tube)
+        rows = [(writer.head({}), [b"1", b"2", b"3"])]
+        writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])
+        records = Records(tube)
+        assert [row.id for part in records.between(0, 10) for row in part.rows()] == records.ids() == [0, 1, 2]
+        stream = Stream.open(queue.session(), "t", "s")
+        (chunk,) = stream.take(1, 2)
+        stream.claim.check(tube)
+        assert stream.claim.skipped(tube) == frozenset()
+        assert len(stream.retake(1)) == 1
+        assert stream.ack(1) == len(chunk.ids) == 2
+
+
+@pytest.mark.parametrize("missing", ["EVAL", "EVALSHA", "TIME"])
+def test_connect_says_that_scripts_may_not_be_called(users: Users, missing: str) -> None:
+    _lacks(users, missing)
+    with pytest.raises(tubes.ServerRefused, match=f"(?i){missing}"):
+        tubes.connect(users.url("lacks"))
+    users.admin.execute_command("ACL", "LOG", "RESET")
+
+
+def test_who_opens_a_tube_hears_of_all_that_is_missing(users: Users) -> None:
+    with tubes.connect(users.url("app")) as queue:
+        queue.create_tube("t")
+    _lacks(users, "ZADD", "HDEL")
+    with tubes.connect(users.url("lacks")) as queue:
+        for name in ("t", "new"):
+            with pytest.raises(tubes.ServerRefused, match="no right to run HDEL, ZADD"):
+                queue.create_tube(name, if_not_exists=True)
+        with pytest.raises(tubes.ServerRefused, match="no right to run HDEL, ZADD"):
+            queue.tube("t")
+    assert users.admin.keys("*new*") == []
+    users.admin.execute_command("ACL", "SETUSER", "lacks", "+@all", "resetkeys", "~tubes:{t}", "~tubes:names")
+    missing = pytest.raises(tubes.ServerRefused, match="keys that begin with tubes")
+    with tubes.connect(users.url("lacks")) as queue, missing:
+        queue.tube("t")
+
+
+def test_without_channels_everything_goes_on(users: Users, caplog: pytest.LogCaptureFixture) -> None:
+    with tubes.connect(users.url("app")) as queue:
+        queue.create_tube("t").on_task_change(lambda task, event: None)
+        users.admin.execute_command("ACL", "SETUSER", "lacks", "reset", "on", ">secret", "~*", "+@all")
+        with caplog.at_level(logging.WARNING, "tubes"), tubes.connect(users.url("lacks")) as other:
+            tube = other.tube("t")
+            ids = [tube.put(number).id for number in range(3)]
+            other.create_tube("u")
+            assert ids == [0, 1, 2]
+            for task in tube.take_many(3):
+                task.ack()
+        assert [record.getMessage() for record in caplog.records if "PUBLISH" in record.getMessage()][1:] == []
+        assert "PUBLISH" in caplog.text
+    users.admin.execute_command("ACL", "LOG", "RESET")
+
+
+def _lacks(users: Users, *commands: str) -> None:
+    words = ("reset", "on", ">secret", "~*", "&*", "+@all", *(f"-{name}" for name in commands))
+    users.admin.execute_command("ACL", "SETUSER", "lacks", *words)
+
+
+@pytest.mark.parametrize("command", ["zpopmin", "time", "hmget"])
+def test_what_a_script_may_not_run_is_a_refusal_and_no_damage(users: Users, command: str) -> None:
+    """Also where that comes before the script asks: nothing is written by then."""
+    with tubes.connect(users.url("app")) as queue:
+        tube = queue.create_tube("mail", "fifottl")
+        tube.put("to ann")
+        users.admin.execute_command("ACL", "SETUSER", "app", f"-{command}")
+        try:
+            with pytest.raises(tubes.ServerRefused, match=f"(?i){command}|NOPERM|can't run this command"):
+                tube.take(timeout=0)
+        finally:
+            users.admin.execute_command("ACL", "SETUSER", "app", f"+{command}")
+            users.admin.execute_command("ACL", "LOG", "RESET")
+        task = tube.take(timeout=0)
+        assert task is not None
+        task.ack()
+
+
+def test_a_user_of_one_tube_has_no_other(users: Users) -> None:
+    users.admin.execute_command("ACL", "SETUSER", "app", "resetkeys", "~tubes:{mail}*", "~tubes:names")
+    try:
+        with tubes.connect(users.url("app")) as queue, tubes.connect(users.server.url) as admin:
+            admin.create_tube("other").put("not for them")
+            queue.create_tube("mail").put("to ann")
+            assert queue.tube("mail").take(timeout=0) is not None
+            with pytest.raises(tubes.ServerRefused):
+                queue.tube("other")
+    finally:
+        users.admin.execute_command("ACL", "SETUSER", "app", "~*")
+        users.admin.execute_command("ACL", "LOG", "RESET")

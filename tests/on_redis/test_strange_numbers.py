@@ -1,0 +1,193 @@
+"""Numbers and entries of a tube that somebody else has written: no verb spins, and none stores what it cannot read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import Unreadable
+from tubes.redis.joint import Joint
+from tubes.redis.wire import ErrorReply, Wire
+from tubes.testing import LocalServer, ManualClock
+
+
+@pytest.fixture
+def client(valkey: LocalServer) -> Any:
+    return valkey.client()
+
+
+def everything(client: Any, key: str) -> dict[bytes, bytes]:
+    return {name: client.dump(name) for name in client.scan_iter(match=f"{key}:*")}
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "utubettl"])
+@pytest.mark.parametrize("next_id", ["1e400", "1.5", "nan", "0x10", "-1", "9007199254740993", "281474976710655", ""])
+def test_a_put_is_refused_where_the_next_id_is_none(url: str, client: Any, driver: str, next_id: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        tube.put("first")
+        key = tube._port.home.key
+        client.hset(key, "next", next_id)
+        before = everything(client, key)
+
+        async def awaited() -> None:
+            async with tubes.aio.connect(url) as other:
+                there = await other.tube("t")
+                await asyncio.gather(*(there.put(number) for number in range(3)))
+
+        for put in (
+            lambda: tube.put("more"),
+            lambda: tube.put_many([1, 2]),
+            lambda: tube.put("keyed", key="k"),
+            lambda: tube.put_many([tubes.Item(1, key="k")]),
+            lambda: asyncio.run(awaited()),
+        ):
+            with pytest.raises(Unreadable):
+                put()
+        after = everything(client, key)
+        assert {name: value for name, value in after.items() if not name.endswith(b":leases")} == {
+            name: value for name, value in before.items() if not name.endswith(b":leases")
+        }
+        queue.repair("t")
+        assert tube.put("second").id == 1
+
+
+@pytest.mark.parametrize("record", [None, b"", b"garbage"])
+def test_a_rest_that_no_lane_knows_ends(url: str, client: Any, clock: ManualClock, record: bytes | None) -> None:
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", "utubettl", interval=5)
+        for number in range(4):
+            tube.put(number, utube=f"{number % 2}")
+        task = tube.take(timeout=0)
+        assert task is not None
+        task.ack()
+        key = tube._port.home.key
+        for lane in client.hkeys(f"{key}:lanes"):
+            if record is None:
+                client.hdel(f"{key}:lanes", lane)
+            else:
+                client.hset(f"{key}:lanes", lane, record)
+        clock.advance(10)
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        try:
+            assert tube.statistics().tasks["ready"] == 3
+        except Unreadable:
+            assert record is not None
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 3
+        queue.repair("t")
+        clock.advance(10)
+        assert [task.data for task in (tube.take(timeout=0), tube.take(timeout=0)) if task] != []
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", "0.5", "-1", "1e300"])
+def test_a_check_knows_scores_that_are_none(url: str, client: Any, score: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put("first")
+        client.zadd(f"{tube._port.home.key}:taken", {"0": float(score)})
+        assert queue.check("t") != []
+        queue.repair("t")
+        assert queue.check("t") == []
+        assert tube.take(timeout=0) is not None
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_buried_tasks_are_listed_once_beside_an_entry_of_nobody(url: str, client: Any, driver: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        for number in range(3):
+            tube.bury(tube.put(number))
+        client.zadd(f"{tube._port.home.key}:buried", {"": 0, "abc": 0})
+        assert [task.data for task in tube.buried(10)] == [0, 1, 2]
+        client.delete(f"{tube._port.home.key}:buried")
+        client.zadd(f"{tube._port.home.key}:buried", {"": 0})
+        assert tube.buried(10) == []
+
+
+def test_an_answer_that_is_none_is_passed_by(url: str, client: Any) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put("first")
+        key = tube._port.home.key
+        (answer,) = [field for field in client.hkeys(key) if field.startswith(b"as")]
+        client.hset(key, answer, "{}")
+        assert tube.statistics().tasks["ready"] == 1
+        assert tube.put("second").id == 1
+
+
+def test_puts_that_went_together_are_done_once_where_a_foreign_error_has_come_for_them(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has done them: the answer was somebody else's."""
+    from tubes.redis import looplines
+
+    answered = looplines.LoopLine.answered
+    lies = iter([True])
+
+    def lied(self: Any, pipe: Any, one: Any, reply: Any) -> None:
+        is_lie = isinstance(one.call, Joint) and isinstance(reply, bytes) and next(lies, False)
+        answered(self, pipe, one, ErrorReply("ERR proxy: upstream said no") if is_lie else reply)
+
+    monkeypatch.setattr(looplines.LoopLine, "answered", lied)
+
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t")
+            tasks = await asyncio.gather(*(tube.put(number) for number in range(6)))
+            assert sorted(task.id for task in tasks) == list(range(6))
+            assert (await tube.statistics()).tasks["total"] == 6
+
+    asyncio.run(main())
+    assert next(lies, None) is None
+
+
+@pytest.mark.parametrize("error", ["ERR proxy: upstream said no", "NOSCRIPT no", "x", "AGAIN later"])
+def test_a_put_is_done_once_where_a_foreign_error_has_come_for_it(
+    url: str, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put("first")
+        call, lies = Wire.call, iter([True])
+
+        def lied(self: Wire, *request: Any) -> Any:
+            reply = call(self, *request)
+            return ErrorReply(error) if isinstance(reply, bytes) and next(lies, False) else reply
+
+        monkeypatch.setattr(Wire, "call", lied)
+        assert tube.put("second").id == 1
+        assert next(lies, None) is None
+        assert tube.statistics().tasks["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("driver", "options", "plant"),
+    [
+        ("utubettl", {"interval": 0.5}, {"pacing": None}),
+        ("utube", {}, {"rests": "a"}),
+        ("fifo", {}, {"due": "xxxxxx"}),
+    ],
+)
+def test_an_entry_that_is_due_and_that_no_verb_ends_makes_none_spin(
+    url: str, client: Any, clock: ManualClock, driver: str, options: dict[str, Any], plant: dict[str, str | None]
+) -> None:
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", driver, **options)
+        tube.put("first")
+        task = tube.take(timeout=0)
+        assert task is not None
+        task.ack()
+        key = tube._port.home.key
+        for part, member in plant.items():
+            if member is None:
+                client.hdel(key, part)
+            else:
+                client.zadd(f"{key}:{part}", {member: 5})
+                client.hset(key, "soonest", 1)
+        clock.advance(10)
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert tube.put("second").id == 1
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 3

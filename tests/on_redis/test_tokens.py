@@ -1,0 +1,135 @@
+"""What names a session, a take and a put on a server, and what is left of them there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.redis import calls
+from tubes.redis.scripts import TAKES
+
+
+def number_of(tube: Any) -> int:
+    number: int = tube._port.session[0]
+    return number
+
+
+def fields(tube: Any, client: Any) -> set[str]:
+    return {field.decode() for field in client.hkeys(tube._port.home.key)}
+
+
+def test_a_tube_of_another_layout_is_refused_by_name(url: str, valkey: tubes.testing.LocalServer) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("old")
+        tube.put("task")
+        valkey.client().hdel(tube._port.home.key, "layout")
+        with tubes.connect(url) as other:
+            with pytest.raises(tubes.ServerRefused, match=r"another version of tubes has made \S+\{old\}"):
+                other.tube("old")
+            with pytest.raises(tubes.ServerRefused, match="another version of tubes"):
+                other.create_tube("old", if_not_exists=True)
+        assert tube.statistics().tasks["ready"] == 1
+
+
+def test_a_tube_that_is_made_anew_has_nothing_of_one_whose_hash_was_removed(
+    url: str, valkey: tubes.testing.LocalServer
+) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "utubettl")
+        tube.put_many([tubes.Item(number, utube=f"{number % 2}", key=str(number)) for number in range(6)])
+        tube.take(timeout=0)
+        valkey.client().delete(tube._port.home.key)
+        with tubes.connect(url) as other:
+            again = other.create_tube("t", "fifo")
+            assert again.statistics().tasks["total"] == 0
+            assert again.put("first", key="1").id == 0
+            task = again.take(timeout=0)
+            assert task is not None
+            assert task.ack().data == "first"
+            assert again.take(timeout=0) is None
+            again.drop()
+        assert valkey.client().keys(f"{tube._port.home.key}*") == []
+
+
+def test_a_tube_that_is_not_whole_is_not_made_anew(url: str, valkey: tubes.testing.LocalServer) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put_many(range(3))
+        valkey.client().hdel(tube._port.home.key, "born")
+        with tubes.connect(url) as other:
+            with pytest.raises(tubes.ServerRefused, match="not whole"):
+                other.create_tube("t", if_not_exists=True)
+            other.repair("t")
+            assert [task.data for task in other.tube("t").tasks()] == [0, 1, 2]
+
+
+def test_numbers_of_sessions_begin_again_and_pass_by_those_that_live(
+    url: str, valkey: tubes.testing.LocalServer
+) -> None:
+    with tubes.connect(url) as first, tubes.connect(url) as second:
+        tube = first.create_tube("t")
+        assert number_of(tube) == 1
+        valkey.client().hset(tube._port.home.key, "sessions", 2**27 - 2)
+        assert number_of(second.tube("t")) == 2**27 - 1
+        tube.put_many(range(3))
+        numbers = []
+        for _ in range(3):
+            with tubes.connect(url) as other:
+                task = other.tube("t").take(timeout=0)
+                assert task is not None
+                numbers.append(number_of(other.tube("t")))
+                mine = tube.take(timeout=0)
+                assert mine is not None
+                task.release()
+                mine.release()
+        assert numbers == [2, 3, 4]
+        assert TAKES * 2**27 == 2**53
+
+
+def test_calls_of_two_processes_begin_at_random_numbers_that_lua_can_count() -> None:
+    before = next(calls.numbers)
+    calls._begin_numbers()
+    after = next(calls.numbers)
+    assert before != after
+    assert all(10**15 <= number < 2**53 - 10**14 for number in (before, after))
+
+
+def test_a_session_of_thousands_of_calls_at_a_time_leaves_nothing(url: str, valkey: tubes.testing.LocalServer) -> None:
+    client = valkey.client()
+
+    async def burst() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.tube("t")
+            await asyncio.gather(*(tube.put(number, key=str(number)) for number in range(3000)))
+            assert len(fields(tube, client)) > 3000
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put("first")
+        before = fields(tube, client)
+        asyncio.run(burst())
+        assert fields(tube, client) == before
+
+
+def test_a_lease_that_is_over_leaves_nothing_of_a_session_with_many_answers(
+    url: str, valkey: tubes.testing.LocalServer, clock: tubes.testing.ManualClock
+) -> None:
+    client = valkey.client()
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t")
+        tube.put("first")
+        before = fields(tube, client)
+
+        async def burst() -> None:
+            lost = tubes.aio.connect(url, clock=clock, session_ttl=30)
+            there = await lost.tube("t")
+            await asyncio.gather(*(there.put(number, key=str(number)) for number in range(2500)))
+            await lost.detach()
+
+        asyncio.run(burst())
+        clock.advance(31)
+        assert tube.statistics().tasks["ready"] == 2501
+        assert fields(tube, client) == before

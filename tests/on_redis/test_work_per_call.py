@@ -1,0 +1,367 @@
+"""However much there is, a script does a bounded part of it: counted in commands and in bytes, not in time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from on_redis.indexes import Indexes
+from tubes import Driver, Item, TubeBusy
+from tubes.redis import store
+from tubes.redis.line import ThreadLine
+from tubes.redis.scripts import BYTES
+from tubes.redis.streams import Stream
+from tubes.testing import LocalServer, server_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Commands of one script: some thousand are done in some milliseconds.
+MOST = 5_000
+_LARGE = 200_000
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def own(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
+    if server_program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    with LocalServer(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def client(own: LocalServer) -> Iterator[Any]:
+    with own.client() as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def queue(own: LocalServer, client: Any) -> Iterator[tubes.Queue]:
+    with tubes.connect(own.url, codec="raw") as queue:
+        yield queue
+
+
+def work(client: Any, act: Callable[[], object]) -> tuple[int, float]:
+    """How many scripts an act runs, and how many commands there are to each."""
+    client.config_resetstat()
+    act()
+    stats = client.info("commandstats")
+    scripts = sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval"))
+    return scripts, sum(int(about["calls"]) for about in stats.values()) / scripts
+
+
+def crowd(client: Any, tube: tubes.Tube, count: int, seconds: float = 9) -> None:
+    """So many processes in each of which somebody waits for so long, as far as the server knows."""
+    until = f"{(time.time() + seconds) * 1e6:.0f}"
+    key = f"{tube._port.home.key}:waiting"
+    client.hset(key, mapping={uuid4().hex: f"1 {until}" for _ in range(count)})
+
+
+# -- ids that are not there any more -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fifo", "lifo"])
+def test_stale_ids_leave_the_list_some_with_each_verb(client: Any, queue: tubes.Queue, kind: str) -> None:
+    tube = queue.create_tube("load", kind if kind == "fifo" else Driver("lifo", order="-id"))
+    ids = [task.id for task in tube.put_many([b"x"] * 12_000)]
+    kept = [id for id in ids if id % 5 == 0]
+    gone = [id for id in ids if id % 5]
+    for first in range(0, len(gone), 200):
+        _, commands = work(client, lambda first=first: tube.delete_many(gone[first : first + 200]))  # type: ignore[misc]
+        assert commands < MOST
+    Indexes(client, tube).check()
+    for _ in range(50):
+        _, commands = work(client, tube.pause)
+        assert commands < 2_000
+    Indexes(client, tube).check()
+    tube.resume()
+    stale = client.llen("tubes:{load}:ready") + client.zcard("tubes:{load}:back") - len(kept)
+    assert stale < 2 * len(kept) + 1_000
+    later = [task.id for task in tube.put_many([b"x"] * 10)]
+    order = kept + later if kind == "fifo" else [*reversed(kept + later)]
+    assert [task.id for task in tube.take_many(3_000)] == order
+    Indexes(client, tube).check()
+
+
+def test_one_take_of_many_skips_a_bounded_number_of_stale_ids(client: Any, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("load")
+    ids = [task.id for task in tube.put_many([b"x"] * 14_000)]
+    kept = [id for id in ids if id % 500 == 0 or id > 8_000]
+    for first in range(0, 8_000, 2_000):
+        tube.delete_many([id for id in ids[first : first + 2_000] if id % 500])
+    taken: list[int] = []
+    _, commands = work(client, lambda: taken.extend(task.id for task in tube.take_many(16)))
+    assert taken == kept[:16]
+    assert commands < MOST
+    Indexes(client, tube).check()
+
+
+# -- those who wait ----------------------------------------------------------------------------------------------------
+
+
+def test_of_very_many_processes_that_wait_some_are_looked_at(client: Any, queue: tubes.Queue) -> None:
+    tube: Any = queue.create_tube("load")
+    assert tube.statistics().waiting == 0
+    crowd(client, tube, 700, 18)
+    assert tube.statistics().waiting == queue.overview()["load"].statistics.waiting == 700
+    crowd(client, tube, 19_300, 18)
+    reply = tube._port.member.run(tube._port.ask("statistics"))
+    assert len(reply[4]) == 2_001
+    assert tube.statistics().waiting == 20_000
+    assert queue.overview()["load"].statistics.waiting == 20_000
+    with queue.session() as other:
+        other.tube("load").put(b"x")
+        _, commands = work(client, other.close)
+    assert commands < 300
+
+
+def test_whether_nobody_waits_is_found_out_before_a_drop(client: Any, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("load")
+    crowd(client, tube, 6_000, -1)
+    crowd(client, tube, 1)
+    with pytest.raises(TubeBusy):
+        tube.drop()
+    client.delete("tubes:{load}:waiting")
+    crowd(client, tube, 6_000, -1)
+    scripts, commands = work(client, tube.drop)
+    assert scripts > 5
+    assert commands < 100
+    assert client.keys("tubes:{load}*") == []
+
+
+def test_a_drop_wakes_a_bounded_number_of_processes(client: Any, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("load")
+    crowd(client, tube, 20_000)
+    _, commands = work(client, lambda: tube.drop(force=True))
+    assert commands < MOST
+
+
+def test_those_who_wait_for_room_are_found_by_how_much_they_need(client: Any, queue: tubes.Queue) -> None:
+    tube: Any = queue.create_tube("load", capacity=100)
+    tube.put_many([b"x"] * 100)
+    port = tube._port
+
+    def wait(size: int, process: str) -> None:
+        assert port.member.run(port.ask("put_many", size, "", 0, 100, 1, process)) is None
+
+    for number in range(2_000):
+        wait(5, f"many {number}")
+    room = "tubes:{load}:room"
+    _, commands = work(client, tube.take(timeout=0).ack)
+    assert commands < 50
+    assert not client.exists(room)
+    wait(2, "one")
+    _, commands = work(client, tube.take(timeout=0).ack)
+    assert commands < 50
+    assert client.exists(room)
+    client.delete(room)
+    # What lies further ahead than anybody says is from before the clock was set back.
+    client.hset("tubes:{load}:waiting", "one:room", f"0 2 {(time.time() + 3600) * 1e6:.0f}")
+    tube.statistics()
+    assert not client.exists(room)
+    client.zadd("tubes:{load}:wanting", {"one": 2})
+    # Its time is over, and then everybody's: they leave the line, some at a time, and the last marker finds nobody.
+    client.hset("tubes:{load}:waiting", "one:room", "0 2 1")
+    for _ in range(3):
+        tube.take(timeout=0).ack()
+    assert client.exists(room)
+    assert client.zrange("tubes:{load}:wanting", 0, 0, withscores=True)[0][1] == 5
+    client.hdel("tubes:{load}:waiting", *(f"many {number}:room" for number in range(2_000)))
+    for _ in range(25):
+        client.delete(room)
+        _, commands = work(client, tube.statistics)
+        assert commands < 500
+    assert not client.exists(room, "tubes:{load}:wanting")
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+_DRIVERS = ("fifo", "fifottl", "utube", "utubettl")
+
+
+def large(queue: tubes.Queue, driver: str, count: int) -> tuple[Any, list[int]]:
+    """A tube with so many large tasks, each in a lane of its own where there are lanes; and their ids."""
+    tube: Any = queue.create_tube("load", driver)
+    lanes = tube.driver.lane is not None
+    return tube, [tube.put(b"x" * _LARGE, **({"utube": str(n)} if lanes else {})).id for n in range(count)]
+
+
+@pytest.mark.parametrize("driver", _DRIVERS)
+def test_an_answer_has_no_more_than_some_megabytes(client: Any, queue: tubes.Queue, driver: str) -> None:
+    tube, ids = large(queue, driver, 90)
+    tube.put(b"the last", **({"utube": "last"} if tube.driver.lane else {}))
+    reply = tube._port.member.run(tube._port.ask("take_many", 1000))
+    assert BYTES <= sum(map(len, reply[-1])) <= BYTES + 21 * _LARGE
+    assert reply[3] == b"1"
+    Indexes(client, tube).check()
+    tube.release_all()
+    assert [task.id for task in tube.take_many(90)] == ids
+    rest = tube.take_many(90)
+    assert [task.data for task in rest] == [b"the last"]
+    rest[0].ack()
+    for id in ids:
+        tube.bury(id)
+    seen, *replies = tube._port.member.run(tube._port.ask("looks", "1", *ids))
+    assert seen == len(replies)
+    assert BYTES <= sum(map(len, replies)) <= BYTES + 2 * _LARGE
+    assert [task.id for task in tube.buried(90)] == ids
+    client.config_resetstat()
+    assert tube.oldest_ready_age() is None
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 90 * _LARGE // BYTES
+
+
+def test_what_does_not_fit_into_an_answer_keeps_its_place_behind_what_came_back(queue: tubes.Queue) -> None:
+    tube, ids = large(queue, "fifo", 60)
+    back = tube.take_many(30)
+    tube.release_many(back[::2])
+    expected = [task.id for task in back[::2]] + ids[30:]
+    assert [task.id for task in tube.take_many(60)] == expected
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_tasks_that_were_put_before_come_some_megabytes_at_a_time(queue: tubes.Queue, driver: str) -> None:
+    tube: Any = queue.create_tube("load", driver)
+    lane = {"utube": "a"} if tube.driver.lane else {}
+    ids = [tube.put(b"%d" % n * _LARGE, key=str(n), **lane).id for n in range(50)]
+    sizes: list[int] = []
+    port = tube._port
+    ask = port.ask
+
+    def measured(verb: str, *args: Any, **options: Any) -> Any:
+        reply = yield from ask(verb, *args, **options)
+        sizes.append(sum(len(part) for part in reply if part.__class__ is bytes))
+        return reply
+
+    port.ask = measured
+    found = tube.put_many([Item(b"new", key=str(n), **lane) for n in range(51)])
+    assert [task.id for task in found[:50]] == ids
+    assert [task.data for task in found[:50]] == [b"%d" % n * _LARGE for n in range(50)]
+    assert [task.created_now for task in found] == [False] * 50 + [True]
+    assert found[50].data == b"new"
+    assert max(sizes) < BYTES + 3 * _LARGE
+    assert len(sizes) > 1
+
+
+# -- many tasks at once ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", _DRIVERS)
+def test_what_is_done_with_many_tasks_is_done_in_parts(client: Any, queue: tubes.Queue, driver: str) -> None:
+    tube: Any = queue.create_tube("load", driver)
+    lanes = tube.driver.lane is not None
+    items: list[Any] = [Item(b"x", utube=str(n)) if lanes else b"x" for n in range(1_500)]
+    ids = [task.id for task in tube.put_many(items)]
+    taken: list[Any] = []
+
+    def check(act: Callable[[], object]) -> None:
+        _, commands = work(client, act)
+        assert commands < 2_500
+
+    check(lambda: taken.extend(tube.take_many(1_500)))
+    assert [task.id for task in taken] == ids
+    check(lambda: tube.release_many(taken))
+    taken = tube.take_many(1_500)
+    check(lambda: tube.release_all())
+    assert tube.statistics().tasks["ready"] == 1_500
+    other = queue.session()
+    assert len(other.tube("load").take_many(1_500)) == 1_500
+    check(other.close)
+    assert tube.statistics().tasks["ready"] == 1_500
+    for id in ids[:600]:
+        tube.bury(id)
+    check(lambda: tube.buried(600))
+    check(lambda: tube.kick(600))
+    check(lambda: tube.tasks(0, 1_500))
+    taken = tube.take_many(1_500)
+    assert len(taken) == 1_500
+    check(lambda: tube.ack_many(taken[:800]))
+    check(lambda: tube.delete_many(taken[800:]))
+    assert tube.statistics().tasks["total"] == 0
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_a_batch_of_a_stream_is_taken_in_parts_and_whole(client: Any, queue: tubes.Queue, driver: str) -> None:
+    tube: Any = queue.create_tube("load", driver)
+    lanes = tube.driver.lane is not None
+    ids = [task.id for task in tube.put_many([Item(b"x", utube=str(n)) if lanes else b"x" for n in range(1_250)])]
+    stream = Stream.open(queue.session(), "load", "nightly")
+    found: list[int] = []
+    _, commands = work(client, lambda: found.extend(id for chunk in stream.take(1, 1_250) for id in chunk.ids))
+    assert found == ids
+    assert commands < 2_000
+    assert stream.ack(1) == 1_250
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_takes_are_undone_in_parts(client: Any, queue: tubes.Queue, driver: str) -> None:
+    tube: Any = queue.create_tube("load", driver)
+    lanes = tube.driver.lane is not None
+    tube.put_many([Item(b"x", utube=str(n)) if lanes else b"x" for n in range(600)])
+    taken = tube.take_many(600)
+    port = tube._port
+    words = [word for task in taken for word in (task.id, task._turn)]
+    scripts, _ = work(client, lambda: port.member.run(port.undo("untake", *words)))
+    assert scripts >= 12
+    assert [task.attempts for task in tube.take_many(600)] == [1] * 600
+
+
+@pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
+def test_what_is_due_is_done_in_parts(client: Any, own: LocalServer, driver: str) -> None:
+    clock = tubes.testing.ManualClock()
+    with tubes.connect(own.url, clock=clock) as queue:
+        tube = queue.create_tube("load", driver)
+        lanes = tube.driver.lane is not None
+        tube.put_many([Item(n, delay=5, **({"utube": str(n)} if lanes else {})) for n in range(2_000)])
+
+        def pass_time() -> None:
+            clock.advance(5)
+            assert tube.statistics().tasks["ready"] == 2_000
+
+        scripts, commands = work(client, pass_time)
+        assert scripts >= 10
+        assert commands < MOST
+
+
+# -- many tubes, many sessions -----------------------------------------------------------------------------------------
+
+
+def test_many_names_are_read_page_by_page(client: Any, queue: tubes.Queue) -> None:
+    made = [f"tube-{number}" for number in range(30)]
+    for name in made:
+        queue.create_tube(name)
+    client.sadd("tubes:names", *(f"gone-{number}" for number in range(5_000)))
+    found: list[str] = []
+    scripts, commands = work(client, lambda: found.extend(queue.tubes()))
+    assert found == sorted(made)
+    assert 6 <= scripts <= 40
+    assert commands < 2_000
+    _, commands = work(client, lambda: found.extend(queue.overview()))
+    assert sorted(found[len(made) :]) == sorted(made)
+    assert commands < 600
+
+
+def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_BEATS", 2)
+    tube: Any = queue.create_tube("load")
+    sessions = [queue.session() for _ in range(4)]
+    for session in sessions:
+        session.tube("load")
+    leases = "tubes:{load}:leases"
+    before = dict(client.zrange(leases, 0, -1, withscores=True))
+    assert len(before) == 5
+    home = tube._port.home.store
+    line = ThreadLine(home.server, "b")
+    home._beat_once(line)  # Now the server has the script.
+    scripts, _ = work(client, lambda: home._beat_once(line))
+    line.close()
+    assert scripts == 3
+    after = dict(client.zrange(leases, 0, -1, withscores=True))
+    assert after.keys() == before.keys()
+    assert all(after[token] > ends for token, ends in before.items())
+    for session in sessions:
+        session.close()

@@ -1,0 +1,99 @@
+"""Mending tubes: in memory, and from a shell."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tubes
+from tubes.cli.app import app
+from tubes.cli.exits import Exit
+from tubes.problem import BEYOND, KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.testing import LocalServer
+
+
+def test_what_is_wrong_in_memory_is_mended_too(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(["to ann", "to bob"])
+    home: Any = tube._port.home
+    home.engine._delayed = 1
+    assert tube.statistics().tasks["ready"] == 1
+    assert queue.check("mail") == [tubes.Problem("memory", 1, ("mail",), mended=False)]
+    assert queue.repair("mail") == [tubes.Problem("memory", 1, ("mail",), mended=True)]
+    assert queue.check("mail") == []
+    assert tube.statistics().tasks["ready"] == 2
+    assert [task.data for task in tube.take_many(3)] == ["to ann", "to bob"]
+
+
+def test_a_problem_says_what_it_is_and_what_is_done_about_it() -> None:
+    for kind in KINDS:
+        problem = tubes.Problem(kind, 12, ("a", "b"), mended=kind not in BEYOND)
+        assert problem.what.endswith(": a, b and 10 more")
+        assert problem.remedy
+    assert tubes.Problem("key", 1, ("a",), mended=True).what.endswith(": a")
+
+
+@pytest.fixture
+def shell(url: str) -> Callable[..., Result]:
+    def run(*words: str, code: int = Exit.DONE) -> Result:
+        result = CliRunner().invoke(app, words, env={"TUBES_URL": url})
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return run
+
+
+@pytest.fixture
+def damaged(url: str, valkey: LocalServer) -> None:
+    """Of two tubes one has lost what is ready."""
+    with tubes.connect(url) as queue:
+        queue.create_tube("fine").put("hello")
+        tube = queue.create_tube("mail")
+        tube.put_many(range(3))
+        port: Any = tube._port
+        client: Any = valkey.client()
+        client.delete(f"{port.home.key}:ready")
+
+
+@pytest.mark.usefixtures("damaged")
+def test_a_shell_is_told_what_is_wrong_by_a_code(shell: Callable[..., Result]) -> None:
+    for words in (("check",), ("check", "mail"), ("repair", "--dry-run"), ("repair", "mail", "--dry-run")):
+        result = shell(*words, code=Exit.DAMAGED)
+        assert "mail: tasks that stand nowhere, and so come to nobody: 0, 1, 2; repair puts them" in result.stdout
+        assert result.stderr == "tubes: this tube is damaged: mail; `tubes repair` mends what it can\n"
+    assert shell("check", "fine").stdout == "fine: fine\n"
+    assert shell("check", "nowhere", code=Exit.NOT_FOUND).stdout == ""
+
+
+@pytest.mark.usefixtures("damaged")
+def test_a_shell_mends_what_is_wrong_and_says_what_that_was(shell: Callable[..., Result]) -> None:
+    told = shell("repair").stdout.splitlines()
+    assert told[0] == "fine: fine"
+    assert told[1].startswith("mail: tasks that stand nowhere")
+    assert shell("check").stdout == "fine: fine\nmail: fine\n"
+    assert shell("take", "mail", "-n", "3").stdout == "0\n1\n2\n"
+
+
+@pytest.mark.usefixtures("damaged")
+def test_programs_are_told_so_in_json(shell: Callable[..., Result]) -> None:
+    found = json.loads(shell("check", "--json", code=Exit.DAMAGED).stdout)
+    assert (found["tube"], found["kind"], found["count"], found["mended"]) == ("mail", "stranded", 3, False)
+    assert found["examples"] == ["0", "1", "2"]
+    assert json.loads(shell("repair", "--json").stdout) == {**found, "mended": True}
+    assert shell("check", "--json").stdout == ""
+
+
+def test_what_cannot_be_mended_is_said_by_the_code(shell: Callable[..., Result], url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue:
+        port: Any = queue.create_tube("mail")._port
+        client: Any = valkey.client()
+        client.hset(port.home.key, "driver", "?")
+    result = shell("repair", "mail", code=Exit.DAMAGED)
+    assert result.stderr == "tubes: this tube is damaged: mail, and cannot be mended\n"

@@ -1,0 +1,719 @@
+"""Whatever handlers, hooks, codecs and logs do: a flight ends, its task is settled, and the worker goes on."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+import tubes
+from tubes import CallFailed
+from tubes.conformance.bench import eventually
+from tubes.worker import Bury, Retry, Summary, Worker, rests, worker
+from tubes.worker.keeper import Keeper
+from tubes.worker.pool import Pool
+from tubes.worker.settling import settle_async
+
+#: Seconds in which a burst ends, on a slow machine too.
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def printable_logs(caplog: pytest.LogCaptureFixture) -> None:
+    """What is captured goes from one test process to another, which takes no lone surrogates."""
+
+    def escape(record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        for name in ("msg", "exc_text"):
+            text = record.getMessage() if name == "msg" else record.exc_text
+            setattr(record, name, text and text.encode("utf-8", "backslashreplace").decode())
+        record.args = None
+        return True
+
+    caplog.handler.addFilter(escape)
+
+
+def burst(worker: Worker) -> Summary:
+    """Runs it in a thread, which shows whether it ends."""
+    ended: list[Summary] = []
+    thread = threading.Thread(target=lambda: ended.append(worker.run(burst=True)), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if thread.is_alive():
+        worker.stop(now=True)
+        thread.join(PATIENCE)
+        pytest.fail("a flight has not ended")
+    assert ended, "the worker has failed"
+    return ended[0]
+
+
+# -- errors that do not behave -----------------------------------------------------------------------------------------
+
+
+class Nameless(type):
+    """Its classes have no name."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__qualname__", "__module__", "__mro__"):
+            raise RuntimeError("no name")
+        return super().__getattribute__(name)
+
+
+class Liar(type):
+    """Its classes are nothing that one may ask for."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        raise RuntimeError("no class")
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        raise RuntimeError("no class")
+
+
+class WithoutName(Exception, metaclass=Nameless):
+    pass
+
+
+class WithoutNameOrBase(BaseException, metaclass=Nameless):
+    pass
+
+
+class Unasked(Exception, metaclass=Liar):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+    __repr__ = __str__
+
+
+class Odd(str):
+    def __len__(self) -> int:
+        raise RuntimeError
+
+    def __format__(self, spec: str) -> str:
+        raise RuntimeError
+
+
+class Speaks(Exception):
+    def __str__(self) -> str:
+        return Odd("odd")
+
+
+def posing(base: type[BaseException], pose: Any) -> type[BaseException]:
+    """An error that says it is of another class; or that fails when it is asked."""
+
+    def says(self: Any) -> Any:
+        if isinstance(pose, type):
+            return pose
+        raise RuntimeError("no class")
+
+    return type("Posing", (base,), {"__class__": property(says)})
+
+
+class Traceless(Exception):
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no trace")
+
+    def with_traceback(self, tb: TracebackType | None) -> Self:
+        raise RuntimeError("no trace")
+
+
+class Shadowed(Exception):
+    """Whatever is asked of it fails."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Unmade(Retry):
+    def __init__(self) -> None:  # Its base is not made.
+        pass
+
+
+def retry(delay: Any) -> Retry:
+    made = Retry()
+    made.delay = delay
+    return made
+
+
+class Undelayed(Retry):
+    @property
+    def delay(self) -> Any:
+        raise SystemError("no delay")
+
+    @delay.setter
+    def delay(self, delay: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        pass
+
+
+def circular() -> Exception:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    return ExceptionGroup("group", [one, other])
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "nameless": WithoutName,
+    "nameless base": WithoutNameOrBase,
+    "unasked": Unasked,
+    "mute": Mute,
+    "odd words": Speaks,
+    "poses as Retry": posing(Exception, Retry),
+    "poses as Bury": posing(BaseException, Bury),
+    "poses as CancelledError": posing(BaseException, asyncio.CancelledError),
+    "poses as StopIteration": posing(Exception, StopIteration),
+    "fails when asked": posing(BaseException, None),
+    "traceless": Traceless,
+    "shadowed": Shadowed,
+    "not made": Unmade,
+    "delay is words": lambda: retry("soon"),
+    "delay is no number": lambda: retry(float("nan")),
+    "delay is negative": lambda: retry(-1),
+    "delay fails": Undelayed,
+    "surrogates": lambda: ValueError("\ud800\x00"),
+    "bury surrogates": lambda: Bury("\ud800"),
+    "bury nothing": lambda: Bury(None),  # type: ignore[arg-type]
+    "circular": circular,
+    "cancelled": asyncio.CancelledError,
+    "time out": TimeoutError,
+    "stop": lambda: StopIteration(5),
+    "stop async": StopAsyncIteration,
+    "generator exit": GeneratorExit,
+    "keyboard": KeyboardInterrupt,
+    "exit": lambda: SystemExit(3),
+    "memory": MemoryError,
+    "recursion": RecursionError,
+    "not taken": lambda: tubes.TaskNotTaken(id=0, tube="t"),
+    "closed": lambda: tubes.QueueClosed(why="no"),
+    "gone": lambda: tubes.TubeNotFound(name="t"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("where", ["handler", "hook", "hook's end"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_whatever_is_raised_ends_a_flight(queue: tubes.Queue, name: str, where: str, is_async: bool) -> None:
+    tube = queue.create_tube("t", max_attempts=1)
+    tube.put_many([True, False, True, False])
+
+    def fail(task: Any, here: str) -> None:
+        if task.data and where == here:
+            raise ERRORS[name]()
+
+    def handle(task: Any) -> None:
+        fail(task, "handler")
+
+    async def handle_async(task: Any) -> None:
+        fail(task, "handler")
+
+    class Hook:
+        def __init__(self, task: Any) -> None:
+            self.task = task
+
+        def __enter__(self) -> None:
+            fail(self.task, "hook")
+
+        def __exit__(self, *error: object) -> None:
+            fail(self.task, "hook's end")
+
+    worker = Worker(queue)
+    if where != "handler":
+        worker.around(Hook)
+    worker.on(tube, handle_async if is_async else handle)
+    assert burst(worker) == Summary(acked=2, buried=2)
+    assert all(task.reason for task in tube.buried())
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_whatever_is_raised_on_a_server_ends_a_flight(url: str, name: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "fifottl", max_attempts=1)
+        tube.put_many([True, False])
+
+        def handle(task: Any) -> None:
+            if task.data:
+                raise ERRORS[name]()
+
+        worker = Worker(queue)
+        worker.on(tube, handle)
+        assert burst(worker) == Summary(acked=1, buried=1)
+        assert all(task.reason for task in tube.buried())
+
+
+def test_an_error_whose_class_has_no_name_is_called_by_it(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("t", max_attempts=1)
+    tube.put(0)
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    def handle(task: Any) -> None:
+        raise WithoutName("but words")
+
+    assert burst(worker) == Summary(buried=1)
+    assert tube.buried()[0].reason == "WithoutName: but words"
+
+
+# -- handlers that do not behave ---------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_cancels_the_task_it_runs_in_is_done(queue: tubes.Queue) -> None:
+    """It is cancelled later then, while its task is settled."""
+    tube = queue.create_tube("t", max_attempts=1)
+    tube.put_many(range(3))
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    async def handle(task: Any) -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+
+    assert burst(worker) == Summary(acked=3)
+
+
+def test_a_handler_may_interrupt_the_main_thread(queue: tubes.Queue) -> None:
+    """Which hears it as SIGINT: the worker stops, and nothing is lost."""
+    tube = queue.create_tube("t")
+    tube.put_many(range(2))
+    worker = Worker(queue)
+    worker.on(tube, lambda task: _thread.interrupt_main())
+    assert worker.run() == Summary(acked=1)
+    assert tube.statistics().tasks["ready"] == 1
+
+
+class Fatal:
+    """A codec that ends programs."""
+
+    def encode(self, data: Any) -> bytes:
+        if data == b"fatal":
+            raise SystemExit("encode")
+        return bytes(data)
+
+    def decode(self, raw: bytes) -> Any:
+        if raw == b"undecodable":
+            raise SystemExit("decode")
+        return raw
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_a_codec_that_raises_no_exception_fails_the_task_and_not_the_worker(is_async: bool) -> None:
+    async def echo_async(task: Any) -> Any:
+        return task.data
+
+    with tubes.connect(codec=Fatal()) as queue:
+        tube = queue.create_tube("t", max_attempts=1)
+        tube.put_many([b"undecodable", b"fine"])
+        worker = Worker(queue)
+        worker.on(tube, echo_async if is_async else lambda task: task.data)
+        assert burst(worker) == Summary(acked=1, buried=1)
+        assert tube.buried()[0].reason == "CodecError: SystemExit: decode"
+
+
+def test_a_result_that_cannot_be_told_fails_its_call(queue: tubes.Queue) -> None:
+    with tubes.connect(codec=Fatal()) as queue:
+        tube = queue.create_tube("t", max_attempts=1)
+        worker = Worker(queue)
+        worker.on(tube, lambda task: b"fatal")
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        with pytest.raises(CallFailed, match="SystemExit: encode"):
+            tube.call(b"ann", timeout=PATIENCE)
+        worker.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+class Havoc:
+    """Handlers that do what comes to their mind, with their task and with its tube."""
+
+    def __init__(self, queue: tubes.Queue, seed: int) -> None:
+        self._queue = queue
+        self._random = random.Random(seed)
+        self.together = threading.Barrier(3)
+
+    def tube(self) -> tubes.Tube:
+        return self._queue.create_tube("t", "fifottl", if_not_exists=True, ttr=1, max_attempts=2, backoff=[0.01])
+
+    def handle(self, task: Any) -> None:
+        if task.data == "together":
+            self.together.wait(PATIENCE)
+        elif task.data != "fine":
+            for act in self._acts(4):
+                if act in ("ack", "release", "bury"):
+                    getattr(task, act)()
+            self._fail(task)
+
+    async def handle_async(self, task: Any) -> None:
+        if task.data == "together":
+            await asyncio.to_thread(self.together.wait, PATIENCE)
+        elif task.data != "fine":
+            for act in self._acts(8):
+                if act in ("ack", "release", "bury"):
+                    await getattr(task, act)()
+                current = asyncio.current_task()
+                if act == "cancel" and current is not None:
+                    current.cancel()
+                if act == "wait":
+                    await asyncio.sleep(0.01)
+            self._fail(task)
+
+    def _acts(self, most: int) -> list[str]:
+        acts = ["ack", "release", "bury", "cancel", "wait", "nothing", "nothing"]
+        return self._random.choices(acts, k=self._random.randrange(most))
+
+    def _fail(self, task: Any) -> None:
+        chance = self._random.random()
+        tube = self.tube()
+        if chance < 0.1:
+            tube.delete(task.id)
+        elif chance < 0.2:
+            tube.bury(task.id)
+        elif chance < 0.3:
+            tube.release_all()
+        elif chance < 0.33:
+            with suppress(tubes.TubesError):
+                tube.drop(force=True)
+            self.tube()
+        elif chance < 0.35:
+            time.sleep(1.5)
+        raise ERRORS[self._random.choice(list(ERRORS))]()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+@pytest.mark.parametrize("place", ["memory", "server"])
+def test_after_any_havoc_all_places_are_free(
+    request: pytest.FixtureRequest, place: str, is_async: bool, seed: int
+) -> None:
+    with tubes.connect("memory://" if place == "memory" else request.getfixturevalue("url")) as queue:
+        havoc = Havoc(queue, seed)
+        tube = havoc.tube()
+        worker = Worker(queue, concurrency=3)
+        worker.on("t", havoc.handle_async if is_async else havoc.handle, timeout=1)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        for number in range(100):
+            with suppress(tubes.TubesError):
+                havoc.tube().put("fine" if number % 3 else "havoc")
+
+        def is_over() -> bool:
+            time.sleep(0.01)
+            with suppress(tubes.TubeNotFound):
+                tasks = havoc.tube().statistics().tasks
+                return tasks["total"] == tasks["buried"]
+            return False
+
+        assert eventually(is_over)
+        tube = havoc.tube()
+        tube.truncate()
+        tube.put_many(["together"] * 3)
+        assert eventually(lambda: tube.statistics().tasks["total"] == 0)
+        assert not havoc.together.broken
+        worker.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+# -- logs that do not behave -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken_log() -> Generator[None]:
+    """Whatever is logged raises."""
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ValueError("the log is broken")
+
+    broken = Broken()
+    logger = logging.getLogger("tubes.worker")
+    logger.addHandler(broken)
+    yield
+    logger.removeHandler(broken)
+
+
+@pytest.mark.usefixtures("broken_log")
+def test_a_log_that_fails_is_in_nobodys_way(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("t", "fifottl", max_attempts=1, ttr=60)
+    worker = Worker(queue)
+    go = threading.Event()
+
+    def handle(task: Any) -> None:
+        if task.data == "fail":
+            raise ValueError("no such address")
+        if task.data == "delete":
+            tube.delete(task.id)
+        if task.data == "slow":
+            go.wait(PATIENCE)
+
+    worker.on(tube, handle, timeout=1)
+    worker.on("nowhere", handle)
+    tube.put_many(["fail", "delete", "slow", "fine"])
+    summary = burst(worker)
+    go.set()
+    assert summary == Summary(acked=1, buried=2, lost=1)
+    assert [task.reason for task in tube.buried()] == [
+        "ValueError: no such address",
+        "TimeoutError: the handler took longer than 1 s",
+    ]
+
+
+def test_lines_of_a_log_name_where_they_were_said(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker(queue)
+    worker.on("nowhere", lambda task: None)
+    assert burst(worker) == Summary()
+    assert [(record.filename, record.funcName) for record in caplog.records] == [("taker.py", "_find")]
+
+
+# -- a system that has nothing left ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], list[int]]:
+    """Lets threads of this name fail to start, so many times."""
+    start = threading.Thread.start
+
+    def fail(name: str, times: int) -> list[int]:
+        failed: list[int] = []
+
+        def starts(self: threading.Thread) -> None:
+            if self.name == name and len(failed) < times:
+                failed.append(1)
+                raise RuntimeError("can't start new thread")
+            start(self)
+
+        monkeypatch.setattr(threading.Thread, "start", starts)
+        return failed
+
+    return fail
+
+
+def test_a_handler_waits_for_a_thread_where_there_is_none(
+    queue: tubes.Queue, no_threads: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task has not failed by that."""
+    tube = queue.create_tube("t", max_attempts=1)
+    tube.put_many(range(3))
+    failed = no_threads("tubes-handler", 2)
+    calls: list[int] = []
+    worker = Worker(queue, concurrency=3)
+    worker.on(tube, lambda task: calls.append(task.data))
+    assert burst(worker) == Summary(acked=3)
+    assert (sorted(calls), len(failed)) == ([0, 1, 2], 2)
+    assert "can't start new thread, again in" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["tubes-keeper", "tubes-handler"])
+def test_a_task_is_given_up_although_threads_were_missing(queue: tubes.Queue, no_threads: Any, name: str) -> None:
+    tube = queue.create_tube("t", max_attempts=1)
+    worker = Worker(queue, concurrency=2)
+
+    @worker.on(tube, timeout=0.1)
+    async def handle(task: Any) -> None:
+        if task.data == "slow":  # Its thread is the event loop's.
+            time.sleep(4)  # noqa: ASYNC251
+
+    failed = no_threads(name, 1)
+    tube.put_many(["fine", "slow"])
+    assert burst(worker) == Summary(acked=1, buried=1)
+    assert len(failed) == 1
+
+
+def test_a_pool_that_got_no_thread_does_nothing_of_the_job_later(no_threads: Any) -> None:
+    pool = Pool()
+    done: list[str] = []
+    no_threads("tubes-handler", 1)
+    with pytest.raises(RuntimeError):
+        pool.submit(lambda: done.append("refused"))
+    pool.submit(lambda: done.append("accepted"))
+    assert eventually(lambda: done == ["accepted"])
+    pool.close()
+
+
+# -- mistakes of this library ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rests, "_FIRST", 0.001)
+
+
+@pytest.mark.parametrize("where", ["ack_many", "ack", "release", "bury"])
+@pytest.mark.parametrize("error", [KeyError("a mistake"), asyncio.CancelledError()], ids=repr)
+def test_a_settling_that_fails_is_done_once_more(
+    queue: tubes.Queue, where: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = queue.create_tube("t", max_attempts=2)
+    failed: list[int] = []
+    right = getattr(tubes.aio.AsyncTube, where)
+
+    async def wrong(self: Any, *args: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise error
+        return await right(self, *args, **options)
+
+    monkeypatch.setattr(tubes.aio.AsyncTube, where, wrong)
+    if where == "ack":  # It comes to that where acks of several fail.
+
+        async def fails(*_: object) -> Any:
+            raise tubes.ServerFull(url="redis://here")
+
+        monkeypatch.setattr(tubes.aio.AsyncTube, "ack_many", fails)
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    def handle(task: Any) -> None:
+        if task.data == "release" and task.attempts == 1:
+            raise ValueError
+        if task.data == "bury":
+            raise Bury
+
+    tube.put_many(["release" if where == "release" else "bury" if where == "bury" else "fine", "fine"])
+    summary = burst(worker)
+    assert (summary.acked, summary.buried) == ((1, 1) if where == "bury" else (2, 0))
+    assert tube.statistics().tasks["taken"] == 0
+    assert failed == [1]
+
+
+def test_a_settling_that_cannot_be_done_frees_the_place_of_its_handler(
+    queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def wrong(self: Any, *args: Any, **options: Any) -> Any:
+        raise KeyError("a mistake")
+
+    tube = queue.create_tube("t")
+    tube.put_many(["bury", "fine"])
+    monkeypatch.setattr(tubes.aio.AsyncTube, "bury", wrong)
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    def handle(task: Any) -> None:
+        if task.data == "bury":
+            raise Bury
+
+    assert burst(worker) == Summary(acked=1)
+    assert "stays with this worker" in caplog.text
+    assert tube.statistics().tasks["ready"] == 1  # The session has ended.
+
+
+def test_what_is_refused_for_what_it_says_is_not_said_again(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("t", "fifottl", max_attempts=5)
+    tube.put_many(range(2))
+
+    async def main() -> list[str]:
+        async with tubes.aio.connect(queue) as other:
+            there = await other.tube("t")
+            outcomes: list[str] = []
+            for verdict in (
+                worker_verdict("release", delay=float("nan")),
+                worker_verdict("bury", reason=7),
+            ):
+                task = await there.take(timeout=0)
+                outcomes.append(await settle_async(there, task, verdict, lambda: False))
+            return outcomes
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == ["released", "buried"]
+
+
+def worker_verdict(verb: str, **facts: Any) -> Any:
+    from tubes.worker.outcomes import Verdict
+
+    return Verdict(verb, **facts)
+
+
+def test_a_taker_that_fails_takes_again(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    tube = queue.create_tube("t")
+    tube.put_many(range(2))
+    failed: list[int] = []
+    right = tubes.aio.AsyncTube.take_many
+
+    async def wrong(self: Any, *args: Any, **options: Any) -> Any:
+        if len(failed) < 3:
+            failed.append(1)
+            raise KeyError("a mistake")
+        return await right(self, *args, **options)
+
+    monkeypatch.setattr(tubes.aio.AsyncTube, "take_many", wrong)
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    def handle(task: Any) -> None:
+        if task.data == 1:
+            worker.stop()
+
+    thread_summary: list[Summary] = []
+    thread = threading.Thread(target=lambda: thread_summary.append(worker.run()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert thread_summary == [Summary(acked=2)]
+
+
+def test_a_keeper_whose_queue_is_closed_rests(queue: tubes.Queue) -> None:
+    """It may be told of that before the worker is."""
+    asked: list[float] = []
+
+    class Closed:
+        name = "t"
+
+        def renew_many(self, *_: object) -> Any:
+            asked.append(time.monotonic())
+            raise tubes.QueueClosed(why="close() was called")
+
+    class Flight:
+        class task:  # noqa: N801
+            _tube = None
+            id = 0
+
+        span = 0.03
+        renews_at = next_look = 0.0
+        ends_at = float("inf")
+
+    keeper = Keeper(lambda _: Closed(), lambda _: None, lambda _: None)  # type: ignore[arg-type, return-value]
+    keeper.add(Flight())  # type: ignore[arg-type]
+    assert eventually(lambda: len(asked) >= 1)
+    time.sleep(0.2)
+    keeper.close()
+    assert len(asked) <= 5
+
+
+def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
+    queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only after its rest."""
+
+    def away(self: Any, *_: object) -> Any:
+        begun.set()
+        raise tubes.ConnectionLost(url="redis://nowhere", why="refused")
+
+    begun = threading.Event()
+    monkeypatch.setattr(tubes.Queue, "identify", away)
+    monkeypatch.setattr(worker, "Rests", Long)
+    busy = Worker(queue)
+    ended: list[Summary] = []
+    thread = threading.Thread(target=lambda: ended.append(busy.run()), daemon=True)
+    thread.start()
+    assert begun.wait(PATIENCE)
+    busy.stop()
+    thread.join(PATIENCE)
+    assert ended == [Summary()]
+
+
+class Long:
+    """Rests that nobody would wait for."""
+
+    def next(self) -> float:
+        return 3600.0

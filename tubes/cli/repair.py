@@ -1,0 +1,64 @@
+"""Commands on tubes that somebody has damaged: check, repair."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+import tubes
+from tubes.cli.common import AsJson, Url, complete_tubes, connected
+from tubes.cli.exits import Exit, Stop
+from tubes.cli.show import as_json, line
+from tubes.cli.streams import printable
+
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TUBE]...", help="Else all.", show_default=False, autocompletion=complete_tubes),
+]
+
+
+def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> None:
+    """Say what is wrong with tubes: what their keys on the server say that cannot be. Changes nothing."""
+    _examine(names, url, mends=False, as_json_=as_json_)
+
+
+def repair(
+    names: _Names = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done: as `tubes check`.")] = False,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Mend tubes, while others go on working; says what was wrong, and what was done."""
+    _examine(names, url, mends=not dry_run, as_json_=as_json_)
+
+
+def _examine(names: list[str] | None, url: str | None, *, mends: bool, as_json_: bool) -> None:
+    damaged: list[str] = []
+    with connected(url) as queue:
+        for name in names or queue.tubes():
+            found = queue.repair(name) if mends else queue.check(name)
+            for problem in found:
+                _show(name, problem, as_json_=as_json_)
+            if not all(problem.mended for problem in found):
+                damaged.append(name)
+            elif not found and not as_json_:
+                line(f"{name}: fine")
+    if damaged:
+        which = f"{'this tube is' if len(damaged) == 1 else 'these tubes are'} damaged: {', '.join(damaged)}"
+        raise Stop(
+            f"{which}{', and cannot be mended' if mends else '; `tubes repair` mends what it can'}", Exit.DAMAGED
+        )
+
+
+def _show(name: str, problem: tubes.Problem, *, as_json_: bool) -> None:
+    if as_json_:
+        facts = dataclasses.asdict(problem)
+        as_json({"tube": name, **facts, "what": problem.what, "remedy": problem.remedy})
+    else:
+        line(printable(f"{name}: {problem.what}; repair {problem.remedy}"))
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (check, repair)
