@@ -13,6 +13,7 @@ from tubes.redis.calls import Call
 from tubes.redis.scripts import script
 from tubes.redis.server import locate
 from tubes.redis.wire import ErrorReply, Wire
+from tubes.testing import LocalServer
 
 
 class Repeater:
@@ -108,3 +109,21 @@ def test_a_take_that_was_lost_to_time_is_taken_anew(repeater: Repeater) -> None:
         other.tube("t").release_all()
     again = record.parse(repeater.wire.call(take))
     assert (first[0], first[2], again[0], again[2]) == (0, 1, 0, 2)
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["", "and the script is forgotten"])
+def test_a_put_that_finds_its_own_session_over_is_done_for_a_new_one(
+    url: str, valkey: LocalServer, *, forgotten: bool
+) -> None:
+    """Nothing was done so far, so nothing is unsure."""
+    with tubes.connect(url) as queue, valkey.client() as client:
+        tube = queue.create_tube("t")
+        tube.put(0)
+        key = tube._port.home.key
+        for session in client.zrange(f"{key}:leases", 0, -1):
+            client.zadd(f"{key}:leases", {session: 1})
+        client.hset(key, "soonest", 1)
+        if forgotten:
+            client.script_flush()
+        assert tube.put(1).id == 1
+        assert tube.statistics().tasks["total"] == 2

@@ -40,6 +40,8 @@ PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYA
 #: There was more to do first, and the call was not done, or not now: it comes again by its own number, so that what was
 #: done already, by a request whose answer was lost, is not done twice.
 FIRST: Final = "AGAIN"
+#: Those to a call that is sent for the first time after which nothing was done so far.
+NOT_YET: Final = frozenset({FIRST, "NOSCRIPT"})
 #: Errors that say that nothing was done. After any other, which may not be the server's, a call comes once more by its
 #: number: if it was done it is answered then.
 CERTAIN: Final = frozenset({"SESSIONGONE", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})

@@ -205,6 +205,7 @@ class ThreadLine:
                 if reply.__class__ is not ErrorReply or reply.code in calls.CERTAIN:
                     return reply
                 call = again(number, *about)
+                call.resent = reply.code not in calls.NOT_YET
             except ConnectionLost:
                 self._forget_wires()
                 call = again(number, *about)
@@ -215,7 +216,7 @@ class ThreadLine:
                 self._orphan(again(number, *about))
                 raise
             reply = self._until_answered(call.pack(), key, call)
-            if reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
+            if call.resent and reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
                 raise ConnectionLost(url=self._server.url, why=calls.UNSURE)
             return reply
 
