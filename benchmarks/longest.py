@@ -23,10 +23,10 @@ import tubes
 from benchmarks.scale.places import BATCH
 from benchmarks.subjects import PAYLOAD, TTL, TTR
 from benchmarks.table import machine, write_between
-from tubes.redis.calls import Call
-from tubes.redis.parts import LAYOUT
-from tubes.redis.scripts import script
-from tubes.redis.wire import Wire
+from tubes.redis.scripts.assembly import script
+from tubes.redis.scripts.parts import LAYOUT
+from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
 
 #: By name: a driver and what its tube asks for. Lanes with a pace cost most.

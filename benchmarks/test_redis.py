@@ -273,8 +273,8 @@ if what == "tube":
             print(time.monotonic_ns() - int(task.data), flush=True)
             task.ack()
 else:
-    from tubes.redis.server import locate
-    from tubes.redis.wire import Wire, pack
+    from tubes.redis.transport.server import locate
+    from tubes.redis.transport.wire import Wire, pack
     wire = Wire(locate(url)[0], "")
     for _ in range(count):
         _, sent = wire.call(pack("BLPOP", "wake", 30))

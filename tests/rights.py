@@ -9,8 +9,8 @@ from typing import Final
 
 from test_scripts import DRIVERS, VERBS
 
-from tubes.redis.gate import commands
-from tubes.redis.scripts import _PLAIN, script
+from tubes.redis.scripts.assembly import _PLAIN, script
+from tubes.redis.scripts.gate import commands
 
 _PAGE: Final = Path(__file__).parent.parent / "docs" / "howto" / "permissions.md"
 #: The scripts of every session, and what opens, makes and finds tubes.

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 import tubes
-from tubes import clock
-from tubes.alarms import Ringer
+from tubes.backend import clock
+from tubes.backend.alarms import Ringer
 
 
 def test_alarms_ring_again_once_a_thread_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 import tubes
 from tubes import CallFailed, CallTimeout, ConnectionLost, InvalidOption, QueueClosed, ServerFull, TubeFull
+from tubes.calls import answer_async
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
 from tubes.drivers.options import Addressed
-from tubes.replies import answer_async
 from tubes.testing import LocalServer
 from tubes.worker import Bury, Retry, Worker, handling
 
@@ -147,7 +147,7 @@ def test_a_reply_tube_is_not_seen_and_goes_with_its_queue(queue: tubes.Queue, tu
 def test_a_reply_tube_goes_when_nothing_is_called(
     queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tubes.replies._LINGER", 0.1)
+    monkeypatch.setattr("tubes.calls._LINGER", 0.1)
     assert tube.call("ann", timeout=20) == ["ann", None]
     name = queue._member.replies.name  # type: ignore[union-attr]
 
@@ -341,7 +341,7 @@ def test_whoever_takes_replies_rests_after_each_error_and_goes_on(
 ) -> None:
     """Also after those of a tube that was lost and cannot be made anew."""
     tries: list[str] = []
-    monkeypatch.setattr("tubes.replies.time", Clock(tries))
+    monkeypatch.setattr("tubes.calls.time", Clock(tries))
     tube = queue.create_tube("mail")
     worker = Worker(queue)
     worker.on(tube, lambda task: task.data)

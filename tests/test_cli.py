@@ -299,7 +299,7 @@ def test_a_url_must_be_given() -> None:
 
 
 def test_who_types_a_command_does_not_wait_long_for_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubes.redis.calls.PATIENCE", 60.0)
+    monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 60.0)
     for words in (["stats"], ["bench", "-n", "1"]):
         began = time.monotonic()
         result = CliRunner().invoke(app, words, env={"TUBES_URL": "redis://127.0.0.1:1"})

@@ -10,7 +10,7 @@ import pytest
 
 import tubes
 import tubes.aio
-from tubes.task import AsyncTask, Task
+from tubes.values.task import AsyncTask, Task
 
 PAIRS = [(tubes.Queue, tubes.aio.AsyncQueue), (tubes.Tube, tubes.aio.AsyncTube), (Task, AsyncTask)]
 AWAITED = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}

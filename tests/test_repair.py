@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 import tubes
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
-from tubes.problem import BEYOND, KINDS
+from tubes.values.problem import BEYOND, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import pytest
 
 from tubes import Driver
 from tubes.drivers import Ranked, fifo, fifottl, utube, utubettl
-from tubes.redis.scripts import _LUA, _PLAIN, Settings, script
-from tubes.redis.wire import ANY
+from tubes.redis.scripts.assembly import _LUA, _PLAIN, Settings, script
+from tubes.redis.transport.wire import ANY
 
 GIVEN = {
     *(b"redis", b"KEYS", b"ARGV", b"struct", b"cmsgpack", b"cjson", b"string", b"table", b"math"),

@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 import tubes
 from tubes import InvalidOption, TubesError
+from tubes.backend.connect_timeout import impatient
+from tubes.backend.url import shown
 from tubes.cli.app import app
 from tubes.metrics.prometheus import Collector
-from tubes.patience import impatient
-from tubes.redis import calls
+from tubes.redis.transport import script_call
 from tubes.spark.settings import read_settings
 from tubes.testing import LocalServer
-from tubes.urls import shown
 
 #: Parts of passwords: none of them may be seen.
 PARTS = ("hunter", "swordfish", "4711")
@@ -164,7 +164,7 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
     """Whatever is logged or warned of is seen too."""
-    monkeypatch.setattr(calls, "PATIENCE", 0.0)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.0)
     for command in ("common", "bench"):
         monkeypatch.setattr(f"tubes.cli.{command}.impatient", lambda _: impatient(0.01))
     monkeypatch.delenv("TUBES_URL", raising=False)

@@ -17,8 +17,8 @@ import pytest
 
 import tubes
 import tubes.aio
-from tubes.alarms import Alarm
-from tubes.clock import SystemClock
+from tubes.backend.alarms import Alarm
+from tubes.backend.clock import SystemClock
 from tubes.conformance.faces import Face, SyncFace
 from tubes.drivers import Ranked
 

@@ -19,7 +19,7 @@ import pytest
 import tubes
 from tubes import InvalidOption, TubeNotFound
 from tubes.testing import ManualClock
-from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy, rests
+from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy, retry
 
 Act = Callable[[Any], Any]
 
@@ -361,7 +361,7 @@ def test_what_would_fail_without_end_is_kept_longer_from_time_to_time(
         asked.append(attempts)
         return 0.001
 
-    monkeypatch.setattr(rests, "after", after)
+    monkeypatch.setattr(retry, "after", after)
     queue.create_tube("mail", driver).put("ann")
     worker = Worker(queue)
 
@@ -377,8 +377,8 @@ def test_what_would_fail_without_end_is_kept_longer_from_time_to_time(
 
 
 def test_a_task_is_kept_for_some_seconds_at_most() -> None:
-    assert 0.05 <= rests.after(1) <= 0.15
-    assert 7.5 <= rests.after(1 << 40) <= 22.5
+    assert 0.05 <= retry.after(1) <= 0.15
+    assert 7.5 <= retry.after(1 << 40) <= 22.5
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_task_is_kept_for_some_seconds_at_most() -> None:
 def test_what_has_a_last_attempt_is_not_kept(
     queue: tubes.Queue, driver: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(rests, "after")
+    monkeypatch.delattr(retry, "after")
     tube = queue.create_tube("mail", driver, **options)
     tube.put("ann")
     worker = Worker(queue)

@@ -18,10 +18,10 @@ import pytest
 import tubes
 from tubes import CallFailed
 from tubes.conformance.bench import eventually
-from tubes.worker import Bury, Retry, Summary, Worker, rests, worker
-from tubes.worker.keeper import Keeper
+from tubes.worker import Bury, Retry, Summary, Worker, retry, worker
+from tubes.worker.finishing import settle_async
+from tubes.worker.lease_renewer import Keeper
 from tubes.worker.pool import Pool
-from tubes.worker.settling import settle_async
 
 #: Seconds in which a burst ends, on a slow machine too.
 PATIENCE = 60.0
@@ -143,7 +143,7 @@ class Unmade(Retry):
         pass
 
 
-def retry(delay: Any) -> Retry:
+def retry_after(delay: Any) -> Retry:
     made = Retry()
     made.delay = delay
     return made
@@ -179,9 +179,9 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "traceless": Traceless,
     "shadowed": Shadowed,
     "not made": Unmade,
-    "delay is words": lambda: retry("soon"),
-    "delay is no number": lambda: retry(float("nan")),
-    "delay is negative": lambda: retry(-1),
+    "delay is words": lambda: retry_after("soon"),
+    "delay is no number": lambda: retry_after(float("nan")),
+    "delay is negative": lambda: retry_after(-1),
     "delay fails": Undelayed,
     "surrogates": lambda: ValueError("\ud800\x00"),
     "bury surrogates": lambda: Bury("\ud800"),
@@ -548,7 +548,7 @@ def test_a_pool_that_got_no_thread_does_nothing_of_the_job_later(no_threads: Any
 
 @pytest.fixture(autouse=True)
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rests, "_FIRST", 0.001)
+    monkeypatch.setattr(retry, "_FIRST", 0.001)
 
 
 @pytest.mark.parametrize("where", ["ack_many", "ack", "release", "bury"])

@@ -9,9 +9,7 @@
 https://example.com/
 """
 
-from tubes.batches import Item
-from tubes.clock import Clock, SystemClock
-from tubes.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
+from tubes.backend.clock import Clock, SystemClock
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
 from tubes.drivers.moves import MOVES, State
@@ -42,12 +40,14 @@ from tubes.errors import (
     Unreadable,
     WriteAborted,
 )
-from tubes.overview import Overview
-from tubes.problem import Problem
-from tubes.statistics import Statistics
 from tubes.sync import Queue, Tube, connect
-from tubes.task import AsyncTask, Task
-from tubes.utube import Utube
+from tubes.values.batch import Item
+from tubes.values.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
+from tubes.values.lane import Utube
+from tubes.values.overview import Overview
+from tubes.values.problem import Problem
+from tubes.values.statistics import Statistics
+from tubes.values.task import AsyncTask, Task
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip

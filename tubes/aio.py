@@ -15,22 +15,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
-from tubes import replies, urls
-from tubes.batches import check_limit
-from tubes.clock import Clock
-from tubes.codecs import Codec
+from tubes import calls, connecting
+from tubes.backend.clock import Clock
+from tubes.backend.interface import Face, Member, Port
+from tubes.backend.listeners import tell
+from tubes.backend.take_any import Several, in_turn, listed
+from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
-from tubes.face import Face, Member, Port
-from tubes.listeners import tell
-from tubes.overview import Overview
-from tubes.problem import Problem
-from tubes.several import Several, in_turn, listed
-from tubes.statistics import Statistics
-from tubes.task import SETTLED, AsyncTask, log_lost
-from tubes.utube import Utube
-from tubes.waiters import LoopWaiter
+from tubes.values.batch import check_limit
+from tubes.values.codecs import Codec
+from tubes.values.lane import Utube
+from tubes.values.overview import Overview
+from tubes.values.problem import Problem
+from tubes.values.statistics import Statistics
+from tubes.values.task import SETTLED, AsyncTask, log_lost
 
 if TYPE_CHECKING:
     import redis
@@ -57,7 +57,7 @@ def connect(
     >>> asyncio.run(main())
     hello
     """
-    return AsyncQueue(urls.connect(url, codec, clock, session_ttl, Face(AsyncTask, AsyncTube, awaited=True)))
+    return AsyncQueue(connecting.connect(url, codec, clock, session_ttl, Face(AsyncTask, AsyncTube, awaited=True)))
 
 
 class AsyncQueue:
@@ -225,7 +225,7 @@ class AsyncTube:
 
         See `Tube.call`.
         """
-        return await replies.call_async(self, data, timeout, options)
+        return await calls.call_async(self, data, timeout, options)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 

@@ -8,21 +8,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
-from tubes import replies, urls
-from tubes.batches import check_limit
-from tubes.clock import Clock
-from tubes.codecs import Codec
+from tubes import calls, connecting
+from tubes.backend.clock import Clock
+from tubes.backend.interface import Face, Member, Port
+from tubes.backend.take_any import Several, in_turn, listed
+from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
-from tubes.face import Face, Member, Port
-from tubes.overview import Overview
-from tubes.problem import Problem
-from tubes.several import Several, in_turn, listed
-from tubes.statistics import Statistics
-from tubes.task import SETTLED, Task, log_lost
-from tubes.utube import Utube
-from tubes.waiters import ThreadWaiter
+from tubes.values.batch import check_limit
+from tubes.values.codecs import Codec
+from tubes.values.lane import Utube
+from tubes.values.overview import Overview
+from tubes.values.problem import Problem
+from tubes.values.statistics import Statistics
+from tubes.values.task import SETTLED, Task, log_lost
 
 if TYPE_CHECKING:
     import redis
@@ -55,7 +55,7 @@ def connect(
     ...     queue.tubes()
     []
     """
-    return Queue(urls.connect(url, codec, clock, session_ttl, Face(Task, Tube)))
+    return Queue(connecting.connect(url, codec, clock, session_ttl, Face(Task, Tube)))
 
 
 class Queue:
@@ -366,7 +366,7 @@ class Tube:
         ...     running.join()
         144
         """
-        return replies.call(self, data, timeout, options)
+        return calls.call(self, data, timeout, options)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 

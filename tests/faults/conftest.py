@@ -13,7 +13,7 @@ import pytest
 from faults.ledger import Ledger
 from faults.proxy import Proxy
 from tubes.drivers.registry import Registry
-from tubes.redis.scripts import script
+from tubes.redis.scripts.assembly import script
 from tubes.testing import LocalServer
 
 

@@ -14,7 +14,7 @@ from faults.proxy import Proxy
 from faults.worker import Worker
 from tubes import ServerFull
 from tubes.conformance.bench import eventually
-from tubes.redis import many
+from tubes.redis import batch_port
 from tubes.testing import LocalServer
 
 
@@ -42,9 +42,9 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if stages:
-        monkeypatch.setattr(many, "PUTS", 5)
-        monkeypatch.setattr(many, "TAKES", 7)
-        monkeypatch.setattr(many, "IDS", 6)
+        monkeypatch.setattr(batch_port, "PUTS", 5)
+        monkeypatch.setattr(batch_port, "TAKES", 7)
+        monkeypatch.setattr(batch_port, "IDS", 6)
     batches = (10 if stages else 30) * much
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load", driver)
@@ -113,7 +113,7 @@ def test_a_process_that_is_killed_while_it_brings_a_batch_puts_none(url: str, va
             # The last one may have been put, and nobody heard of it.
             assert total % worker.BATCH == 0, kill
             assert total // worker.BATCH in (whole, whole + 1)
-            assert all(0 < client.pttl(key) <= many.STAY for key in staged(client, prefix))
+            assert all(0 < client.pttl(key) <= batch_port.STAY for key in staged(client, prefix))
             tube.truncate()
         tube.drop()
 
@@ -143,8 +143,8 @@ def test_a_full_server_puts_none_of_a_batch_and_does_all_else(own: LocalServer, 
 def test_a_batch_that_has_expired_on_its_way_is_brought_again(
     url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "PUTS", 10)
-    monkeypatch.setattr(many, "STAY", 1)
+    monkeypatch.setattr(batch_port, "PUTS", 10)
+    monkeypatch.setattr(batch_port, "STAY", 1)
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port
@@ -157,12 +157,12 @@ def test_a_batch_that_has_expired_on_its_way_is_brought_again(
             if lost == 1:
                 time.sleep(0.01)
             else:
-                monkeypatch.setattr(many, "STAY", 60_000)
+                monkeypatch.setattr(batch_port, "STAY", 60_000)
 
         port._stage = slow
-        monkeypatch.setattr(many, "STAY", 5)
+        monkeypatch.setattr(batch_port, "STAY", 5)
         assert len(tube.put_many(range(8))) == 8
-        monkeypatch.setattr(many, "PUTS", 4)
+        monkeypatch.setattr(batch_port, "PUTS", 4)
         assert [task.data for task in tube.put_many(range(8))] == list(range(8))
         assert tube.statistics().calls["put"] == 16
 
@@ -170,7 +170,7 @@ def test_a_batch_that_has_expired_on_its_way_is_brought_again(
 def test_a_batch_without_room_leaves_nothing_behind(
     url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "PUTS", 4)
+    monkeypatch.setattr(batch_port, "PUTS", 4)
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load", capacity=10)
         tube.put("first")

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 import tubes
 from tubes import SystemClock
-from tubes.alarms import Alarm, Ringer
+from tubes.backend.alarms import Alarm, Ringer
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:

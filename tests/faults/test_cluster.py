@@ -24,9 +24,9 @@ from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.updates import Updates
-from tubes.redis.records import Records
-from tubes.redis.streams import Stream
-from tubes.redis.writes import Writer
+from tubes.spark.server.bulk_read import Records
+from tubes.spark.server.bulk_write import Writer
+from tubes.spark.server.streams import Stream
 
 if TYPE_CHECKING:
     from faults.ledger import Ledger

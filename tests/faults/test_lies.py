@@ -19,9 +19,10 @@ import tubes
 from faults.proxy import Proxy
 from tubes import ConnectionLost, Task
 from tubes.conformance.bench import eventually
-from tubes.redis import calls, server, serving, wire
-from tubes.redis.records import Records
-from tubes.redis.wire import hiredis
+from tubes.redis import wait_loop
+from tubes.redis.transport import script_call, server, wire
+from tubes.redis.transport.wire import hiredis
+from tubes.spark.server.bulk_read import Records
 
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
@@ -228,7 +229,7 @@ class Balancer:
 
 @pytest.fixture
 def balancer(valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Balancer]:
-    monkeypatch.setattr(calls, "PATIENCE", 0.5)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.5)
     folder = Path(valkey.folder) / "balancer"
     folder.mkdir(exist_ok=True)
     with Balancer(folder) as made:
@@ -251,11 +252,11 @@ def test_where_no_server_answers_but_something_else_there_is_no_connection(balan
 def test_a_server_that_stands_still_gives_no_connection_and_does_what_was_asked_once(
     own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (wire, serving):
+    for module in (wire, wait_loop):
         monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.5)
     for setting in ("socket_connect_timeout", "socket_timeout"):
         monkeypatch.setitem(server._SETTINGS, setting, 0.5)
-    monkeypatch.setattr(calls, "PATIENCE", 0.5)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.5)
     with tubes.connect(own.url) as queue:
         tube = queue.create_tube("load")
         tube.put("held")

@@ -14,8 +14,8 @@ import tubes
 from tubes import ServerRefused, TubesError
 from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
-from tubes.redis import serving
-from tubes.redis.streams import Stream
+from tubes.redis import wait_loop
+from tubes.spark.server.streams import Stream
 from tubes.worker import Worker
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Waiters:
 @pytest.fixture
 def waiting(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tubes.Queue, Waiters]]:
     """Five that wait: for a task in two ways of threads and in an event loop, for room alone and in a batch."""
-    monkeypatch.setattr(serving, "LONGEST_SLEEP", 0.5)
+    monkeypatch.setattr(wait_loop, "LONGEST_SLEEP", 0.5)
     # A process of its own for each, as far as stores go: what one hears the others do not.
     with tubes.connect(guarded.url) as queue, tubes.connect(guarded.url, session_ttl=28) as putting:
         tube = queue.create_tube("load")

@@ -16,10 +16,10 @@ import tubes
 from faults.rollbacks import keep, roll_back
 from faults.worker import Worker
 from tubes import ConnectionLost, SessionNotFound, StreamFenced, TaskNotFound, TaskNotTaken, TubeNotFound, WriteAborted
+from tubes.calls import answer
 from tubes.conformance.bench import eventually
-from tubes.redis.streams import Stream
-from tubes.redis.writes import Writer
-from tubes.replies import answer
+from tubes.spark.server.bulk_write import Writer
+from tubes.spark.server.streams import Stream
 from tubes.worker import Worker as Handlers
 
 if TYPE_CHECKING:

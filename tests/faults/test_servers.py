@@ -15,7 +15,8 @@ from faults.lasting import OUTLIVES_KILLS
 from faults.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.conformance.bench import eventually
-from tubes.redis import calls, serving
+from tubes.redis import wait_loop
+from tubes.redis.transport import script_call
 from tubes.testing import LocalServer
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
 
 
 def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.1)
     with (
         LocalServer(**OUTLIVES_KILLS) as server,
         tubes.connect(server.url, session_ttl=1.5) as queue,
@@ -222,7 +223,7 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
 def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(
     own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "LONGEST_SLEEP", 0.5)
+    monkeypatch.setattr(wait_loop, "LONGEST_SLEEP", 0.5)
     raised: list[BaseException] = []
 
     def take(tube: Tube) -> None:
@@ -250,7 +251,7 @@ def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(
 
 
 def test_a_verb_gives_up_on_a_server_that_does_not_answer(own: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.2)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.2)
     with tubes.connect(own.url) as queue:
         tube = queue.create_tube("load")
         own.kill()

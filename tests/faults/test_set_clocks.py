@@ -17,8 +17,8 @@ from faults.cluster import free_port
 from tubes import Driver
 from tubes.conformance.bench import eventually
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND
-from tubes.redis.calls import Call
-from tubes.redis.scripts import script
+from tubes.redis.scripts.assembly import script
+from tubes.redis.transport.script_call import Call
 from tubes.testing import LocalServer
 
 if TYPE_CHECKING:

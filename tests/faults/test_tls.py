@@ -18,7 +18,7 @@ import tubes
 from faults.cluster import free_port
 from tubes import ConnectionLost, ServerRefused
 from tubes.conformance.bench import eventually
-from tubes.redis import calls
+from tubes.redis.transport import script_call
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def test_event_loops_put_take_and_wait(secure: str, ledger: Ledger) -> None:
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.1)
     with pytest.raises(ConnectionLost, match="certificate"):
         tubes.connect(f"rediss://127.0.0.1:{port}")
 

@@ -17,8 +17,8 @@ from faults.ledger import Ledger
 from faults.proxy import Proxy
 from tubes import TubeNotFound
 from tubes.conformance.bench import eventually
-from tubes.redis import calls
-from tubes.redis.calls import AHEAD, Call
+from tubes.redis.transport import script_call
+from tubes.redis.transport.script_call import AHEAD, Call
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def test_a_take_whose_reply_was_cut_is_asked_about_until_there_is_an_answer(
     valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when no server answers for longer than a call is tried again, and nobody waits any more."""
-    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.1)
     prefix = f"?prefix={uuid4().hex}"
     with (
         Proxy(valkey) as proxy,

@@ -16,10 +16,11 @@ from faults.ledger import Ledger
 from faults.proxy import Proxy
 from tubes import ConnectionLost, Task, TubesError
 from tubes.conformance.bench import eventually
-from tubes.redis import calls, ears, record
-from tubes.redis.calls import Call
-from tubes.redis.line import ThreadLine
-from tubes.redis.scripts import script
+from tubes.redis import event_subscription, task_codec
+from tubes.redis.scripts.assembly import script
+from tubes.redis.transport import script_call
+from tubes.redis.transport.channel import ThreadLine
+from tubes.redis.transport.script_call import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,8 +181,8 @@ def test_every_verb_whose_reply_was_cut_answers_what_it_did(through: str, cut: C
         assert tube.kick(5) == 1
         cut.next()
         assert tube.delete(1).state == "-"
-        calls = tube.statistics().calls
-        assert {name: count for name, count in calls.items() if count} == {
+        counted = tube.statistics().calls
+        assert {name: count for name, count in counted.items() if count} == {
             "put": 4, "take": 2, "touch": 1, "release": 1, "ack": 1, "bury": 1, "kick": 1, "delete": 1,
         }  # fmt: skip
 
@@ -359,7 +360,7 @@ def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: t
 def test_who_hears_of_nothing_for_long_misses_nothing(
     through: str, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ears, "_SILENCE", 0.05)
+    monkeypatch.setattr(event_subscription, "_SILENCE", 0.05)
     heard: list[int] = []
     with tubes.connect(through) as queue:
         queue.tube("load").on_task_change(lambda task, event: heard.append(task.id))
@@ -373,7 +374,7 @@ def test_who_hears_of_nothing_for_long_misses_nothing(
 def test_a_verb_of_an_event_loop_gives_up_on_a_line_that_is_always_cut(
     through: str, proxy: Proxy, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 1.0)
+    monkeypatch.setattr(script_call, "PATIENCE", 1.0)
 
     async def main() -> int:
         async with tubes.aio.connect(through) as queue:
@@ -431,7 +432,7 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
 
         def take() -> None:
             call = Call(script("take", tube.driver), port.home.key, ("", ""), port.session)
-            again.append(record.parse(port.member.store._line.call(call)))
+            again.append(task_codec.parse(port.member.store._line.call(call)))
 
         Between(proxy, take)
         line = ThreadLine(port.member.store.server)
@@ -451,5 +452,5 @@ def test_who_takes_for_another_session_leaves_that_ones_answers_alone(through: s
         others: Any = other._port
         Between(proxy, lambda: others.member.run(port.take_waiting(1)))
         tube.put("once")
-        calls = tube.statistics().calls
-        assert (calls["put"], calls["take"]) == (2, 1)
+        counted = tube.statistics().calls
+        assert (counted["put"], counted["take"]) == (2, 1)

@@ -179,7 +179,7 @@ def test_a_server_that_goes_away_and_comes_back_ends_no_worker(
 ) -> None:
     """Not while it waits, and not while a handler works: what that has done is acked. Nor if calls fail meanwhile."""
     if gives_up:
-        monkeypatch.setattr("tubes.redis.calls.PATIENCE", 0.1)
+        monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 0.1)
     server = LocalServer(**OUTLIVES_KILLS)
     queue = tubes.connect(server.url, session_ttl=20)
     tube = queue.create_tube("jobs", "fifottl", ttr=60)

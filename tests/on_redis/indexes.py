@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tubes.redis import record
-from tubes.redis.scripts import knobs_of
+from tubes.redis import task_codec
+from tubes.redis.scripts.assembly import knobs_of
 
 if TYPE_CHECKING:
     from tubes import Tube
@@ -17,7 +17,7 @@ _NEWEST = 2**48 - 1
 class _Task(NamedTuple):
     """A task as it is stored."""
 
-    stored: record.Stored
+    stored: task_codec.Stored
     state: str
     attempts: int
     lane: bytes
@@ -47,7 +47,7 @@ class Indexes:
         self.tasks = {int(id): self._read(int(id), raw) for id, raw in tasks.items()}
 
     def _read(self, id: int, raw: bytes) -> _Task:
-        stored, _ = record.read(id, raw)
+        stored, _ = task_codec.read(id, raw)
         state = "~" if raw[0] & 1 else "!" if raw[0] & 2 else "r"
         attempts = int.from_bytes(raw[8:11], "big") if raw[0] & 4 else 0
         score = self.taken.get(b"%d" % id)

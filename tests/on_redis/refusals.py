@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from tubes.redis.calls import Call, numbers
-from tubes.redis.gate import commands
-from tubes.redis.line import ThreadLine
+from tubes.redis.scripts.gate import commands
+from tubes.redis.transport.channel import ThreadLine
+from tubes.redis.transport.script_call import Call, numbers
 from tubes.testing import LocalServer
 
 _PASSWORD = "pw"

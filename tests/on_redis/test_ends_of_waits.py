@@ -12,7 +12,7 @@ import pytest
 import tubes
 from tubes import ConnectionLost
 from tubes.conformance.bench import eventually
-from tubes.redis.calls import Rest
+from tubes.redis.transport.script_call import Rest
 
 
 def test_closing_a_queue_ends_its_waits_at_once_though_others_of_the_process_go_on(url: str) -> None:

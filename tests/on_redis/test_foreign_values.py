@@ -21,11 +21,11 @@ from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
 from tubes.drivers.options import MAX_SECONDS
 from tubes.metrics.prometheus import Collector
-from tubes.redis import record, told
-from tubes.redis.records import Records
-from tubes.redis.scripts import Settings
-from tubes.redis.streams import Stream
-from tubes.redis.writes import Writer
+from tubes.redis import task_codec, validation
+from tubes.redis.scripts.assembly import Settings
+from tubes.spark.server.bulk_read import Records
+from tubes.spark.server.bulk_write import Writer
+from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer
 
 
@@ -312,8 +312,8 @@ def test_listeners_hear_nothing_that_no_script_has_told(
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: repr(event[:30]))
 def test_an_event_that_is_none_cannot_be_read(event: bytes) -> None:
-    with pytest.raises(told.WRONG):
-        record.heard(event)
+    with pytest.raises(validation.WRONG):
+        task_codec.heard(event)
 
 
 def test_a_shared_session_leaves_out_what_is_no_tube(
@@ -347,15 +347,15 @@ def test_a_session_of_no_name_is_refused(place: Place, token: bytes) -> None:
         assert "mail" in str(refused.value)
 
 
-@pytest.mark.parametrize("record", [b"x", b"1 2", b"1:x:1", b"\xff:1:1", b"1:2"])
-def test_a_stream_that_was_written_by_others_is_named(place: Place, record: bytes) -> None:
+@pytest.mark.parametrize("written", [b"x", b"1 2", b"1:x:1", b"\xff:1:1", b"1:2"])
+def test_a_stream_that_was_written_by_others_is_named(place: Place, written: bytes) -> None:
     with tubes.connect(place.url, session_ttl=60) as queue:
         queue.create_tube("pages").put_many(range(5))
         stream = Stream.open(queue, "pages", "nightly")
         stream.take(1, 3)
         for field in place.stranger.hkeys(place.key("pages", "stream:nightly")):
             if field[:1].isdigit():
-                place.stranger.hset(place.key("pages", "stream:nightly"), field, record)
+                place.stranger.hset(place.key("pages", "stream:nightly"), field, written)
         assert "pages" in refuses(lambda: stream.take(1, 3))
         assert "pages" in refuses(lambda: stream.retake(1))
         queue.detach()

@@ -25,7 +25,8 @@ from tubes import (
     TubeNotFound,
 )
 from tubes.drivers import Driver, Ranked
-from tubes.redis import calls, joint
+from tubes.redis import coalesced_puts
+from tubes.redis.transport import script_call
 
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
@@ -48,14 +49,14 @@ def untimed(task: Any) -> tuple[Any, ...]:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tasks the calls put that go out."""
     sizes: list[int] = []
-    pack = joint.Joint.pack
+    pack = coalesced_puts.Joint.pack
 
-    def noting(self: joint.Joint, **how: bool) -> bytes:
+    def noting(self: coalesced_puts.Joint, **how: bool) -> bytes:
         if not self.args:
             sizes.append(len(self._puts))
         return pack(self, **how)
 
-    monkeypatch.setattr(joint.Joint, "pack", noting)
+    monkeypatch.setattr(coalesced_puts.Joint, "pack", noting)
     return sizes
 
 
@@ -93,11 +94,11 @@ def test_what_is_put_together_is_what_is_put_alone(url: str, driver: str, sizes:
 
 def test_calls_are_of_bounded_size(url: str, sizes: list[int]) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
-        tasks = await asyncio.gather(*(tube.put(number) for number in range(joint.MOST * 2 + 5)))
-        assert [task.data for task in tasks if task is not None] == list(range(joint.MOST * 2 + 5))
-        assert sizes == [joint.MOST, joint.MOST, 5]
+        tasks = await asyncio.gather(*(tube.put(number) for number in range(coalesced_puts.MOST * 2 + 5)))
+        assert [task.data for task in tasks if task is not None] == list(range(coalesced_puts.MOST * 2 + 5))
+        assert sizes == [coalesced_puts.MOST, coalesced_puts.MOST, 5]
         sizes.clear()
-        large = "x" * (joint.BYTES // 2)
+        large = "x" * (coalesced_puts.BYTES // 2)
         await asyncio.gather(*(tube.put(large) for _ in range(5)))
         assert sizes == [2, 2, 1]
 
@@ -299,7 +300,7 @@ def test_the_first_that_go_together_keep_their_place_where_the_server_has_no_scr
 def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.2)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.2)
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         (line,) = tube._port.member.lines.values()

@@ -13,7 +13,7 @@ import redis
 import tubes
 from tubes import ConnectionLost, DriverNotFound, InvalidOption, ServerRefused
 from tubes.drivers import Ranked
-from tubes.redis import calls
+from tubes.redis.transport import script_call
 from tubes.testing import LocalServer
 
 
@@ -66,7 +66,7 @@ def test_a_setting_that_nobody_knows_is_refused(port: int) -> None:
     ],
 )  # fmt: skip
 def test_a_url_that_leads_nowhere_is_shown_without_its_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.0)
+    monkeypatch.setattr(script_call, "PATIENCE", 0.0)
     with pytest.raises(ConnectionLost if "127.0.0.1:0" in url else InvalidOption) as refused:
         tubes.connect(url)
     assert "secret" not in str(refused.value)

@@ -9,7 +9,7 @@ import redis
 
 import tubes
 from tubes import TubeNotFound
-from tubes.redis.records import Part, Records, Row
+from tubes.spark.server.bulk_read import Part, Records, Row
 from tubes.testing import LocalServer
 
 

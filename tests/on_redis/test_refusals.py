@@ -9,9 +9,9 @@ import pytest
 
 import tubes
 from on_redis.refusals import Refusals
-from tubes.redis import streams
-from tubes.redis.streams import Stream
-from tubes.redis.writes import Writer
+from tubes.spark.server import streams
+from tubes.spark.server.bulk_write import Writer
+from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer, ManualClock, server_program
 
 #: By driver the options that are all at work.

@@ -15,10 +15,10 @@ import tubes
 from on_redis import indexes
 from on_redis.refusals import Refusals
 from on_redis.test_twin import DRIVERS
-from tubes.redis import record
-from tubes.redis.parts import PARTS
-from tubes.redis.scripts import TAKES
-from tubes.redis.streams import Stream
+from tubes.redis import task_codec
+from tubes.redis.scripts.assembly import TAKES
+from tubes.redis.scripts.parts import PARTS
+from tubes.spark.server.streams import Stream
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Patient:
         """The data of all tasks."""
         found: dict[int, bytes] = {}
         for id, raw in self.client.hgetall(self.key_of("tasks")).items():
-            _, at = record.read(int(id), raw)
+            _, at = task_codec.read(int(id), raw)
             found[int(id)] = raw[at:]
         return found
 
@@ -291,17 +291,17 @@ def lose_count(patient: Patient) -> None:
 def seem_taken(patient: Patient) -> None:
     """A lane is noted as taken, and nobody has any of its tasks."""
     lanes = patient.key_of("lanes")
-    name, record = next((name, record) for name, record in patient.client.hgetall(lanes).items() if len(record) > 5)
-    patient.client.hset(lanes, name, record[:5])
-    patient.client.zrem(patient.key_of("offers"), record[5:])
-    patient.client.zadd(patient.key_of("behind"), {record: 0})
+    name, lane = next((name, lane) for name, lane in patient.client.hgetall(lanes).items() if len(lane) > 5)
+    patient.client.hset(lanes, name, lane[:5])
+    patient.client.zrem(patient.key_of("offers"), lane[5:])
+    patient.client.zadd(patient.key_of("behind"), {lane: 0})
 
 
 def share_number(patient: Patient) -> None:
     """Two lanes have one number."""
     lanes = patient.key_of("lanes")
-    (one, record), (_, other), *_ = patient.client.hgetall(lanes).items()
-    patient.client.hset(lanes, one, other[:5] + record[5:])
+    (one, lane), (_, other), *_ = patient.client.hgetall(lanes).items()
+    patient.client.hset(lanes, one, other[:5] + lane[5:])
 
 
 def end_session(patient: Patient, *parts: str) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import tubes
-from tubes.redis import record
-from tubes.redis.calls import Call
-from tubes.redis.scripts import script
-from tubes.redis.server import locate
-from tubes.redis.wire import ErrorReply, Wire
+from tubes.redis import task_codec
+from tubes.redis.scripts.assembly import script
+from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.server import locate
+from tubes.redis.transport.wire import ErrorReply, Wire
 from tubes.testing import LocalServer
 
 
@@ -32,7 +32,7 @@ class Repeater:
         return call.pack(whole=True)
 
     def put(self) -> bytes:
-        return self.call("put", *self.port.put_words(record.write(self.tube.driver, {}, {}), b"1", waits=False))
+        return self.call("put", *self.port.put_words(task_codec.write(self.tube.driver, {}, {}), b"1", waits=False))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_second_of_two_gets_the_first_ones_answer(repeater: Repeater) -> Non
     take = repeater.call("take", "", "")
     taken = repeater.wire.call(take)
     assert taken == repeater.wire.call(take)
-    id, _, _, number, _, _ = record.parse(taken)
+    id, _, _, number, _, _ = task_codec.parse(taken)
     ack = repeater.call("ack", id, number, "")
     assert repeater.wire.call(ack) == repeater.wire.call(ack)
     counted = repeater.tube.statistics().calls
@@ -61,7 +61,7 @@ def test_whatever_changes_tasks_is_done_once(repeater: Repeater) -> None:
     for number in range(3):
         tube.put(number, key=str(number))
     tube.bury(0)
-    words = repeater.port.put_words(record.write(tube.driver, {}, {"key": "1"}), b"1", waits=False)
+    words = repeater.port.put_words(task_codec.write(tube.driver, {}, {"key": "1"}), b"1", waits=False)
     changes: dict[str, bytes] = {
         "update": repeater.call("update", 2, "", "", "1", b'"new"', 3, 5_000_000, 9_000_000),
         "bury": repeater.call("bury", 2, "", "", b"why"),
@@ -86,7 +86,7 @@ def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> Non
     second, *_, fourth = tube.put_many([tubes.Item(n, key=key, on_duplicate="replace") for n, key in enumerate("kll")])
     other = tube.put("other", key="o")
     for task in (first, second, fourth, other):
-        repeater.port.member.run(repeater.port.undo("unput", task.id, record.put_of(task)))
+        repeater.port.member.run(repeater.port.undo("unput", task.id, task_codec.put_of(task)))
     assert [tube.peek(task).key for task in (second, fourth)] == ["k", "l"]
     assert tube.statistics().tasks["total"] == 2
 
@@ -104,10 +104,10 @@ def test_one_that_was_overtaken_by_its_retry_and_the_next_call_is_refused(repeat
 def test_a_take_that_was_lost_to_time_is_taken_anew(repeater: Repeater) -> None:
     repeater.wire.call(repeater.put())
     take = repeater.call("take", "", "")
-    first = record.parse(repeater.wire.call(take))
+    first = task_codec.parse(repeater.wire.call(take))
     with repeater.queue.session() as other:
         other.tube("t").release_all()
-    again = record.parse(repeater.wire.call(take))
+    again = task_codec.parse(repeater.wire.call(take))
     assert (first[0], first[2], again[0], again[2]) == (0, 1, 0, 2)
 
 
@@ -120,7 +120,8 @@ def test_a_put_that_finds_its_own_session_over_is_done_for_a_new_one(
         tube = queue.create_tube("t")
         tube.put(0)
         key = tube._port.home.key
-        for session in client.zrange(f"{key}:leases", 0, -1):
+        leases: list[Any] = client.zrange(f"{key}:leases", 0, -1)
+        for session in leases:
             client.zadd(f"{key}:leases", {session: 1})
         client.hset(key, "soonest", 1)
         if forgotten:

@@ -18,11 +18,11 @@ from tubes.cli.app import app
 from tubes.conformance import AioFace, Contract, SyncFace
 from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
-from tubes.redis.gate import WORDS
-from tubes.redis.records import Records
-from tubes.redis.rights import EVERYBODY
-from tubes.redis.streams import Stream
-from tubes.redis.writes import Writer
+from tubes.redis.scripts.gate import WORDS
+from tubes.redis.scripts.rights import EVERYBODY
+from tubes.spark.server.bulk_read import Records
+from tubes.spark.server.bulk_write import Writer
+from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer, server_program
 from tubes.worker import Worker
 

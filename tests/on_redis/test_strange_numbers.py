@@ -9,8 +9,8 @@ import pytest
 
 import tubes
 from tubes import Unreadable
-from tubes.redis.joint import Joint
-from tubes.redis.wire import ErrorReply, Wire
+from tubes.redis.coalesced_puts import Joint
+from tubes.redis.transport.wire import ErrorReply, Wire
 from tubes.testing import LocalServer, ManualClock
 
 
@@ -122,16 +122,16 @@ def test_puts_that_went_together_are_done_once_where_a_foreign_error_has_come_fo
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has done them: the answer was somebody else's."""
-    from tubes.redis import looplines
+    from tubes.redis.transport import loop_channel
 
-    answered = looplines.LoopLine.answered
+    answered = loop_channel.LoopLine.answered
     lies = iter([True])
 
     def lied(self: Any, pipe: Any, one: Any, reply: Any) -> None:
         is_lie = isinstance(one.call, Joint) and isinstance(reply, bytes) and next(lies, False)
         answered(self, pipe, one, ErrorReply("ERR proxy: upstream said no") if is_lie else reply)
 
-    monkeypatch.setattr(looplines.LoopLine, "answered", lied)
+    monkeypatch.setattr(loop_channel.LoopLine, "answered", lied)
 
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:

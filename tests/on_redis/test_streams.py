@@ -8,8 +8,8 @@ import pytest
 
 import tubes
 from tubes import StreamFenced, TaskNotTaken
-from tubes.redis import streams
-from tubes.redis.streams import Chunk, Stream
+from tubes.spark.server import streams
+from tubes.spark.server.streams import Chunk, Stream
 from tubes.testing import LocalServer, ManualClock
 
 LEASE = 30.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tubes
-from tubes.redis import calls
-from tubes.redis.scripts import TAKES
+from tubes.redis.scripts.assembly import TAKES
+from tubes.redis.transport import script_call
 
 
 def number_of(tube: Any) -> int:
@@ -90,9 +90,9 @@ def test_numbers_of_sessions_begin_again_and_pass_by_those_that_live(
 
 
 def test_calls_of_two_processes_begin_at_random_numbers_that_lua_can_count() -> None:
-    before = next(calls.numbers)
-    calls._begin_numbers()
-    after = next(calls.numbers)
+    before = next(script_call.numbers)
+    script_call._begin_numbers()
+    after = next(script_call.numbers)
     assert before != after
     assert all(10**15 <= number < 2**53 - 10**14 for number in (before, after))
 

@@ -10,7 +10,7 @@ import sys, threading
 sys.modules["hiredis"] = None
 import tubes
 from tubes.redis import wire
-from tubes.redis.records import Records
+from tubes.spark.server.bulk_read import Records
 assert wire.hiredis is None
 with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl=31.0) as other:
     tube, others = queue.create_tube("t", "utubettl"), other.tube("t")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from tubes.redis.words import packed
+from tubes.redis.scripts.msgpack_array import packed
 from tubes.testing import LocalServer
 
 

@@ -12,9 +12,9 @@ import tubes
 from on_redis.indexes import Indexes
 from tubes import Driver, Item, TubeBusy
 from tubes.redis import store
-from tubes.redis.line import ThreadLine
-from tubes.redis.scripts import BYTES
-from tubes.redis.streams import Stream
+from tubes.redis.scripts.assembly import BYTES
+from tubes.redis.transport.channel import ThreadLine
+from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:

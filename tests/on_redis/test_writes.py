@@ -11,8 +11,8 @@ import redis
 
 import tubes
 from tubes import TubeFull, TubeNotFound, WriteAborted
-from tubes.redis import writes
-from tubes.redis.writes import Staged, Writer
+from tubes.spark.server import bulk_write
+from tubes.spark.server.bulk_write import Staged, Writer
 from tubes.testing import LocalServer
 
 ROWS = [b'"%d"' % number for number in range(25)]
@@ -20,7 +20,7 @@ ROWS = [b'"%d"' % number for number in range(25)]
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writes, "CHUNK_WITH_LANES", 5)
+    monkeypatch.setattr(bulk_write, "CHUNK_WITH_LANES", 5)
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ def test_chunks_are_small_and_keep_the_order(tube: tubes.Tube) -> None:
 
 def test_chunks_of_large_data_are_cut_by_their_bytes(tube: tubes.Tube) -> None:
     writer = Writer(tube)
-    large = [b"x" * (writes.BYTES // 3)] * 7 + [b"x" * writes.BYTES * 2]
+    large = [b"x" * (bulk_write.BYTES // 3)] * 7 + [b"x" * bulk_write.BYTES * 2]
     chunks = list(writer.chunks([(writer.head({}), large)]))
     assert sum(chunk.tasks for chunk in chunks) == 8
     sizes = [sum(len(word) for word in chunk.words if isinstance(word, bytes)) for chunk in chunks]
-    assert [size > writes.BYTES + 100 for size in sizes] == [False, False, False, True]
+    assert [size > bulk_write.BYTES + 100 for size in sizes] == [False, False, False, True]
 
 
 def test_what_was_brought_is_seen_by_nobody_before_it_is_published(
@@ -139,7 +139,7 @@ def test_a_write_that_was_sealed_and_left_is_finished_by_any_other(
     writer = Writer(tube)
     seal(writer, "lost", 0, stage(writer, "lost"))
     assert writer.publish_once("w", stage(writer, "w", [b"1"])) == 1
-    monkeypatch.setattr(writes, "ABANDONED", 0)
+    monkeypatch.setattr(bulk_write, "ABANDONED", 0)
     assert writer.publish_once("v", stage(writer, "v", [b"2"])) == 26
     assert "sealed" not in leftovers(valkey, url)
 
@@ -198,7 +198,7 @@ def test_what_was_sealed_is_put_although_the_write_is_given_up_then(tube: tubes.
 
 
 def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writes, "_LOOKS", 2)
+    monkeypatch.setattr(bulk_write, "_LOOKS", 2)
     writer = Writer(tube)
     brought = stage(writer, "w")
     with pytest.raises(WriteAborted, match="is gone"):
@@ -212,7 +212,7 @@ def test_what_is_sealed_outlives_what_is_brought(tube: tubes.Tube, valkey: Local
     with redis.Redis.from_url(valkey.url) as client:
         left = [client.pttl(f"{tube._port.home.key}:staged:{chunk.name}") for chunk in brought]
     assert left[0] == -2
-    assert min(left[1:]) > writes.STAY
+    assert min(left[1:]) > bulk_write.STAY
 
 
 def test_a_tube_that_is_dropped_leaves_nothing_of_a_write_that_was_sealed(

@@ -10,7 +10,7 @@ import pytest
 
 import tubes
 from tubes import CodecError, InvalidOption
-from tubes.redis import writes
+from tubes.spark.server import bulk_write
 
 from .objects import read, schema, source, write
 
@@ -219,7 +219,7 @@ def test_data_that_are_no_text_do_not_end_a_read(url: str, options: dict[str, st
 
 def test_a_write_of_large_rows_is_cut_by_bytes(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
-    large = "x" * (writes.BYTES // 2)
+    large = "x" * (bulk_write.BYTES // 2)
     write(options, [[{"data": large}] * 5], "data string")
     assert [len(text) for text in data(queue)] == [len(large)] * 5
 

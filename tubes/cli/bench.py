@@ -14,12 +14,12 @@ from uuid import uuid4
 import typer
 
 import tubes
+from tubes.backend.connect_timeout import impatient
+from tubes.backend.url import shown
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import PATIENCE, complete_drivers, place_of
 from tubes.cli.exits import say
 from tubes.cli.show import as_json, console, text
-from tubes.patience import impatient
-from tubes.urls import shown
 
 #: Signals that would end the process before its tube is dropped.
 _ENDS = (signal.SIGTERM, signal.SIGHUP)

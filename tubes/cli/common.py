@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 import tubes
+from tubes.backend.connect_timeout import impatient
+from tubes.backend.url import shown
 from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.cli.streams import somebody_types
 from tubes.memory.store import named
-from tubes.patience import impatient
-from tubes.urls import shown
 
 #: Seconds after which somebody who looks on is told that the server does not answer.
 _SILENCE = 1.0

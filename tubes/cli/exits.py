@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 import tubes
+from tubes.backend.url import shown
 from tubes.cli.streams import prepare, printable
-from tubes.urls import shown
 
 
 class Exit(IntEnum):

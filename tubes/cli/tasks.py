@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import tubes
+from tubes.backend.url import SHORTEST_LEASE
 from tubes.cli.common import (
     AsJson,
     Codec,
@@ -31,7 +32,6 @@ from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, data_of, line, span, task_json, words_of
 from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
 from tubes.drivers.options import SECOND, micros
-from tubes.urls import SHORTEST_LEASE
 
 #: How many lines of stdin are put in one call.
 _LINES = 1000

@@ -17,7 +17,7 @@ from rich.console import Group
 from rich.live import Live
 
 import tubes
-from tubes import urls
+from tubes.backend.url import shown
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import Url, connected, place_of
 from tubes.cli.exits import Exit, Stop, say
@@ -195,17 +195,17 @@ def top(
             _print(board, interval, once=once, as_json_=as_json_)
             return
         output = console()
-        title = urls.shown(place_of(url))
+        title = shown(place_of(url))
 
-        def shown() -> Any:
+        def shown_now() -> Any:
             head = text(f"tubes top · {title} · {time.strftime('%H:%M:%S')} · q ends", "bold")
             return Group(head, board.show(max(1, output.height - 6)))
 
-        screen = Live(shown(), console=output, screen=True, auto_refresh=False)
+        screen = Live(shown_now(), console=output, screen=True, auto_refresh=False)
         with suppress(KeyboardInterrupt), _keys() as key, screen as live:
             while key(interval) != "q":
                 board.look(min(interval, _PATIENCE))
-                live.update(shown(), refresh=True)
+                live.update(shown_now(), refresh=True)
 
 
 @contextmanager

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tubes.drivers.options import SECOND
-from tubes.overview import Overview
-from tubes.statistics import Statistics, until
+from tubes.values.overview import Overview
+from tubes.values.statistics import Statistics, until
 
 if TYPE_CHECKING:
-    from tubes.memory.home import Home
+    from tubes.memory.shared_tube import Home
 
 
 def count(home: Home) -> Statistics:

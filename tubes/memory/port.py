@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from tubes.batches import Batch, gather, named, settled
-from tubes.codecs import encode
+from tubes.backend.listeners import Listener, checked
+from tubes.backend.waiters import PENDING
 from tubes.drivers import options as known
 from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
@@ -16,20 +16,20 @@ from tubes.drivers.many import ack_many, put_many, take_many
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
-from tubes.listeners import Listener, checked
 from tubes.memory.overview import count
-from tubes.task import SETTLED, F, Facts, log_lost, snapshot
-from tubes.utube import Utube, changes_of, lane_of
-from tubes.waiters import PENDING
+from tubes.values.batch import Batch, gather, named, settled
+from tubes.values.codecs import encode
+from tubes.values.lane import Utube, changes_of, lane_of
+from tubes.values.task import SETTLED, F, Facts, log_lost, snapshot
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from tubes.backend.waiters import Waiter
     from tubes.drivers.entry import Hold
-    from tubes.memory.home import Home
-    from tubes.memory.session import Member
-    from tubes.statistics import Statistics
-    from tubes.waiters import Waiter
+    from tubes.memory.connection import Member
+    from tubes.memory.shared_tube import Home
+    from tubes.values.statistics import Statistics
 
 _TAKEN: Final = State.TAKEN
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.memory.port import Port
-from tubes.task import NO_TIMES, SETTLED, F
+from tubes.values.task import NO_TIMES, SETTLED, F
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Hold
-    from tubes.memory.home import Home
-    from tubes.memory.session import Member
+    from tubes.memory.connection import Member
+    from tubes.memory.shared_tube import Home
 
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 

@@ -7,21 +7,21 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from tubes.clock import system_clock
-from tubes.codecs import find as find_codec
-from tubes.codecs import same
+from tubes.backend.clock import system_clock
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import difference, flag
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
-from tubes.memory.home import Home
+from tubes.memory.shared_tube import Home
+from tubes.values.codecs import find as find_codec
+from tubes.values.codecs import same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tubes.clock import Clock
-    from tubes.codecs import Codec
-    from tubes.memory.session import Session
+    from tubes.backend.clock import Clock
+    from tubes.memory.connection import Session
+    from tubes.values.codecs import Codec
 
 
 class MemoryStore:

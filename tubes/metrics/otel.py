@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
-from tubes.batches import Item
 from tubes.metrics import conventions
 from tubes.metrics.extras import needs
-from tubes.task import AsyncTask, Task
+from tubes.values.batch import Item
+from tubes.values.task import AsyncTask, Task
 
 with needs("otel"):
     from opentelemetry import trace

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from tubes import sync
+from tubes.backend.retry import Outage
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.metrics.extras import needs
 from tubes.metrics.spans import Spans
-from tubes.outages import Outage
 
 with needs("prometheus"):
     from prometheus_client import Counter, Histogram
@@ -37,8 +37,8 @@ with needs("prometheus"):
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from tubes.overview import Overview
     from tubes.sync import Queue, Tube
+    from tubes.values.overview import Overview
 
 #: What is counted by the queue itself, whoever did it: gauges and counters with what they say, and their labels.
 _GAUGES: Final = {

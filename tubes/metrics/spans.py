@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tubes.drivers.moves import State
 
 if TYPE_CHECKING:
-    from tubes.task import Facts
+    from tubes.values.task import Facts
 
 #: Of so many tasks of a tube it is known since when they are where they are; of more, the oldest are forgotten.
 MOST: Final = 100_000

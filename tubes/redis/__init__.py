@@ -3,5 +3,5 @@
 A `RedisStore` is what one process knows of a server: scripts, clock, who waits and listens here. A `Member` is one
 connection to it, with a session in every tube that it opens; a `Port` has its verbs on a tube. Every verb is one script
 (`drivers/lua`) and one round trip; it is written once, as a generator that asks for calls (`port.py`), and run for
-threads (`line.py`) or for asyncio (`looplines.py`).
+threads (`transport/channel.py`) or for asyncio (`transport/loop_channel.py`).
 """

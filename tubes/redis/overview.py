@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.drivers.options import SECOND
 from tubes.drivers.timers import NEVER
 from tubes.errors import DriverNotFound, Unreadable
-from tubes.overview import Overview
-from tubes.redis import told
-from tubes.redis.calls import Call, Flow, Session
-from tubes.redis.scripts import Settings, script
-from tubes.redis.wire import ErrorReply, error_of
-from tubes.statistics import Statistics, until
+from tubes.redis import validation
+from tubes.redis.scripts.assembly import Settings, script
+from tubes.redis.transport.script_call import Call, Flow, Session
+from tubes.redis.transport.wire import ErrorReply, error_of
+from tubes.values.overview import Overview
+from tubes.values.statistics import Statistics, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,8 +80,8 @@ def _seen(store: RedisStore, name: str, now: int, about: Any, *, ages: bool) -> 
     if len(about) == 1:  # Why the script could not look.
         raise Unreadable(what=f"tube {name!r}", why=about[0].decode(errors="replace"))
     driver, options, counted, sessions, lanes, resting, due = about
-    kind = told.driver_name(name, driver)
-    with told.reading(f"tube {name!r}"):
+    kind = validation.driver_name(name, driver)
+    with validation.reading(f"tube {name!r}"):
         statistics = statistics_of(counted, store.count_waiting(name, counted[4]), now)
     lag = 0.0 if due is None else max(0.0, (now - float(due)) / SECOND)
     age: float | None = None
@@ -101,7 +101,7 @@ def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[st
             raise error_of(reply, store.url)
         for name, driver in zip(some, reply, strict=True):
             try:
-                if driver is not None and told.driver_name(name, driver):
+                if driver is not None and validation.driver_name(name, driver):
                     found.append(name)
             except Unreadable as error:
                 strange[name] = error
@@ -117,7 +117,7 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
     """How long ago the oldest ready task of a tube was put; None also where this process lacks the tube's driver."""
     try:
         its = store.driver_of(name, driver)
-        known = script("age", its, Settings.of(told.options(name, options, its)))
+        known = script("age", its, Settings.of(validation.options(name, options, its)))
     except DriverNotFound:
         return None
     start: int | str = ""
@@ -126,7 +126,7 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None
-            raise told.refusal(f"tube {name!r}", reply, store.url)
+            raise validation.refusal(f"tube {name!r}", reply, store.url)
         if reply.__class__ is not int:
             return None if reply is None else int(reply) / SECOND
         start = reply

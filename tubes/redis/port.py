@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from tubes.codecs import encode
+from tubes.backend.listeners import Listener, checked
 from tubes.drivers import options as known_options
 from tubes.drivers.entry import NOTHING_MORE, More
 from tubes.drivers.moves import State
@@ -26,20 +26,20 @@ from tubes.errors import (
     TubesError,
     Unreadable,
 )
-from tubes.listeners import Listener, checked
-from tubes.redis import record, told
-from tubes.redis.calls import AHEAD, SERVING, UNSURE, Call, Flow, Look, Session
+from tubes.redis import task_codec, validation
 from tubes.redis.overview import statistics_of
-from tubes.redis.scripts import script
-from tubes.redis.wire import ErrorReply, error_of
-from tubes.statistics import Statistics
-from tubes.task import F, Facts, log_lost
-from tubes.utube import Utube, changes_of, lane_of
+from tubes.redis.scripts.assembly import script
+from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Call, Flow, Look, Session
+from tubes.redis.transport.wire import ErrorReply, error_of
+from tubes.values.codecs import encode
+from tubes.values.lane import Utube, changes_of, lane_of
+from tubes.values.statistics import Statistics
+from tubes.values.task import F, Facts, log_lost
 
 if TYPE_CHECKING:
-    from tubes.redis.home import Home
-    from tubes.redis.session import Member
-    from tubes.waiters import Waiter
+    from tubes.backend.waiters import Waiter
+    from tubes.redis.connection import Member
+    from tubes.redis.shared_tube import Home
 
 #: How many buried tasks one call kicks.
 _KICKS: Final = 50
@@ -160,7 +160,7 @@ class Port(Generic[F]):
             return TubeNotFound(name=self.home.name)
         if self.home.driver.rank is not None:  # An order may fail for a task.
             return error_of(reply, self.url)
-        return told.refusal(f"tube {self.home.name!r}", reply, self.url)
+        return validation.refusal(f"tube {self.home.name!r}", reply, self.url)
 
     def lose(self, session: Session) -> None:
         """The session has ended on the server: the next call opens a new one."""
@@ -171,7 +171,7 @@ class Port(Generic[F]):
         """A task as the user sees it, of what `record.parse` says of it."""
         if reply[4] >= 0:
             self.home.watch(reply[4])
-        return record.show(self.kind, self.tube, reply, known)
+        return task_codec.show(self.kind, self.tube, reply, known)
 
     def _show_each(self, parsed: Iterable[Any]) -> Iterator[F]:
         """Tasks that scripts tell of; one that cannot be read is left out."""
@@ -193,7 +193,7 @@ class Port(Generic[F]):
     def put_encoded(self, raw: bytes, options: Mapping[str, Any], *, waits: bool) -> Flow[F | None]:
         """The same with data that is encoded and options that are checked; `waits`: for room, if there is none."""
         home = self.home
-        new = record.write(home.driver, home.options, options)
+        new = task_codec.write(home.driver, home.options, options)
         key = self._key_words(options) if "key" in options else ()
         reply = yield from self.ask(
             "put", *self.put_words(new, raw, waits=waits), *key, slot=SERVING if waits else None
@@ -204,7 +204,7 @@ class Port(Generic[F]):
             raise DuplicateKey(key=options["key"], tube=home.name, id=int(str(reply).split()[1]))
         return None if reply is None else self.show_put(reply, new, raw, options)
 
-    def put_words(self, new: record.Written, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
+    def put_words(self, new: task_codec.Written, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
         """What the script is told of a new task."""
         home = self.home
         room = home.options.get("capacity") or ""
@@ -215,12 +215,12 @@ class Port(Generic[F]):
     def _key_words(options: Mapping[str, Any]) -> tuple[Any, ...]:
         return _raw(options["key"]), options.get("on_duplicate", "keep")
 
-    def _show_kept(self, reply: Any, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
+    def _show_kept(self, reply: Any, new: task_codec.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """The task that a put found by its key: it lives, or only its key is remembered."""
         if reply.__class__ is not int:
-            task = self.show(record.parse(reply) if reply.__class__ is bytes else reply)
+            task = self.show(task_codec.parse(reply) if reply.__class__ is bytes else reply)
         else:
-            task = record.shown(
+            task = task_codec.shown(
                 self.kind, self.tube, self._stored(reply, self.clock.micros(), new, raw, options), State.DONE, 0, NEVER
             )
             task._times = (None, None, NEVER, NEVER)
@@ -229,9 +229,9 @@ class Port(Generic[F]):
         return task
 
     def _stored(
-        self, id: int, created: int, new: record.Written, raw: bytes, options: Mapping[str, Any]
-    ) -> record.Stored:
-        stored = record.Stored()
+        self, id: int, created: int, new: task_codec.Written, raw: bytes, options: Mapping[str, Any]
+    ) -> task_codec.Stored:
+        stored = task_codec.Stored()
         stored.id, stored.created, stored.data, stored.more = id, created, raw, new.more
         stored.pri, stored.ttl, stored.ttr = new.pri or 0, new.ttl, new.ttr  # type: ignore[assignment]
         stored.utube = options.get(self.home.driver.lane) if self.home.driver.lane is not None else None
@@ -242,9 +242,9 @@ class Port(Generic[F]):
         try:
             return int.from_bytes(reply[:7], "big"), int(reply[7:])
         except ValueError as error:
-            raise told.unreadable(f"tube {self.home.name!r}: the answer to a put", error) from error
+            raise validation.unreadable(f"tube {self.home.name!r}: the answer to a put", error) from error
 
-    def show_put(self, reply: bytes, new: record.Written, raw: bytes, options: Mapping[str, Any]) -> F:
+    def show_put(self, reply: bytes, new: task_codec.Written, raw: bytes, options: Mapping[str, Any]) -> F:
         """A task that was put, as the user sees it."""
         home = self.home
         created, id = self.read_put(reply)
@@ -253,7 +253,7 @@ class Port(Generic[F]):
         if new.due != "":
             due = created + int(new.due)
             home.watch(due)
-        return record.shown(self.kind, self.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
+        return task_codec.shown(self.kind, self.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
 
     def _take(self) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
@@ -262,7 +262,7 @@ class Port(Generic[F]):
             if not (yield from home.serve_one()):
                 return None
         reply = yield from self.ask("take", orphaned=self.untake)
-        return None if reply.__class__ is int else self.show(record.parse(reply))
+        return None if reply.__class__ is int else self.show(task_codec.parse(reply))
 
     def _next(self, task: Any) -> Flow[F | None]:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
@@ -281,10 +281,10 @@ class Port(Generic[F]):
 
     def show_next(self, task: Any, reply: bytes) -> F | None:
         """What `next` answers."""
-        record.settled(task)
+        task_codec.settled(task)
         if reply[0] == _LOST:
             log_lost(TaskNotTaken(id=task.id, tube=self.home.name))
-        return self.show(record.parse(reply, 1)) if len(reply) > 1 else None
+        return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
 
     def unnext(self, reply: Any) -> None:
         """Give back what was taken after an ack for somebody who is gone."""
@@ -294,7 +294,7 @@ class Port(Generic[F]):
     def take_waiting(self, count: int) -> Flow[Any]:
         """For a caller that waits, one of so many: what `show` shows, or the moment at which something is due."""
         reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake, slot=SERVING)
-        return reply if reply.__class__ is int else record.parse(reply)
+        return reply if reply.__class__ is int else task_codec.parse(reply)
 
     def take_ahead(self, count: int) -> Call | None:
         """The same as a call, to be sent before there is a task; None where nothing can be taken before more is said.
@@ -314,7 +314,7 @@ class Port(Generic[F]):
     def untake(self, reply: Any, session: Session | None = None) -> None:
         """Give back what was taken for somebody who is gone."""
         if reply.__class__ is bytes:
-            id, _, _, take, _, _ = record.parse(reply)
+            id, _, _, take, _, _ = task_codec.parse(reply)
             self.home.store.later(lambda: self.undo("untake", id, take, session=session))
 
     def _untake(self, id: int, take: int) -> Flow[None]:
@@ -342,12 +342,12 @@ class Port(Generic[F]):
             raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
         if origin is not self.tube and origin._port.home is not self.home:
             return -1, "", None  # Of another tube that had the same name: no task here.
-        return task._record.id, task._turn if task._state is State.TAKEN else record.put_of(task), task._record.data
+        return task._record.id, task._turn if task._state is State.TAKEN else task_codec.put_of(task), task._record.data
 
     @staticmethod
     def _put_of(task: Any, by: int | str) -> int | str:
         """Of what `_refer` says, that which names a task in whatever state."""
-        return record.put_of(task) if by.__class__ is int else by
+        return task_codec.put_of(task) if by.__class__ is int else by
 
     def _about(self, verb: str, task: Any, *args: Any) -> Flow[F]:
         """Do something with a task."""
@@ -360,13 +360,13 @@ class Port(Generic[F]):
             missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
             raise missing(id=id, tube=self.home.name)
         if reply.__class__ is int:  # The caller knows it.
-            return record.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
-        return self.show(record.parse(reply), known)
+            return task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
+        return self.show(task_codec.parse(reply), known)
 
     def _ack(self, task: Any) -> Flow[F]:
         """A held task is done."""
         done: F = yield from self._about("ack", task)
-        record.settled(task)
+        task_codec.settled(task)
         return done
 
     def _release(self, task: Any, delay: float | None, reason: str | None = None) -> Flow[F]:
@@ -378,7 +378,7 @@ class Port(Generic[F]):
             yield from self._check_held(task)
             raise self.home.driver.lacks("delay")
         released: F = yield from self._about("release", task, span, _raw(reason or ""))
-        record.settled(task)
+        task_codec.settled(task)
         return released
 
     def rest_word(self, delay: float | None) -> int | str:
@@ -405,7 +405,7 @@ class Port(Generic[F]):
     def _give_back(self, task: Any) -> Flow[F]:
         """Give a held task back at once: nothing has failed."""
         released: F = yield from self._about("release", task, "")
-        record.settled(task)
+        task_codec.settled(task)
         return released
 
     def _bury(self, task: Any, reason: str | None) -> Flow[F]:
@@ -413,13 +413,13 @@ class Port(Generic[F]):
         if reason is not None:
             reason = text("reason", reason)
         buried: F = yield from self._about("bury", task, _raw(reason or ""))
-        record.settled(task)
+        task_codec.settled(task)
         return buried
 
     def _delete(self, task: Any) -> Flow[F]:
         """Remove a task."""
         deleted: F = yield from self._about("delete", task)
-        record.settled(task)
+        task_codec.settled(task)
         return deleted
 
     def _peek(self, task: Any) -> Flow[F]:
@@ -442,7 +442,7 @@ class Port(Generic[F]):
             if reply.code == "NOTFOUND":
                 raise TaskNotFound(id=id, tube=self.home.name)
             raise self.home.driver.cannot_update(checked, State(str(reply).split()[1]))
-        return self.show(record.parse(reply))
+        return self.show(task_codec.parse(reply))
 
     def _respawn(self, attempts: int | None, ttl: float | None) -> tuple[Any, ...]:
         return tuple("" if value is None else value for value in self.home.driver.check_kick(attempts, ttl))
@@ -488,7 +488,7 @@ class Port(Generic[F]):
         at = 0
         while at < len(ids):
             seen, *replies = yield from self.ask("looks", "1" if buried else "", *ids[at : at + _LOOKS])
-            found += map(record.parse, replies)
+            found += map(task_codec.parse, replies)
             at += seen
         return found
 
@@ -561,7 +561,7 @@ class Port(Generic[F]):
         """Count."""
         home = self.home
         reply = yield from self.ask("statistics")
-        with told.reading(f"tube {home.name!r}"):
+        with validation.reading(f"tube {home.name!r}"):
             return statistics_of(reply, home.store.count_waiting(home.name, reply[4]))
 
     def _tasks(self, start: int, limit: int) -> Flow[list[F]]:
@@ -570,7 +570,7 @@ class Port(Generic[F]):
         found: list[F] = []
         while len(found) < left:
             first, *replies = yield from self.ask("tasks", first, min(left - len(found), _LOOKS))
-            found += self._show_each(map(record.parse, replies))
+            found += self._show_each(map(task_codec.parse, replies))
             if not first:
                 break
         return found

@@ -9,25 +9,25 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.codecs import encode
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
-from tubes.redis import record
-from tubes.redis.answers import BYTES, answers_of
-from tubes.redis.calls import Call
-from tubes.redis.many import BatchPort
-from tubes.redis.wire import pack
-from tubes.task import F, Facts
+from tubes.redis import task_codec
+from tubes.redis.batch_port import BatchPort
+from tubes.redis.transport.reply_types import BYTES, answers_of
+from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.wire import pack
+from tubes.values.codecs import encode
+from tubes.values.task import F, Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tubes.drivers.driver import Driver
-    from tubes.redis.calls import Session
-    from tubes.redis.home import Home
-    from tubes.redis.line import ThreadLine
-    from tubes.redis.session import ThreadMember
+    from tubes.redis.connection import ThreadMember
+    from tubes.redis.shared_tube import Home
+    from tubes.redis.transport.channel import ThreadLine
+    from tubes.redis.transport.script_call import Session
 
 _TAKEN: Final = State.TAKEN
 #: The kinds of replies: to a put without a key, as to one of many; to a take; to an ack.
@@ -58,7 +58,7 @@ class ThreadPort(BatchPort[F]):
         # The session for which requests are packed ahead.
         self._packed_for: Session | None = None
         self._heads: dict[str, bytes] = {}
-        self._plain: Final = record.write(home.driver, home.options, {})
+        self._plain: Final = task_codec.write(home.driver, home.options, {})
         self._room: Final = home.options.get("capacity") or ""
         self._of_put: Final = _words_of_put(home.driver, self._room)
         self._plain_end: Final = self._end_of_put(self._plain)
@@ -81,7 +81,7 @@ class ThreadPort(BatchPort[F]):
             self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
         self._packed_for = session
 
-    def _end_of_put(self, new: record.Written) -> bytes:
+    def _end_of_put(self, new: task_codec.Written) -> bytes:
         return _words(*(new.due, new.pri, new.lane, self._room)[: self._of_put - 2])
 
     def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Any], None] | None) -> Call:
@@ -99,7 +99,7 @@ class ThreadPort(BatchPort[F]):
             if "key" in options:
                 return super().put(data, options)
             options = self.home.driver.check_put(options)
-            new = record.write(self.home.driver, self.home.options, options)
+            new = task_codec.write(self.home.driver, self.home.options, options)
             end = self._end_of_put(new)
         raw = encode(self.codec, data)
         value = new.header + raw
@@ -124,7 +124,7 @@ class ThreadPort(BatchPort[F]):
         if reply.__class__ is not bytes:
             return super().take()
         try:
-            return self.show(record.parse(reply))
+            return self.show(task_codec.parse(reply))
         except Unreadable:  # It stays taken: given back it would be the first again.
             raise
         except BaseException:  # Interrupted: nobody gets to see it.
@@ -142,12 +142,12 @@ class ThreadPort(BatchPort[F]):
         reply = self._line.exchange(self.home.key, head, tail, _OF_ACK, self._again, "ack", words, None)
         if reply.__class__ is int:
             known: Any = task._record
-            done = record.shown(self.kind, self.tube, known, State.DONE, task._attempts, NEVER)
+            done = task_codec.shown(self.kind, self.tube, known, State.DONE, task._attempts, NEVER)
         elif reply.__class__ is bytes:
-            done = self.show(record.parse(reply), task._record.data)
+            done = self.show(task_codec.parse(reply), task._record.data)
         else:
             return super().ack(task)
-        record.settled(task)
+        task_codec.settled(task)
         return done
 
     def next(self, task: Any) -> Any:

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakSet
 
-from tubes.clock import system_clock
-from tubes.codecs import find as find_codec
+from tubes.backend.clock import system_clock
+from tubes.backend.connect_timeout import first_patience
+from tubes.backend.retry import Outage
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, QueueClosed, TubesError
-from tubes.outages import Outage
-from tubes.patience import first_patience
-from tubes.redis import told
-from tubes.redis.calls import Call, Flow
-from tubes.redis.home import Home
-from tubes.redis.line import ThreadLine
-from tubes.redis.rights import CALLING
-from tubes.redis.scripts import WATCHED, script
-from tubes.redis.server import locate
-from tubes.redis.wire import ErrorReply, error_of, foreign
+from tubes.redis import validation
+from tubes.redis.scripts.assembly import WATCHED, script
+from tubes.redis.scripts.rights import CALLING
+from tubes.redis.shared_tube import Home
+from tubes.redis.transport.channel import ThreadLine
+from tubes.redis.transport.script_call import Call, Flow
+from tubes.redis.transport.server import locate
+from tubes.redis.transport.wire import ErrorReply, error_of, foreign
+from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
-    from tubes.clock import Clock
-    from tubes.codecs import Codec
-    from tubes.redis.server import Server
-    from tubes.redis.session import Member
+    from tubes.backend.clock import Clock
+    from tubes.redis.connection import Member
+    from tubes.redis.transport.server import Server
+    from tubes.values.codecs import Codec
 
 T = TypeVar("T")
 #: Microseconds: by more a server's clock was set, by less two clocks may always differ.
@@ -60,7 +60,7 @@ class RedisStore:
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = Registry()
-        self.strangers: Final = told.Strangers()
+        self.strangers: Final = validation.Strangers()
         self.marking: Final = script("mark")
         self.ringing: Final = script("ring")
         self.closed = False
@@ -324,7 +324,7 @@ class RedisStore:
             home = self._homes.get(name)
             if home is None or home.born != born:
                 known = self.driver_of(name, driver)
-                home = Home(self, name, self.key(name), known, told.options(name, options, known), born)
+                home = Home(self, name, self.key(name), known, validation.options(name, options, known), born)
                 self._homes[name] = home
             return home
 
@@ -332,7 +332,7 @@ class RedisStore:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
         now = self.clock.micros()
         others = 0
-        with told.reading(f"tube {name!r}: who waits there"):
+        with validation.reading(f"tube {name!r}: who waits there"):
             *some, there = processes
             for process, about in zip(some[::2], some[1::2], strict=True):
                 callers, *_, until = map(int, about.split())
@@ -347,7 +347,7 @@ class RedisStore:
 
     def driver_of(self, name: str, about: bytes) -> Driver:
         """The driver of a tube that a server told about: the one that is registered here, if it is the same."""
-        return told.driver(name, about, self.registry)
+        return validation.driver(name, about, self.registry)
 
     def forget(self, home: Home) -> None:
         """A tube is gone."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption
-from tubes.redis.records import Part, Plain, Same
 from tubes.spark.arrow import Array, DataType, RecordBatch, pa, pc
+from tubes.spark.server.bulk_read import Part, Plain, Same
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

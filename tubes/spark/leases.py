@@ -17,10 +17,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from tubes.errors import TubesError
-from tubes.redis.records import Part, Records
-from tubes.redis.streams import Chunk, Claim, Stream
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
+from tubes.spark.server.bulk_read import Part, Records
+from tubes.spark.server.streams import Chunk, Claim, Stream
 from tubes.spark.workers import settle
 
 if TYPE_CHECKING:

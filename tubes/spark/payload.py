@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
-from tubes.codecs import encode
 from tubes.errors import CodecError, InvalidOption
 from tubes.spark.arrow import RecordBatch
+from tubes.values.codecs import encode
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from tubes.drivers.driver import Driver
-    from tubes.redis.writes import Head, Writer
+    from tubes.spark.server.bulk_write import Head, Writer
     from tubes.spark.settings import Settings
 
 #: Columns that say how a row is put; their types, as Spark names them or as those begin.

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import tubes
-from tubes.codecs import find as find_codec
+from tubes.backend.url import shown
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption
-from tubes.urls import shown
+from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
-    from tubes.codecs import Codec
     from tubes.drivers.driver import Driver
     from tubes.sync import Queue, Tube
+    from tubes.values.codecs import Codec
 
 #: Seconds for which the tasks of a stream stay its own while nobody is there, unless `lease` says else.
 LEASE: Final = 60.0

@@ -10,8 +10,8 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tubes.redis.writes import Staged, Writer
 from tubes.spark.arrow import RecordBatch
+from tubes.spark.server.bulk_write import Staged, Writer
 from tubes.spark.workers import settle
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tubes.redis.records import Records
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
+from tubes.spark.server.bulk_read import Records
 from tubes.spark.workers import settle
 
 if TYPE_CHECKING:

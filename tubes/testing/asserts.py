@@ -9,7 +9,7 @@ from tubes.errors import CodecError, InvalidOption
 
 if TYPE_CHECKING:
     from tubes.sync import Tube
-    from tubes.task import Task
+    from tubes.values.task import Task
 
 _NAMES: Final = {
     State.READY: "ready", State.TAKEN: "taken", State.BURIED: "buried", State.DELAYED: "delayed", State.DONE: "done",

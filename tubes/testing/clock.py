@@ -6,8 +6,8 @@ import threading
 
 from typing_extensions import override
 
-from tubes.alarms import Alarm, Schedule
-from tubes.clock import Clock
+from tubes.backend.alarms import Alarm, Schedule
+from tubes.backend.clock import Clock
 from tubes.drivers.options import SECOND, micros
 
 

@@ -8,24 +8,24 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.calls import answer_async, is_call
 from tubes.errors import CodecError, QueueClosed, ServerFull, ServerRefused, TubesError
-from tubes.replies import answer_async, is_call
-from tubes.task import SETTLED, Task, of_face
-from tubes.worker import rests
+from tubes.values.task import SETTLED, Task, of_face
+from tubes.worker import retry
 from tubes.worker.acks import Acks
-from tubes.worker.flight import NEVER
+from tubes.worker.finishing import settle_async
 from tubes.worker.hooks import surround, surround_async
+from tubes.worker.in_flight import NEVER
 from tubes.worker.logs import log
 from tubes.worker.outcomes import DONE, Verdict, reason_of, verdict_of
-from tubes.worker.rests import Rests
-from tubes.worker.settling import settle_async
+from tubes.worker.retry import Rests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tubes.worker.crew import Crew
-    from tubes.worker.flight import Flight
     from tubes.worker.hooks import Hook
+    from tubes.worker.in_flight import Flight
+    from tubes.worker.run import Crew
 
 
 class _Undecodable(Exception):
@@ -93,7 +93,7 @@ class Handling:
             if self._would_spin(flight, verdict):
                 # It is kept meanwhile: others would only fail by it too.
                 flight.ends_at = NEVER
-                await crew.rest(rests.after(task.attempts))
+                await crew.rest(retry.after(task.attempts))
             if self.is_set_aside(flight, verdict):
                 crew.set_aside(flight, verdict)
             elif crew.keeper.claim(flight):
@@ -121,7 +121,7 @@ class Handling:
         outcome = ""
         try:
             if self._would_spin(flight, verdict):
-                await crew.rest(rests.after(task.attempts))
+                await crew.rest(retry.after(task.attempts))
             if (flight.is_settling or crew.keeper.claim(flight)) and task._turn != SETTLED:
                 outcome = await settle_async(task._tube, task, verdict, crew.has_ended)
         except Exception:

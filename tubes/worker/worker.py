@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar, overload
 from tubes import aio, sync
 from tubes.drivers.options import micros, positive
 from tubes.errors import InvalidOption, QueueClosed, TubeNotFound, TubesError
-from tubes.worker.crew import Crew
 from tubes.worker.hooks import Hook, checked
 from tubes.worker.logs import log
-from tubes.worker.posts import Post, names_of, post_of
-from tubes.worker.rests import Rests
+from tubes.worker.retry import Rests
+from tubes.worker.routes import Post, names_of, post_of
+from tubes.worker.run import Crew
 from tubes.worker.signals import heeding
 from tubes.worker.summary import AT_ONCE, Summary
 

@@ -42,7 +42,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _trouble_with(place: str) -> str | None:
     """Why no test can work there."""
     import tubes
-    from tubes.patience import impatient
+    from tubes.backend.connect_timeout import impatient
 
     if place == "server":
         from tubes.testing import server_program

@@ -1,0 +1,153 @@
+"""Callers that wait on several tubes at once.
+
+One waiter stands for the caller, and a child of it in the line of each tube. The first child that is answered wins; the
+others are as if they had gone away: what comes for them all the same is undone where it comes from.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.backend.waiters import PENDING
+from tubes.drivers.options import flag
+from tubes.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from tubes.backend.interface import Member, Port
+    from tubes.backend.waiters import Waiter
+
+# Numbers of fair calls.
+_calls: Final = count(1)
+
+
+def listed(tubes: Any, fair: bool, kind: type[Any], member: Member) -> list[Any]:
+    """What a caller names, checked: tubes of its queue, and names."""
+    member.check()
+    flag("fair", fair)
+    if isinstance(tubes, (str, kind)) or not isinstance(tubes, Iterable):
+        raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or names of tubes")
+    chosen: list[Any] = [*tubes]
+    if not chosen:
+        raise InvalidOption(option="tubes", value=chosen, rule="must name at least one tube")
+    for tube in chosen:
+        if not isinstance(tube, (str, kind)):
+            raise InvalidOption(option="tubes", value=tube, rule="is neither a tube of this queue nor a name")
+        if not isinstance(tube, str) and tube._port.member is not member:
+            raise InvalidOption(option="tubes", value=tube, rule="is a tube of another queue")
+    return chosen
+
+
+def in_turn(ports: Iterable[Port], fair: bool) -> list[Port]:
+    """The ports in the order in which they are asked, each once.
+
+    `fair`: the first is the one that has been first longest ago. So calls with one list begin with each of its tubes in
+    turn, and calls with another list do not disturb them.
+    """
+    order = list(dict.fromkeys(ports))
+    if fair:
+        first = min(order, key=lambda port: int(port.tube._first_in))
+        first.tube._first_in = next(_calls)
+        place = order.index(first)
+        order = order[place:] + order[:place]
+    return order
+
+
+class Several:
+    """The desk of one caller that waits on several tubes."""
+
+    def __init__(self, ports: list[Port]) -> None:
+        self._ports: Final = ports
+        self._children: list[Child] = []
+        self._lock: Final = threading.Lock()
+        self._winner: Child | None = None
+        # How many children still have time.
+        self._left = len(ports)
+        self._woken = False
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Put a child in the line of each tube, until one is answered."""
+        clock = self._ports[0].clock
+        if waiter.timeout is not None:
+            waiter.deadline = clock.micros() + waiter.timeout
+        for port in self._ports:
+            if self.lost(waiter):
+                return
+            child = Child(self, waiter, port)
+            self._children.append(child)
+            port.enlist(child)
+        # A clock in a test's hands may have been advanced meanwhile, and does not ring for what is over. Each tube
+        # looks once more: what became ready at that moment still counts.
+        if (
+            waiter.deadline is not None
+            and clock.patience(waiter.deadline) is None
+            and waiter.deadline <= clock.micros()
+        ):
+            for port in self._ports:
+                port.home.ring(clock.micros())
+
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+        """Take the children out of their lines; answers what the winner was given, if there is one."""
+        for child in self._children:
+            child.owner.withdraw(child, undo=undo)
+        return None if self._winner is None else self._winner.answer
+
+    def keeps(self, waiter: Waiter) -> bool:
+        """Takes that come too late are undone."""
+        return False
+
+    def abandon(self, waiter: Waiter) -> None:
+        """Withdraw and undo, a moment later."""
+        for child in self._children:
+            child.owner.abandon(child)
+
+    def lost(self, waiter: Waiter) -> bool:
+        """Whether nobody will look at one more answer."""
+        return self._winner is not None or waiter.lost()
+
+    def answered(self, waiter: Waiter, child: Child) -> bool:
+        """A child has an answer, or no more time; False if its answer comes too late."""
+        with self._lock:
+            if child.answer is PENDING:
+                # What becomes ready at the same moment in the others' tubes still counts: the last one ends the wait.
+                self._left -= 1
+                return self._left > 0 or self._wake(waiter)
+            if self._winner is None:
+                self._winner = child
+            return self._winner is child and self._wake(waiter)
+
+    def _wake(self, waiter: Waiter) -> bool:
+        if self._woken:  # Twice would be an error.
+            return True
+        self._woken = waiter.wake()
+        return self._woken
+
+
+class Child:
+    """Stands in the line of one tube for a caller that waits on several."""
+
+    __slots__ = ("_desk", "_parent", "answer", "deadline", "owner", "request", "timeout")
+
+    def __init__(self, desk: Several, parent: Waiter, port: Port) -> None:
+        self._desk: Final = desk
+        self._parent: Final = parent
+        self.answer: Any = PENDING
+        # All have the same one, which is set already.
+        self.timeout: Final = None
+        self.deadline: int | None = parent.deadline
+        self.owner: Any = port
+        self.request: Final = None
+
+    def lost(self) -> bool:
+        """Whether another child was answered, or the caller's time is over, or it was cancelled."""
+        return self._desk.lost(self._parent)
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits here any more, although the child stands in a line."""
+        return self._desk.lost(self._parent) or self._parent.is_gone()
+
+    def wake(self) -> bool:
+        """End the wait of all; False if another child was answered first, or the caller is gone for good."""
+        return self._desk.answered(self._parent, self)

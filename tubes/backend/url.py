@@ -1,0 +1,112 @@
+"""URLs: their parts, which rule a bad one breaks, and what of them may be shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from tubes.drivers.driver import NAMES, is_name
+from tubes.drivers.options import SECOND
+from tubes.errors import InvalidOption
+
+#: Schemes of the backend on Redis, which is imported when it is first asked for.
+_REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+
+#: Microseconds: a shorter lease of a server can't be renewed in time. In memory there are no leases to renew.
+SHORTEST_LEASE: Final = SECOND // 10
+
+_SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory)://", re.IGNORECASE)
+# A host, or an IPv6 address, perhaps with a zone; and a port.
+_HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
+_SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
+#: Settings whose values are shown, if they look like this.
+_SHOWN: Final = ("prefix", "db")
+_VALUE: Final = re.compile(r"[\w.:-]*")
+_HIDDEN: Final = "***"
+_RULE: Final = "cannot be read: in passwords, paths and settings @ is written %40, / is %2F, # is %23, ? is %3F"
+
+
+class Place(NamedTuple):
+    """A URL that could be read."""
+
+    scheme: str
+    #: Hosts and ports, as they are written.
+    hosts: tuple[tuple[str, int | None], ...]
+    path: str
+    settings: dict[str, list[str]]
+    #: The URL without its passwords and users, as errors and logs have it.
+    shown: str
+
+
+def read(url: str) -> Place:
+    """The parts of a URL. Raises `InvalidOption`, which quotes nothing of it but the scheme.
+
+    Where one of `/ ? # @` stands in a password as it is, what comes after it looks like another part. So an `@` has its
+    place before the hosts, and each part must look as it should.
+    """
+    found = _SCHEME.match(url)
+    hidden = f"{found[0].lower()}{_HIDDEN}" if found else _HIDDEN
+    # What urlsplit drops without a word would make two URLs one.
+    if not url.isprintable() or " " in url:
+        raise InvalidOption(option="url", value=hidden, rule="must be printable and without blanks")
+    if not found:
+        rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
+        raise InvalidOption(option="url", value=hidden, rule=rule)
+    parts = _split(url)
+    if parts is None:
+        raise InvalidOption(option="url", value=hidden, rule=_RULE)
+    broken = _rule_of(parts)
+    if broken:
+        raise InvalidOption(option="url", value=hidden, rule=broken)
+    _, at, places = parts.netloc.rpartition("@")
+    hosts: list[tuple[str, int | None]] = []
+    for place in places.split(",") if places else ():
+        one = _HOST.fullmatch(place)
+        if one is None or int(one[2] or 0) > 65535:
+            raise InvalidOption(option="url", value=hidden, rule=_RULE)
+        hosts.append((one[1] or "", int(one[2]) if one[2] else None))
+    settings = parse_qs(parts.query, keep_blank_values=True)
+    blank = any("=" not in setting for setting in parts.query.split("&") if setting)
+    if blank or not all(map(_SETTING.fullmatch, settings)):
+        raise InvalidOption(option="url", value=hidden, rule=_RULE)
+    shown = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
+    told = "&".join(f"{name}={_value(name, value)}" for name, values in settings.items() for value in values)
+    return Place(parts.scheme, tuple(hosts), parts.path, settings, f"{shown}?{told}" if told else shown)
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # It may quote the password, and would be seen as the context of what is raised for it.
+        return None
+    # A ? or # at the end is dropped by urlsplit.
+    return None if "#" in url or "@" in parts.path + parts.query else parts
+
+
+def _rule_of(parts: SplitResult) -> str | None:
+    """Which rule of its scheme a URL breaks."""
+    if parts.scheme == "unix":
+        return "must be unix:///path, or unix://user:password@/path" if parts.netloc.rpartition("@")[2] else None
+    if parts.scheme == "memory":
+        if parts.path or parts.query or "@" in parts.netloc:
+            return "memory:// takes a name and nothing else"
+        return None if not parts.netloc or is_name(parts.netloc) else f"memory:// takes {NAMES}"
+    if parts.scheme == "redis+sentinel":
+        service = re.fullmatch(r"/([^/]+)(/[0-9]{0,9})?", parts.path)
+        return None if service else "must name the service: redis+sentinel://host:26379/service, and perhaps /db"
+    if not re.fullmatch(r"/?[0-9]*", parts.path):
+        return f"must end with the number of a database, or nothing, behind the host: {_RULE}"
+    return None
+
+
+def _value(name: str, value: str) -> str:
+    return value if name in _SHOWN and _VALUE.fullmatch(value) else _HIDDEN
+
+
+def shown(url: str) -> str:
+    """The URL without its passwords; of one that cannot be read no more than the scheme."""
+    try:
+        return read(url).shown
+    except InvalidOption as error:
+        return str(error.facts["value"])

@@ -1,0 +1,188 @@
+"""Callers that wait: in a thread or in an event loop, for a task or for room.
+
+Whoever makes a task takeable hands it over: it fills in the waiter's `answer` under the store's lock and wakes it.
+A waiter is answered at most once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from asyncio import _get_running_loop as running_loop
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from tubes.backend.clock import Clock
+
+#: The answer that is not there yet.
+PENDING: Final = object()
+
+
+class Desk(Protocol):
+    """Where waiters are served."""
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Answer the waiter at once, if that is possible, else put it at the end of the line."""
+        ...
+
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+        """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        ...
+
+    def keeps(self, waiter: Waiter) -> bool:
+        """Whether what the waiter asks for is just being done: then it is woken soon, although its time is over."""
+        ...
+
+    def abandon(self, waiter: Waiter) -> None:
+        """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
+        ...
+
+
+class Waiter(Protocol):
+    """A caller that stands in a line."""
+
+    #: What it was given.
+    answer: Any
+    #: When its time is over.
+    deadline: int | None
+    #: Whose wait this is; only the backend looks at it.
+    owner: Any
+
+    @property
+    def timeout(self) -> int | None:
+        """Microseconds for which it waits; None: for ever, or until a deadline that is set already."""
+        ...
+
+    @property
+    def request(self) -> Any:
+        """What is to be put; a take: None."""
+        ...
+
+    def lost(self) -> bool:
+        """Whether nobody will look at an answer any more."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits here any more, although the waiter stands in a line."""
+        ...
+
+    def wake(self) -> bool:
+        """End the wait; False if who waited is gone for good."""
+        ...
+
+
+class ThreadWaiter:
+    """A thread that sleeps on a lock of its own."""
+
+    __slots__ = ("_clock", "_lock", "answer", "deadline", "owner", "request", "timeout")
+
+    def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
+        self._clock = clock
+        self.timeout: Final = timeout
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.answer: Any = PENDING
+        self.deadline: int | None = None
+        self.owner: Any = None
+        self.request: Final = request
+
+    def wait(self, desk: Desk) -> Any:
+        """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
+
+        What ends the wait otherwise (KeyboardInterrupt) loses nothing: what was given meanwhile is given back.
+        """
+        try:
+            desk.enlist(self)
+            if self.answer is PENDING:
+                patience = self._clock.patience(self.deadline)
+                if not self._lock.acquire(timeout=-1 if patience is None else patience) and desk.keeps(self):
+                    self._lock.acquire()
+            return _outcome(self, desk)
+        except BaseException:
+            desk.withdraw(self, undo=True)
+            raise
+
+    def lost(self) -> bool:
+        """Whether nobody will look at an answer any more; a thread does, however late it is."""
+        return False
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits here any more, although the waiter stands in a line."""
+        return False
+
+    def wake(self) -> bool:
+        """End the sleep; False if the sleeper is gone for good."""
+        self._lock.release()
+        return True
+
+
+class LoopWaiter:
+    """An asyncio task that waits for a future of its loop."""
+
+    __slots__ = ("_clock", "_future", "_loop", "answer", "deadline", "lost", "owner", "request", "timeout")
+
+    def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
+        self._clock = clock
+        self.timeout: Final = timeout
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+        self.answer: Any = PENDING
+        self.deadline: int | None = None
+        # Its time is over, or it was cancelled.
+        self.lost: Final = self._future.done
+        self.owner: Any = None
+        self.request: Final = request
+
+    async def wait(self, desk: Desk) -> Any:
+        """Wait for an answer, as a thread does; being cancelled loses nothing either."""
+        timer = None
+        try:
+            desk.enlist(self)
+            if self.answer is PENDING:
+                patience = self._clock.patience(self.deadline)
+                if patience is not None:
+                    timer = self._loop.call_later(patience, self._finish_late, desk)
+                await self._future
+            return _outcome(self, desk)
+        except GeneratorExit:
+            # The loop has gone, and the garbage collector may have come in the middle of a verb.
+            desk.abandon(self)
+            raise
+        except BaseException:
+            desk.withdraw(self, undo=True)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits here any more: the task was cancelled, or its loop has gone."""
+        return self._future.done() or self._loop.is_closed()
+
+    def wake(self) -> bool:
+        """End the wait; False if the loop is closed, and the waiter gone for good."""
+        if running_loop() is self._loop:
+            self._finish()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._finish)
+        except RuntimeError:
+            return False
+        return True
+
+    def _finish_late(self, desk: Desk) -> None:
+        if not desk.keeps(self):
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+def _outcome(waiter: Waiter, desk: Desk) -> Any:
+    answer = waiter.answer
+    if answer is PENDING:
+        answer = desk.withdraw(waiter, undo=False)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer

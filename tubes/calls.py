@@ -1,0 +1,366 @@
+"""Calls: a task is put, and whoever handles it puts what came of it into the caller's reply tube.
+
+A connection that calls has one reply tube, which is made with its first call and dropped when it has not called for a
+while, or is closed; on a server it goes by itself if its process is gone. Which tube that is, and which call, travels
+in the task's context. A thread takes the replies and hands them to those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from tubes.backend.retry import Outage
+from tubes.drivers.options import Addressed, micros
+from tubes.drivers.options import context as check_context
+from tubes.errors import (
+    CallFailed,
+    CallTimeout,
+    CodecError,
+    ConnectionLost,
+    InvalidOption,
+    QueueClosed,
+    TaskNotFound,
+    TubeFull,
+    TubeNotFound,
+    TubesError,
+)
+
+if TYPE_CHECKING:
+    from tubes.backend.interface import Member
+    from tubes.sync import Queue, Tube
+
+_log = logging.getLogger("tubes")
+
+#: In the context of a call: the reply tube, the call. In that of a reply: the call, and why it failed, if it did.
+REPLY_TO: Final = "tubes.reply-to"
+CALL: Final = "tubes.call"
+ERROR: Final = "tubes.error"
+#: How the names of reply tubes begin.
+_PREFIX: Final = "reply."
+#: Seconds without a call after which a reply tube is dropped.
+_LINGER: Final = 10.0
+#: Seconds to rest at most after an error.
+_LONGEST_REST: Final = 5.0
+_opening: Final = threading.Lock()
+
+
+class Replies:
+    """The replies to the calls of one connection."""
+
+    def __init__(self, queue: Queue) -> None:
+        # A connection of its own: its thread waits for the connection's tube and for nothing else.
+        self._queue: Final = queue
+        self.name: Final = f"{_PREFIX}{uuid4().hex[:26]}"
+        self._tube: Tube = self._open()
+        self._lock: Final = threading.Lock()
+        self._pending: Final[dict[str, Future[Any]]] = {}
+        self._is_over = False
+        threading.Thread(target=self._run, name="tubes-replies", daemon=True).start()
+
+    def expect(self) -> tuple[str, Future[Any]] | None:
+        """A new call, and where its result comes; None: this tube is about to be dropped."""
+        call = uuid4().hex
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._is_over:
+                return None
+            self._pending[call] = future
+        return call, future
+
+    def forget(self, call: str) -> None:
+        """Nobody waits for this one any more."""
+        with self._lock:
+            self._pending.pop(call, None)
+
+    def close(self) -> None:
+        """Drop the tube. Who waits gets `QueueClosed`."""
+        with self._lock:
+            self._is_over = True
+            pending = list(self._pending.values())
+            self._pending.clear()
+        for future in pending:
+            with suppress(Exception):  # It was cancelled meanwhile.
+                future.set_exception(QueueClosed(why="close() was called"))
+        try:
+            self._tube.drop(force=True)
+        except TubesError:
+            _log.debug("a reply tube was not dropped", exc_info=True)
+        with suppress(TubesError):
+            self._queue.close()
+
+    def close_later(self) -> None:
+        """The same in a thread: an event loop must not wait for a server."""
+        threading.Thread(target=self.close, name="tubes-replies-end", daemon=True).start()
+
+    def _open(self) -> Tube:
+        tube: Tube = self._queue._member.open_replies(self.name).tube
+        return tube
+
+    def _run(self) -> None:
+        outage = Outage(_LONGEST_REST)
+        while True:
+            try:
+                reply = self._tube.take(timeout=_LINGER)
+                if reply is not None:
+                    self._hand_over(reply)
+                    reply.ack()
+                elif self._is_idle():
+                    self.close()
+                    return
+                outage.end()
+            except QueueClosed:
+                return
+            except TubeNotFound:  # The server has lost it; or it was dropped.
+                if self._is_over:
+                    return
+                try:
+                    self._tube = self._open()
+                except QueueClosed:
+                    return
+                except Exception as error:
+                    time.sleep(outage.rest("replies could not be taken", error))
+                else:
+                    self._tell_lost()
+            except Exception as error:  # All who wait depend on it.
+                time.sleep(outage.rest("replies could not be taken", error))
+
+    def _tell_lost(self) -> None:
+        """The server had lost the tube: those who wait are to look what has become of their tasks."""
+        with self._lock:
+            before = dict(self._pending)
+            again = {call: Future[Any]() for call in before}
+            self._pending.update(again)
+        for call, future in before.items():
+            with suppress(Exception):  # It was cancelled meanwhile.
+                future.set_exception(_Lost(again[call]))
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            self._is_over = self._is_over or not self._pending
+            return self._is_over
+
+    def _hand_over(self, reply: Any) -> None:
+        context = _context_of(reply)
+        with self._lock:
+            future = self._pending.pop(context.get(CALL, ""), None)
+        if future is None:  # It comes too late, or twice.
+            return
+        with suppress(Exception):  # The caller was cancelled meanwhile.
+            if ERROR in context:
+                future.set_exception(_Failure(context[ERROR]))
+                return
+            try:
+                data = reply.data
+            except CodecError as error:
+                future.set_exception(_Failure(str(error)))
+                return
+            except BaseException as error:  # The codec's own.
+                future.set_exception(_Failure(f"its reply cannot be decoded: {type(error)}"))
+                return
+            future.set_result(data)
+
+
+class _Failure(Exception):
+    """Why a call failed."""
+
+
+class _Lost(Exception):
+    """The server has come back without the reply tube, and perhaps without the task; a reply may still come."""
+
+    def __init__(self, again: Future[Any]) -> None:
+        super().__init__()
+        #: Where it comes.
+        self.again: Final = again
+
+
+def of(member: Member) -> tuple[Replies, str, Future[Any]]:
+    """The replies of a connection, and a new call of it. May talk to the server."""
+    from tubes.backend.interface import Face
+    from tubes.sync import Queue, Tube
+    from tubes.values.task import Task
+
+    while True:
+        with _opening:
+            member.check()
+            replies = member.replies
+            if replies is None or replies._is_over:
+                replies = member.replies = Replies(Queue(member.sibling(Face(Task, Tube))))
+        expected = replies.expect()
+        if expected is not None:
+            return replies, *expected
+
+
+def _checked(timeout: Any, options: dict[str, Any]) -> float | None:
+    if "key" in options:
+        rule = "is not for calls: who finds a task of the key there would wait for another's reply"
+        raise InvalidOption(option="key", value=options["key"], rule=rule)
+    return None if timeout is None else micros("timeout", timeout) / 1_000_000
+
+
+def _addressed(replies: Replies, call: str, options: dict[str, Any]) -> dict[str, Any]:
+    context = options.get("context")
+    checked = check_context("context", context or {}) or {}
+    return {**options, "context": Addressed({**checked, REPLY_TO: replies.name, CALL: call})}
+
+
+def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
+    """Put a task, and wait for what its handler returns."""
+    patience = _checked(timeout, options)
+    replies, number, future = of(tube._port.member)
+    ends = None if patience is None else time.monotonic() + patience
+    try:
+        task = tube.put(data, **_addressed(replies, number, options))
+        if task is None:
+            room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
+            task = tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
+        if task is None:
+            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.home.options.get("capacity"))
+        try:
+            return _result(tube, task, future, ends)
+        except FutureTimeout:
+            raise CallTimeout(id=task.id, tube=tube.name, timeout=timeout) from None
+        except _Failure as why:
+            raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
+    finally:
+        replies.forget(number)
+
+
+def _result(tube: Any, task: Any, future: Future[Any], ends: float | None) -> Any:
+    try:
+        return future.result(None if ends is None else max(ends - time.monotonic(), 0.0))
+    except _Lost as lost:
+        future = lost.again
+    try:
+        tube.peek(task)
+    except TaskNotFound:
+        try:
+            return future.result(_ON_ITS_WAY)
+        except (FutureTimeout, _Lost):
+            raise ConnectionLost(url=tube._port.member.url, why=_UNSURE) from None
+    return _result(tube, task, future, ends)
+
+
+async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
+    """The same with asyncio."""
+    patience = _checked(timeout, options)
+    member = tube._port.member
+    member.check()
+    replies, number, future = await asyncio.to_thread(of, member)
+    ends = None if patience is None else time.monotonic() + patience
+    try:
+        task = await tube.put(data, **_addressed(replies, number, options))
+        if task is None:
+            room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
+            task = await tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
+        if task is None:
+            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.home.options.get("capacity"))
+        limit = asyncio.timeout(None if ends is None else max(ends - time.monotonic(), 0.0))
+        try:
+            async with limit:
+                return await _result_async(tube, task, future)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CallTimeout(id=task.id, tube=tube.name, timeout=timeout) from None
+        except _Failure as why:
+            raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
+    finally:
+        replies.forget(number)
+
+
+async def _result_async(tube: Any, task: Any, future: Future[Any]) -> Any:
+    try:
+        return await asyncio.wrap_future(future)
+    except _Lost as lost:
+        future = lost.again
+    try:
+        await tube.peek(task)
+    except TaskNotFound:
+        late = asyncio.timeout(_ON_ITS_WAY)
+        try:
+            async with late:
+                return await asyncio.wrap_future(future)
+        except (TimeoutError, _Lost) as error:
+            if error.__class__ is not _Lost and not late.expired():
+                raise
+            raise ConnectionLost(url=tube._port.member.url, why=_UNSURE) from None
+    return await _result_async(tube, task, future)
+
+
+#: Seconds.
+_FOR_EVER: Final = 100 * 365 * 24 * 3600
+#: Seconds for which a reply may be on its way to a caller whose task is gone.
+_ON_ITS_WAY: Final = 2.0
+#: Why such a call ends.
+_UNSURE: Final = "it has lost its last writes, and whether the call was done is not known"
+
+
+# -- who answers -------------------------------------------------------------------------------------------------------
+
+
+def is_call(task: Any) -> bool:
+    """Whether somebody waits for what comes of this task."""
+    return _context_of(task).get(REPLY_TO, "").startswith(_PREFIX)
+
+
+def _context_of(task: Any) -> dict[str, str]:
+    """With what is the library's own in it."""
+    return (None if task._more is None else task._more.context) or {}
+
+
+def _replies_to(task: Any, result: Any, why: str | None) -> tuple[list[Any], dict[str, str]]:
+    """What is put, the first that the codec takes, and with which context."""
+    context = Addressed({CALL: _context_of(task).get(CALL, "")})
+    if why is not None:
+        context[ERROR] = why
+    # Codecs for bytes know no None.
+    return ([None, b""] if result is None else [result]), context
+
+
+def answer(queue: Queue, task: Any, result: Any = None, why: str | None = None) -> None:
+    """Tell the caller what came of a task: what its handler has returned, or why it failed.
+
+    Raises what the backend raises, but where nobody waits any more: then it does nothing.
+    """
+    candidates, context = _replies_to(task, result, why)
+    try:
+        tube: Tube = queue._member.find_replies(_context_of(task)[REPLY_TO]).tube
+        refused: CodecError | None = None
+        for data in candidates:
+            try:
+                tube.put(data, context=context)
+                return
+            except CodecError as error:
+                refused = error
+        if why is None:
+            answer(queue, task, why=f"CodecError: {refused}")
+    except TubeNotFound:
+        _log.debug("nobody waits for the reply to %r any more", task)
+
+
+async def answer_async(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
+    """The same with asyncio."""
+    candidates, context = _replies_to(task, result, why)
+    try:
+        port: Any = queue._member.find_replies(_context_of(task)[REPLY_TO])
+        tube = (await port if inspect.isawaitable(port) else port).tube
+        refused: CodecError | None = None
+        for data in candidates:
+            try:
+                await tube.put(data, context=context)
+                return
+            except CodecError as error:
+                refused = error
+        if why is None:
+            await answer_async(queue, task, why=f"CodecError: {refused}")
+    except TubeNotFound:
+        _log.debug("nobody waits for the reply to %r any more", task)

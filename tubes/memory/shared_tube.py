@@ -1,0 +1,258 @@
+"""One tube of a store: its tasks, who waits on it, who listens to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, WeakSet
+
+from tubes.backend.alarms import Alarm
+from tubes.backend.clock import soon
+from tubes.backend.listeners import Listener, tell
+from tubes.backend.waiters import PENDING
+from tubes.drivers.engine import Engine
+from tubes.drivers.moves import State
+from tubes.errors import DuplicateKey, TubesError
+from tubes.values.batch import Batch
+from tubes.values.task import Facts, snapshot
+
+if TYPE_CHECKING:
+    from tubes.backend.waiters import Waiter
+    from tubes.drivers.driver import Driver
+    from tubes.drivers.entry import Entry
+    from tubes.memory.port import Port
+    from tubes.memory.store import MemoryStore
+
+_log = logging.getLogger("tubes")
+
+
+class Home:
+    """One tube of a store: its tasks, who waits on it, who listens to it."""
+
+    def __init__(self, store: MemoryStore, name: str, driver: Driver, options: dict[str, Any]) -> None:
+        self.store: Final = store
+        self.name: Final = name
+        self.driver: Final = driver
+        self.options: Final = options
+        self.engine: Final = Engine(name, driver, options)
+        self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
+        #: Those that listen, in the order in which they began to.
+        self.listeners: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
+        self.events: Final[deque[tuple[Listener, Any, str]]] = deque()
+        #: Whether `queue.tubes()` names it.
+        self.is_listed = True
+        #: Whether anybody would notice what happens: somebody waits or listens.
+        self.watched = False
+        self._telling = threading.Lock()
+        self._alarm: Final = Alarm(store.clock, self.ring)
+        self._later: Final[deque[Callable[[], object]]] = deque()
+        self._call: Final = Alarm(store.clock, self._do_later)
+
+    def settle(self, now: int) -> None:
+        """Serve whoever waits, in order of arrival, and see to it that the next deadline is kept. Under the lock."""
+        engine = self.engine
+        takers = self.takers
+        turn = 0
+        try:
+            while True:
+                if engine.timers.soonest <= now:
+                    engine.expire(now)
+                if self.putters:
+                    self._let_in(now)
+                while takers:
+                    waiter = next(iter(takers))
+                    if not self._is_late(waiter, now):
+                        turn = engine.next_turn
+                        entry = engine.take(now, waiter.owner.hold)
+                        if entry is None:
+                            break
+                        owner = waiter.owner
+                        waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
+                        turn = 0
+                        if not waiter.wake():
+                            engine.untake(now, entry)
+                    del takers[waiter]
+                    waiter.owner.waiters.discard(waiter)
+                if engine.timers.soonest > now and not self._admits_first(now):
+                    break
+        except BaseException as error:
+            self._mend(error, turn=turn)
+            raise
+        self.watched = bool(takers or self.putters or engine.listener)
+        if self.watched:  # Somebody would notice.
+            self._alarm.set(engine.timers.soonest)
+
+    def _let_in(self, now: int) -> None:
+        """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
+        while self.putters:
+            waiter = next(iter(self.putters))
+            if not self._is_late(waiter, now):
+                if not self.admits(now, waiter.request):
+                    break
+                id = self.engine.next_id
+                try:
+                    waiter.answer = waiter.owner.put_waiting(now, waiter.request)
+                except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
+                    self._mend(error, id=id, count=self.engine.next_id - id)
+                    raise
+                except BaseException as error:
+                    self._mend(error, id=id, count=self.engine.next_id - id)
+                    waiter.answer = error
+                if not waiter.wake():
+                    self.undo(waiter.answer, is_put=True)
+            self.strike(waiter)
+        # What was put with a ttl of 0 is gone before anybody takes it.
+        self.engine.expire(now)
+
+    def _admits_first(self, now: int) -> bool:
+        """Whether the first of those who wait for room has it."""
+        return bool(self.putters) and self.admits(now, next(iter(self.putters)).request)
+
+    def admits(self, now: int, request: Any) -> bool:
+        """Whether there is room for what is to be put, or none is needed."""
+        if not isinstance(request, Batch):
+            return self.engine.admits(now, request[1])
+        try:
+            count = self.engine.count_new(now, request) if request.keyed else request.size
+        except DuplicateKey:  # The put says so.
+            return True
+        return not count or self.engine.has_room(count)
+
+    def _is_late(self, waiter: Waiter, now: int) -> bool:
+        """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
+        if waiter.lost():
+            return True
+        # Where sleepers go by the store's clock, `ring` ends the wait, after what is due at the same moment.
+        return waiter.deadline is not None and waiter.deadline < now and not self.store.rings_sleepers
+
+    def recover(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> None:
+        """A verb was broken off by an error, perhaps in the middle of a move. Under the lock.
+
+        A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine is mended;
+        `turn` and `id` name the take and the put of which the caller will not hear, or the first of `count`: they are
+        undone.
+        """
+        if self._mend(error, turn=turn, id=id, count=count):
+            self.settle(self.store.clock.micros())
+
+    def _mend(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
+        engine = self.engine
+        if isinstance(error, TubesError) or id == engine.next_id:
+            return False
+        now = self.store.clock.micros()
+        engine.mend(now)
+        for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
+            if entry.state is State.TAKEN:
+                engine.untake(now, entry)
+            else:  # It was numbered, and had not moved yet.
+                engine.undo_attempt(now, entry)
+        puts = range(id, id + count) if id >= 0 else ()
+        for new in [engine.tasks[each] for each in puts if each in engine.tasks]:
+            if new.turn == 0 and new.state in (State.READY, State.DELAYED):
+                engine.unput(now, new)
+        # Who was answered, but perhaps not woken.
+        for line in (self.takers, self.putters):
+            for waiter in [waiter for waiter in line if waiter.answer is not PENDING]:
+                self.strike(waiter)
+                with suppress(RuntimeError):  # It was woken.
+                    if not waiter.wake():
+                        self.undo(waiter.answer, is_put=waiter.request is not None)
+        return True
+
+    def ring(self, now: int) -> None:
+        """The clock says that a deadline has come."""
+        with self.store.lock:
+            self._alarm.silence()
+            if not self.watched:
+                return
+            self.settle(now)
+            if self.store.rings_sleepers:
+                for waiter in [*self.takers, *self.putters]:
+                    if waiter.deadline is None:
+                        continue
+                    if waiter.deadline <= now:
+                        self.strike(waiter)
+                        waiter.wake()
+                    else:
+                        self._alarm.set(waiter.deadline)
+                self.settle(now)
+        self.tell()
+
+    def listen(self, port: Port[Any], callback: Listener | None) -> Listener | None:
+        """Set or remove a port's listener; answers the one it had. Under the lock."""
+        before, port.listener = port.listener, callback
+        self.listeners.pop(port, None)
+        if callback is not None:
+            self.listeners[port] = None
+        self.engine.listener = self._note if self.listeners else None
+        self.watched = True  # The verb's own settling looks closer.
+        return before
+
+    def _note(self, entry: Entry, event: str) -> None:
+        for port in list(self.listeners):
+            if port.listener is not None:
+                self.events.append((port.listener, port.show(entry), event))
+        if not self.listeners:  # Their queues were forgotten.
+            self.engine.listener = None
+
+    def tell(self) -> None:
+        """Tell the listeners what has happened, in order; one thread at a time does so. Not under the lock."""
+        while self.events and self._telling.acquire(blocking=False):
+            try:
+                while self.events:
+                    tell(*self.events.popleft())
+            finally:
+                self._telling.release()
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Put a waiter at the end of its line. Under the lock."""
+        line = self.takers if waiter.request is None else self.putters
+        line[waiter] = None
+        waiter.owner.waiters.add(waiter)
+        self.watched = True
+        if waiter.deadline is not None and self.store.rings_sleepers:
+            self._alarm.set(waiter.deadline)
+
+    def strike(self, waiter: Waiter) -> None:
+        """Take a waiter out of its line. Under the lock."""
+        line = self.takers if waiter.request is None else self.putters
+        line.pop(waiter, None)
+        waiter.owner.waiters.discard(waiter)
+
+    def undo(self, task: Any, *, is_put: bool) -> None:
+        """Undo what a caller did not get: its takes, or its puts if nobody took them yet. Under the lock."""
+        if task.__class__ is list:
+            for each in reversed(task):  # As if time ran backwards: each has its place again.
+                self.undo(each, is_put=is_put)
+        if not isinstance(task, Facts):  # It got an error, or nothing.
+            return
+        entry = self.engine.tasks.get(task.id)
+        if entry is not None and entry.turn == task._turn and task.created_now:
+            if not is_put:
+                if entry.hold is not None:
+                    self.engine.untake(self.store.clock.micros(), entry)
+            elif entry.state in (State.READY, State.DELAYED):
+                self.engine.unput(self.store.clock.micros(), entry)
+
+    def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
+        """Answer an error to these waiters. Under the lock."""
+        for waiter in waiters:
+            self.strike(waiter)
+            waiter.answer = error()
+            waiter.wake()
+
+    def later(self, act: Callable[[], object]) -> None:
+        """Have the alarm thread do something. Takes no lock: finalizers may come in the middle of anything."""
+        self._later.append(act)
+        soon(self._call)
+
+    def _do_later(self, now: int) -> None:
+        self._call.silence()
+        while self._later:
+            self._later.popleft()()

@@ -1,0 +1,301 @@
+"""The verbs of a port on many tasks: as few calls as there can be, each of a bounded size."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final
+from uuid import uuid4
+
+from tubes.drivers.options import micros
+from tubes.errors import DuplicateKey, TubesError
+from tubes.redis import task_codec
+from tubes.redis.port import AnyPort, running
+from tubes.redis.scripts.msgpack_array import packed
+from tubes.redis.transport.script_call import SERVING, Flow
+from tubes.redis.transport.wire import ErrorReply
+from tubes.values.batch import Batch, Named, gather, named, settled
+from tubes.values.task import F
+
+#: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
+PUTS: Final = 4_000
+BYTES: Final = 4_000_000
+#: Milliseconds for which what was brought stays there.
+STAY: Final = 60_000
+#: How many tasks one call takes.
+TAKES: Final = 500
+#: How many ids one call names: where all are done by the same commands, where each has its own, where there are lanes.
+IDS: Final = 1_000
+IDS_ALONE: Final = 250
+IDS_WITH_LANES: Final = 50
+
+
+class BatchPort(AnyPort[F]):
+    """A port with the verbs on many tasks."""
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    def gather(self, items: Any, options: dict[str, Any]) -> Batch:
+        """What is to be put, checked and encoded."""
+        return gather(self.home.driver, self.codec, self.home.options.get("capacity", 0), items, options)
+
+    def _put_many(self, batch: Batch) -> Flow[list[F] | None]:
+        """Add tasks, all or none; None if there is no room."""
+        tasks: list[F] | None = yield from self.put_batch(batch, waits=False)
+        return tasks
+
+    def put_batch(self, batch: Batch, *, waits: bool) -> Flow[list[F] | None]:
+        """The same; `waits`: for room, if there is none."""
+        if self.gone is not None:
+            raise self.gone()
+        if not batch.size:
+            return []
+        home = self.home
+        written = [task_codec.write(home.driver, home.options, options) for options, _ in batch.runs]
+        words: list[Any] = []
+        for new, (options, data) in zip(written, batch.runs, strict=True):
+            words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
+            if batch.keyed:
+                words += self._key_words(options) if "key" in options else ("", "")
+            words += data
+        is_there = True
+        if not batch.staged and (batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES):
+            batch.staged, is_there = uuid4().hex, False
+        about = (batch.size, batch.staged, len(words), home.options.get("capacity") or "")
+        waiting = (home.count_local(), home.store.process) if waits else ("", "")
+        try:
+            while True:
+                if not is_there:
+                    yield from self._stage(batch.staged, words)
+                reply = yield from self.ask(
+                    "put_keyed" if batch.keyed else "put_many",
+                    *about,
+                    *waiting,
+                    *(() if batch.staged else words),
+                    slot=SERVING if waits else None,
+                    parts=_parts(batch.staged),
+                )
+                if reply.__class__ is not ErrorReply:
+                    break
+                if reply.code == "DUPLICATE":
+                    _, id, number = str(reply).split()
+                    key = next(islice(batch, int(number), None))[1]["key"]
+                    raise DuplicateKey(key=key, tube=home.name, id=int(id), item=int(number))
+                is_there = False
+        except BaseException:
+            self._unstage(batch)
+            raise
+        if reply is None:
+            if not waits:
+                self._unstage(batch)
+            return None
+        if batch.keyed:
+            kept: list[F] = yield from self._show_keyed(batch, written, *reply)
+            return kept
+        created, first = self.read_put(reply)
+        tasks: list[F] = []
+        for new, (options, data) in zip(written, batch.runs, strict=True):
+            if new.due != "":
+                home.watch(created + int(new.due))
+            lane = options.get(home.driver.lane) if home.driver.lane is not None else None
+            tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
+        return tasks
+
+    def _show_keyed(self, batch: Batch, written: list[task_codec.Written], head: bytes, *found: Any) -> Flow[list[F]]:
+        """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
+
+        Of those for which the answer had no room it tells the ids.
+        """
+        tasks: list[F] = []
+        id = int(head[7:])
+        named = [int(answer[1:]) for answer in found if answer.__class__ is bytes and answer[:1] == _NAMED]
+        others = {task[0]: task for task in (yield from self.parsed(sorted(set(named))))} if named else {}
+        answers = iter(found)
+        for new, (options, data) in zip(written, batch.runs, strict=True):
+            for raw in data:
+                answer = next(answers)
+                if answer == b"":
+                    tasks.append(self.show_put(head[:7] + str(id).encode(), new, raw, options))
+                    id += 1
+                else:
+                    if answer.__class__ is bytes and answer[:1] == _NAMED:
+                        # One that has gone meanwhile is a number, as one of which only the key is remembered.
+                        answer = others.get(int(answer[1:]), int(answer[1:]))
+                    tasks.append(self._show_kept(answer, new, raw, options))
+        return tasks
+
+    def put_waiting(self, request: Any) -> Flow[F | list[F] | None]:
+        """Put what a caller waits with; None if there is no room for it."""
+        answer: F | list[F] | None
+        if isinstance(request, Batch):
+            answer = yield from self.put_batch(request, waits=True)
+        else:
+            answer = yield from self.put_encoded(*request, waits=True)
+        return answer
+
+    def _stage(self, name: str, words: list[Any]) -> Flow[None]:
+        """Bring the words of a batch to the server, part by part; if an early part is gone, all once more."""
+        at = number = 0
+        while at < len(words):
+            if self.gone is not None:
+                raise self.gone()
+            part = _part(words, at)
+            reply = yield from self.ask_alone("stage", name, number, STAY, packed(part), parts=_parts(name))
+            at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
+
+    def _unstage(self, batch: Batch) -> None:
+        """What was brought is not needed any more."""
+        name, batch.staged = batch.staged, ""
+        if name:
+            self.home.store.later(lambda: self._remove(name))
+
+    def _remove(self, name: str) -> Flow[None]:
+        with suppress(TubesError):
+            yield from self.ask_alone("stage", name, "", parts=_parts(name))
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def _take_many(self, limit: int) -> Flow[list[F]]:
+        """The first tasks that may be taken, up to so many. Whoever waits in this process comes first."""
+        home = self.home
+        while home.takers and self.serves:
+            if not (yield from home.serve_one()):
+                return []
+        tasks: list[F] = []
+        reply: Any = None
+        try:
+            more = True
+            while more and len(tasks) < limit:
+                reply = None
+                wanted = min(limit - len(tasks), TAKES)
+                reply = yield from self.ask("take_many", wanted, orphaned=self.untake_many)
+                tasks += self.show_many(reply)
+                more = bool(reply) and (len(reply[5]) == wanted or bool(reply[3]))
+        except BaseException:
+            # Those of the last reply may be among the tasks already; each is given back once.
+            self._untake_later({**_taken_in(reply), **{task.id: task._turn for task in tasks}})
+            raise
+        return tasks
+
+    def _top_up(self, first: F, limit: int) -> Flow[list[F]]:
+        """What was waited for, and what else there is, up to so many."""
+        try:
+            others: list[F] = yield from self._take_many(limit - 1)
+        except BaseException:
+            self._untake_later({first.id: first._turn})
+            raise
+        return [first, *others]
+
+    def show_many(self, reply: list[Any]) -> list[F]:
+        """What `take_many` answers."""
+        if not reply:
+            return []
+        ids, attempts, dues, _, take, raws = reply
+        moments = [int(due) for due in dues.split()]
+        soonest = min((due for due in moments if due >= 0), default=None)
+        if soonest is not None:
+            self.home.watch(soonest)
+        return task_codec.shown_taken(self.kind, self.tube, take, ids.split(), attempts.split(), moments, raws)
+
+    def untake_many(self, reply: Any) -> None:
+        """Give back what was taken for somebody who is gone."""
+        self._untake_later(_taken_in(reply))
+
+    def _untake_later(self, taken: dict[int, int]) -> None:
+        """Undo takes, by the ids of the tasks."""
+        those = list(reversed(taken.items()))  # As if time ran backwards.
+        for first in range(0, len(those), TAKES):
+            words = [word for one in those[first : first + TAKES] for word in one]
+            self.home.store.later(lambda words=words: self.undo("untake", *words))  # type: ignore[misc]
+
+    # -- what the taker does, and anybody ------------------------------------------------------------------------------
+
+    def _ack_many(self, tasks: Any) -> Flow[dict[int, bool]]:
+        """Held tasks are done."""
+        done: dict[int, bool] = yield from self._about_many("ack_many", named(tasks, self._refer))
+        return done
+
+    def _release_many(self, tasks: Any, delay: float | None) -> Flow[dict[int, bool]]:
+        """Give held tasks back."""
+        span = self.rest_word(delay)
+        if delay is not None and "delay" not in self.home.driver.options:
+            raise self.home.driver.lacks("delay")
+        done: dict[int, bool] = yield from self._about_many("release_many", named(tasks, self._refer), span)
+        return done
+
+    def _renew_many(self, tasks: Any, seconds: float) -> Flow[dict[int, bool]]:
+        """Let held tasks have at least so many seconds to run."""
+        span = micros("seconds", seconds)
+        if "ttr" not in self.home.driver.options:
+            raise self.home.driver.lacks("ttr")
+        those = named(tasks, self._refer)
+        done: dict[int, bool] = yield from self._about_many("renew_many", those, span, settles=False)
+        return done
+
+    def _delete_many(self, tasks: Any) -> Flow[dict[int, bool]]:
+        """Remove tasks."""
+        those = named(tasks, self._refer)
+        meant = {id: ((refer[0], self._put_of(task, refer[1])), task) for id, (refer, task) in those.items()}
+        done: dict[int, bool] = yield from self._about_many("delete_many", meant)
+        return done
+
+    def _about_many(self, verb: str, those: Named, *args: Any, settles: bool = True) -> Flow[dict[int, bool]]:
+        """Do something with each of these tasks, which settles them or not; whether it was done."""
+        done = dict.fromkeys(those, False)
+        ids = list(those)
+        try:
+            size = IDS if verb == "ack_many" else IDS_ALONE
+            if self.home.driver.lane is not None:
+                size = min(size, IDS_WITH_LANES)
+            for first in range(0, len(ids), size):
+                some = ids[first : first + size]
+                words = [word for id in some for word in those[id][0][:2]]
+                reply = yield from self.ask(verb, *args, *words)
+                if reply.__class__ is ErrorReply:  # The session has ended, and had none of them.
+                    continue
+                if _LOST not in reply:
+                    done.update(dict.fromkeys(some, True))
+                    continue
+                for id, answer in zip(some, reply, strict=True):
+                    done[id] = answer != _LOST[0]
+        finally:
+            if settles:
+                settled(those, done)
+        return done
+
+    put_many = running("put_many", _put_many)
+    take_many = running("take_many", _take_many)
+    top_up = running("top_up", _top_up)
+    ack_many = running("ack_many", _ack_many)
+    release_many = running("release_many", _release_many)
+    renew_many = running("renew_many", _renew_many)
+    delete_many = running("delete_many", _delete_many)
+
+
+#: What a script answers for a task with which nothing was done.
+_LOST: Final = b"0"
+#: How an id begins that stands for a task.
+_NAMED: Final = b"?"
+
+
+def _taken_in(reply: Any) -> dict[int, int]:
+    """By id the takes of the tasks of which `take_many` tells."""
+    if reply.__class__ is not list or not reply:
+        return {}
+    take: int = reply[4]
+    return dict.fromkeys(map(int, reply[0].split()), take)
+
+
+def _parts(staged: str) -> tuple[str, ...]:
+    """What a call uses besides what a tube always has."""
+    return (f"staged:{staged}",) if staged else ()
+
+
+def _part(words: list[Any], at: int) -> list[Any]:
+    """The next words that one call brings."""
+    size, end = 0, at
+    while end < len(words) and end - at < PUTS and size < BYTES:
+        word = words[end]
+        size += len(word) if isinstance(word, bytes) else 8
+        end += 1
+    return words[at:end]

@@ -1,0 +1,171 @@
+"""Puts that the tasks of an event loop make in one turn of it: they go to the server as one call.
+
+For the server a call costs more than a put, so this is worth the most where many tasks put at a time. Each caller hears
+of its own put: what is refused together is tried alone, behind what was called meanwhile. Between two calls of another
+verb on the tube puts stay where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.errors import ConnectionLost
+from tubes.redis import task_codec
+from tubes.redis.batch_port import BatchPort
+from tubes.redis.transport import reply_types
+from tubes.redis.transport.loop_channel import LoopLine
+from tubes.redis.transport.script_call import CERTAIN, UNSURE, Call
+from tubes.values.codecs import encode
+from tubes.values.task import F
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from tubes.errors import TubesError
+    from tubes.redis.connection import LoopMember
+    from tubes.redis.shared_tube import Home
+    from tubes.redis.transport.script_call import Session
+
+#: How many puts go together at most, and so many bytes that no further one comes in: a script is not to take long.
+MOST: Final = 100
+BYTES: Final = 500_000
+#: How the error of a script begins that has failed: one that was done before would have answered what it did. Of one
+#: that the server refused to run nobody knows that.
+_FAILED: Final = "ERR"
+
+
+class Joint(Call):
+    """Puts into one tube, of one session, that go as one call; it is open for more until it is packed."""
+
+    grows = True
+    certain = CERTAIN
+
+    __slots__ = ("_answers", "_open", "_port", "_puts", "_size")
+
+    def __init__(self, port: LoopPort[Any], session: Session, open: dict[str, Joint]) -> None:
+        super().__init__(port.home.script("put"), port.home.key, (), session, port.member.store.now())
+        # No key, and always room.
+        self.answers = reply_types.BYTES
+        self._port: Final = port
+        # Where it stands as long as it is open.
+        self._open: Final = open
+        self._puts: Final[list[tuple[task_codec.Written, bytes]]] = []
+        self._answers: Final[list[asyncio.Future[Any]]] = []
+        self._size = 0
+
+    def add(self, new: task_codec.Written, raw: bytes, answer: asyncio.Future[Any]) -> None:
+        """One more put. `answer`: gets what the script `put` would answer it."""
+        self._puts.append((new, raw))
+        self._answers.append(answer)
+        self._size += len(raw)
+        if len(self._puts) == 2:
+            self.script = self._port.home.script("put_many")
+        if len(self._puts) == MOST or self._size >= BYTES:
+            self._close()
+
+    def _close(self) -> None:
+        if self._open.get(self.key) is self:
+            del self._open[self.key]
+
+    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+        """The request: that of a put, where it is the only one."""
+        if not self.args:
+            self._close()
+            self._say()
+            if len(self._puts) > 1 and not self._port.has_joined:
+                # Else a server that has no such script yet would ask for it, and do first what comes behind.
+                whole = self._port.has_joined = True
+        return super().pack(whole=whole, moving=moving)
+
+    def _say(self) -> None:
+        if len(self._puts) == 1:
+            self.args = self._port.put_words(*self._puts[0], waits=False)
+            return
+        words: list[Any] = []
+        of_all: task_codec.Written | None = None
+        at = 0
+        for new, raw in self._puts:
+            if new is not of_all:
+                of_all, at = new, len(words)
+                words += (0, new.flags, new.due, new.pri, new.lane, new.header)
+            words[at] += 1
+            words.append(raw)
+        self.args = (len(self._puts), "", len(words), "", "", "", *words)
+
+    # -- what its line does with it as with a future -------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether nobody waits for it any more: that is asked of each put when the reply is there."""
+        return False
+
+    def set_result(self, reply: Any) -> None:
+        """Its reply, or the server's error, has come."""
+        self._close()
+        together = reply.__class__ is bytes and len(self._puts) > 1
+        created, first = (reply[:7], int(reply[7:])) if together else (b"", 0)
+        for id, answer in enumerate(self._answers, first):
+            if not answer.done():
+                answer.set_result(b"%b%d" % (created, id) if together else reply)
+
+    def set_exception(self, error: TubesError) -> None:
+        """No server has answered."""
+        self._close()
+        for answer in self._answers:
+            if not answer.done():
+                answer.set_exception(type(error)(**error.facts))
+
+
+class LoopPort(BatchPort[F]):
+    """A port for event loops."""
+
+    def __init__(self, member: LoopMember, home: Home) -> None:
+        super().__init__(member, home)
+        self._lines: Final = member.lines
+        self._plain: Final = task_codec.write(home.driver, home.options, {})
+        #: Whether any of its puts went together.
+        self.has_joined = False
+        # Where there may be no room each put is told so.
+        self._joins: Final = not member.store.manual and not home.options.get("capacity")
+
+    def put(self, data: Any, options: dict[str, Any]) -> Coroutine[Any, Any, F | None]:
+        """Add a task; None if there is no room."""
+        try:
+            line = self._lines.get(asyncio.get_running_loop())
+        except RuntimeError:  # None runs in a forked child, which is told so.
+            line = None
+        session = self.session
+        if session is None or not self._joins or not isinstance(line, LoopLine) or "key" in options:
+            put: Coroutine[Any, Any, F | None] = super().put(data, options)
+            return put
+        new = self._plain
+        if options:
+            options = self.home.driver.check_put(options)
+            new = task_codec.write(self.home.driver, self.home.options, options)
+        return self._put_joined(line, session, new, encode(self.codec, data), options)
+
+    async def _put_joined(
+        self, line: LoopLine, session: Session, new: task_codec.Written, raw: bytes, options: dict[str, Any]
+    ) -> F | None:
+        if self.gone is not None:
+            raise self.gone()
+        answer: asyncio.Future[Any] = line.loop.create_future()
+        joint = line.joints.get(self.home.key)
+        if joint is not None and joint.session is session:
+            joint.add(new, raw, answer)
+        else:
+            joint = Joint(self, session, line.joints)
+            joint.add(new, raw, answer)
+            line.submit(joint, joint)
+        reply = await answer
+        if reply.__class__ is bytes:
+            return self.show_put(reply, new, raw, options)
+        if reply.code == "SESSIONGONE":
+            self.lose(session)
+            if joint.resent:
+                raise ConnectionLost(url=self.url, why=UNSURE)
+        elif joint.resent and reply.code != _FAILED:
+            raise self._refusal(reply)
+        # Nothing was put, and perhaps another one is to blame.
+        alone: F | None = await self.member.run(self.put_encoded(raw, options, waits=False))
+        return alone

@@ -1,0 +1,152 @@
+"""Who listens to a tube in one process: one subscription and one thread, which tells all in order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from tubes.backend.listeners import tell
+from tubes.backend.retry import Outage
+from tubes.errors import ConnectionLost
+from tubes.redis import task_codec
+from tubes.redis.transport.reply_types import LIST
+from tubes.redis.transport.script_call import PASSING
+from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
+
+if TYPE_CHECKING:
+    from tubes.redis.port import Port
+    from tubes.redis.shared_tube import Home
+    from tubes.redis.transport.script_call import Flow
+
+_log = logging.getLogger("tubes")
+
+#: Seconds at most between two attempts to subscribe again.
+_LONGEST_REST: Final = 5.0
+#: Seconds of silence after which the connection is tried out.
+_SILENCE: Final = 15.0
+
+
+class Ears:
+    """Hears the changes of one tube."""
+
+    def __init__(self, home: Home) -> None:
+        self._home: Final = home
+        self._lock: Final = threading.Lock()
+        self._ports: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
+        self._wire: Wire | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        # Whether something was heard that no script has told.
+        self._is_foreign = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody does."""
+        return bool(self._ports)
+
+    def open(self, port: Port[Any]) -> Flow[None]:
+        """Begin to hear: whatever happens after this is told. Raises what the server says where it does not let us."""
+        store = self._home.store
+        with self._lock:
+            if self._wire is None:  # Others may listen, and have lost it.
+                self._wire = self._subscribe()
+            if self._thread is None:
+                self._stopped = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._hear, args=(self._stopped,), name="tubes-ears", daemon=True
+                )
+                self._thread.start()
+        try:
+            soonest = yield from port.ask("listen", store.span())
+        except BaseException:
+            self.note(port)
+            raise
+        self._ports[port] = None
+        if soonest:
+            self._home.watch(soonest)
+
+    def note(self, port: Port[Any]) -> None:
+        """Whether a port listens has changed."""
+        self._ports.pop(port, None)
+        if port.listener is not None and port.gone is None:
+            self._ports[port] = None
+        elif not self._ports:
+            self.close()
+
+    def close(self) -> None:
+        """Hear no more."""
+        with self._lock:
+            self._stopped.set()
+            self._thread = None
+            wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.hang_up()
+
+    def _subscribe(self) -> Wire:
+        wire = Wire(self._home.store.server, self._home.key)
+        try:
+            wire.send(pack("SUBSCRIBE", f"{self._home.key}:events"))
+            reply = wire.receive(LIST)
+            if reply.__class__ is ErrorReply:
+                raise ConnectionLost(url=wire.url, why=reply) if reply.code in PASSING else error_of(reply, wire.url)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def _hear(self, stopped: threading.Event) -> None:
+        asked = False
+        outage = Outage(_LONGEST_REST)
+        wire: Wire | None = None
+        while not stopped.is_set():
+            try:
+                wire = self._wire
+                if wire is None:
+                    wire = self._subscribe()
+                    with self._lock:
+                        if stopped.is_set() or self._wire is not None:
+                            wire.close()
+                            continue
+                        self._wire = wire
+                    outage.end()
+                message: Any = wire.hear(_SILENCE)
+                silent = message is None
+                if silent:
+                    if asked:
+                        wire.close()
+                        raise ConnectionLost(url=wire.url, why="it did not answer in time")
+                    wire.send(pack("PING"))
+                asked = silent
+                if message.__class__ is list:
+                    self._take_in(message)
+            except Exception as error:  # All who listen depend on it.
+                with self._lock:
+                    if stopped.is_set():
+                        break
+                    if self._wire is wire:
+                        self._wire = None
+                asked = False
+                stopped.wait(outage.rest(f"what happens in tube {self._home.name!r} is not heard", error))
+        if wire is not None:
+            wire.close()
+
+    def _take_in(self, message: list[Any]) -> None:
+        try:
+            if message[0] == b"message":
+                self._tell(message[2])
+        except Exception as error:  # Anybody may publish there.
+            if not self._is_foreign:
+                self._is_foreign = True
+                _log.warning("tube %r was told what is no change of a task: %r (%s)", self._home.name, message, error)
+
+    def _tell(self, message: bytes) -> None:
+        event, reply = task_codec.heard(message)
+        if reply[4] >= 0:
+            self._home.watch(reply[4])
+        for port in list(self._ports):
+            callback = port.listener
+            if callback is None:
+                continue
+            tell(callback, port.show(reply), event)

@@ -1,0 +1,338 @@
+"""Tasks as the server stores them: `drivers/lua/lib/task.lua` says how. This is the same in Python."""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct, pack, unpack_from
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tubes.drivers.entry import More
+from tubes.drivers.moves import MOVES, State
+from tubes.drivers.options import MAX_COUNT, OF_FEW
+from tubes.drivers.timers import NEVER
+from tubes.errors import Unreadable
+from tubes.redis import validation
+from tubes.values.task import SETTLED, F, Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tubes.drivers.driver import Driver
+
+_EVENTS: Final = frozenset(move.event.encode() for moves in MOVES.values() for move in moves.values())
+_STATES: Final = {state.value.encode(): state for state in State}
+#: What a script says of a task before the task itself: id, state, attempts, the number of its take, when it is due.
+_SHOWN: Final = Struct(">QcIIq")
+#: How a stored task begins: its flags, a byte, and the moment of its put, 7 bytes.
+_BEGIN: Final = Struct(">Q").unpack_from
+_MOMENT: Final = (1 << 56) - 1
+_ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
+_MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT = 1, 2, 4, 8, 32
+
+
+class Stored:
+    """A task's facts that do not change by what happens to it, and those that a touch or a delay may change."""
+
+    __slots__ = ("created", "data", "id", "more", "pri", "ttl", "ttr", "utube")
+
+    id: int
+    created: int
+    data: Any
+    pri: int
+    ttl: int | None
+    ttr: int | None
+    utube: str | None
+    more: More | None
+
+
+class Written(NamedTuple):
+    """A task to be put: its flags, the rest of its header, and what the script asks for besides."""
+
+    flags: bytes
+    header: bytes
+    #: Microseconds until it is due by itself, its priority, its lane.
+    due: int | str
+    pri: int | str
+    lane: bytes
+    ttl: int | None
+    ttr: int | None
+    is_delayed: bool
+    more: More | None
+
+
+def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> Written:
+    """A new task with these options in a tube with those, both as `Driver` checked them."""
+    flags, header = 0, b""
+    pri = options.get("pri", tube.get("pri", 0)) if "pri" in driver.options else 0
+    ttl = options.get("ttl", tube.get("ttl"))
+    ttr = options.get("ttr", tube.get("ttr", tube.get("ttl"))) if "ttr" in driver.options else None
+    delay = options.get("delay", 0)
+    lane = options.get(driver.lane) if driver.lane is not None else None
+    if pri:
+        flags |= _PRI
+        header += pack(">I", pri)
+    if ttl is not None:
+        ttl += delay
+        flags |= _TTL
+        header += ttl.to_bytes(7, "big")
+    if ttr is not None:
+        flags |= _TTR
+        header += ttr.to_bytes(7, "big")
+    name = b""
+    if lane is not None:
+        name = lane.encode("utf-8", "surrogatepass")
+        flags |= _LANE
+        header += _text(name)
+    more = _more_of(tube, options) if "max_attempts" in tube or not OF_FEW.isdisjoint(options) else None
+    if more is not None:
+        flags |= _MORE
+        header += _write_more(more)
+    if delay:
+        flags |= 1
+    due = delay or ("" if ttl is None else ttl)
+    return Written(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), more)
+
+
+def _text(words: bytes) -> bytes:
+    return (bytes((len(words),)) if len(words) < 255 else pack(">BI", 255, len(words))) + words
+
+
+def _words_at(raw: bytes, at: int) -> tuple[bytes, int]:
+    length = raw[at]
+    at += 1
+    if length == 255:
+        (length,) = unpack_from(">I", raw, at)
+        at += 4
+    return raw[at : at + length], at + length
+
+
+def _text_at(raw: bytes, at: int) -> tuple[str, int]:
+    words, at = _words_at(raw, at)
+    return words.decode("utf-8", "surrogatepass"), at
+
+
+def _more_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> More:
+    key = options.get("key")
+    key_ttl = options.get("key_ttl", tube.get("key_ttl", 0)) if key is not None else 0
+    most = options.get("max_attempts", tube.get("max_attempts", 0))
+    return More(key, key_ttl, most, context=options.get("context"))
+
+
+def _write_more(more: More) -> bytes:
+    flags, written = 0, b""
+    if more.max_attempts:
+        flags |= _MOST
+        written += more.max_attempts.to_bytes(3, "big")
+    if more.key is not None:
+        flags |= _KEY
+        written += _text(more.key.encode("utf-8", "surrogatepass"))
+    if more.key_ttl:
+        flags |= _KEY_TTL
+        written += more.key_ttl.to_bytes(7, "big")
+    if more.context:
+        flags |= _CONTEXT
+        pairs = (_text(words.encode("utf-8", "surrogatepass")) for pair in more.context.items() for words in pair)
+        written += _text(b"".join(pairs))
+    return bytes((flags,)) + written
+
+
+def _read_more(raw: bytes, at: int) -> tuple[More, int]:
+    flags = raw[at]
+    at += 1
+    key = reason = None
+    key_ttl = max_attempts = 0
+    if flags & _MOST:
+        max_attempts, at = int.from_bytes(raw[at : at + 3], "big"), at + 3
+    if flags & _KEY:
+        key, at = _text_at(raw, at)
+    if flags & _KEY_TTL:
+        key_ttl, at = int.from_bytes(raw[at : at + 7], "big"), at + 7
+    if flags & _REASON:
+        reason, at = _text_at(raw, at)
+    context = None
+    if flags & _CONTEXT:
+        packed, at = _words_at(raw, at)
+        context = _read_context(packed)
+    return More(key, key_ttl, max_attempts, reason, context=context), at
+
+
+def _read_context(packed: bytes) -> dict[str, str]:
+    """Names and values, one after the other, as texts."""
+    context: dict[str, str] = {}
+    at = 0
+    while at < len(packed):
+        name, at = _text_at(packed, at)
+        context[name], at = _text_at(packed, at)
+    return context
+
+
+def read(id: int, raw: bytes) -> tuple[Stored, int]:
+    """A stored task, and where its data begins."""
+    stored = Stored()
+    (begin,) = _BEGIN(raw)
+    stored.id = id
+    stored.created = begin & _MOMENT
+    stored.pri = 0
+    stored.ttl = stored.ttr = stored.utube = stored.more = None
+    flags, at = begin >> 56, 8
+    if flags > 3:
+        if flags & _ATTEMPTS:
+            at += 3
+        if flags & _PRI:
+            (stored.pri,) = unpack_from(">I", raw, at)
+            at += 4
+        if flags & _TTL:
+            stored.ttl = int.from_bytes(raw[at : at + 7], "big")
+            at += 7
+        if flags & _TTR:
+            stored.ttr = int.from_bytes(raw[at : at + 7], "big")
+            at += 7
+        if flags & _LANE:
+            stored.utube, at = _text_at(raw, at)
+        if flags & _MORE:
+            stored.more, at = _read_more(raw, at)
+        if at > len(raw):
+            raise ValueError("it ends too early")
+    return stored, at
+
+
+def parse(reply: bytes, at: int = 0) -> tuple[int, bytes, int, int, int, bytes]:
+    """What a script answers of a task: id, state, attempts, take, when it is due, and the task, or its header alone."""
+    try:
+        return *_SHOWN.unpack_from(reply, at), reply[at + _SHOWN.size :]
+    except struct.error as error:
+        raise Unreadable(what="a task", why=error) from error
+
+
+def show(kind: type[F], tube: Any, reply: Any, known: Any = None) -> F:
+    """A task of what was parsed; without data if the caller knows it."""
+    id, state, attempts, take, due, raw = reply
+    try:
+        stored, at = read(id, raw)
+    except validation.WRONG as error:
+        raise validation.unreadable(f"task {id} of tube {tube.name!r}", error) from error
+    stored.data = raw[at:] if known is None else known
+    return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due, take)
+
+
+def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int, due: int, take: int = 0) -> F:
+    """A task of these facts."""
+    task = kind()
+    task._tube = tube
+    task._record = stored
+    task._state = state
+    task._attempts = attempts
+    task._more = stored.more
+    ttl = stored.ttl
+    task._times = (ttl, stored.ttr, due, NEVER if ttl is None else stored.created + ttl)
+    task._turn = take
+    return task
+
+
+_TAKEN: Final = State.TAKEN
+_PLAIN_TIMES: Final = (None, None, NEVER, NEVER)
+
+
+class _Plain:
+    """What is stored of a task that has nothing but its data."""
+
+    __slots__ = ("created", "data", "id")
+
+    id: int
+    created: int
+    data: Any
+    pri: Final = 0
+    ttl: Final = None
+    ttr: Final = None
+    utube: Final = None
+    more: Final = None
+
+
+def shown_new(
+    kind: type[F], tube: Any, first: int, created: int, new: Written, lane: str | None, data: list[bytes]
+) -> list[F]:
+    """Tasks that were put together, with ids from `first`. In the path of every batch: hence plain stores."""
+    state = State.DELAYED if new.is_delayed else State.READY
+    due = NEVER if new.due == "" else created + int(new.due)
+    times = (new.ttl, new.ttr, due, NEVER if new.ttl is None else created + new.ttl)
+    plain = not new.header
+    tasks: list[F] = []
+    stored: Any
+    for id, raw in enumerate(data, first):
+        task = kind()
+        task._tube = tube
+        stored = _Plain() if plain else Stored()
+        task._record = stored
+        stored.id = id
+        stored.created = created
+        stored.data = raw
+        if not plain:
+            stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, lane
+            stored.more = new.more
+        task._state = state
+        task._attempts = task._turn = 0
+        task._more = new.more
+        task._times = times
+        tasks.append(task)
+    return tasks
+
+
+def shown_taken(
+    kind: type[F], tube: Any, take: int, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
+) -> list[F]:
+    """Tasks that were taken by one call; `dues`: when each is due (-1: never), if anything in the tube ever is.
+
+    One that cannot be read is left out, and stays taken.
+    """
+    tasks: list[F] = []
+    add = tasks.append
+    for number, (id, tries, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
+        due = dues[number] if dues else -1
+        try:
+            # A byte of flags, then the moment of its put: without flags it is a moment.
+            (begin,) = _BEGIN(raw)
+            if begin >> 56 or due >= 0:
+                known, at = read(id, raw)
+                known.data = raw[at:]
+                add(shown(kind, tube, known, State.TAKEN, tries, NEVER if due < 0 else due, take))
+                continue
+        except validation.WRONG as error:
+            validation.leave_out_task(tube, id, error)
+            continue
+        task = kind()
+        task._tube = tube
+        stored: Any = _Plain()
+        task._record = stored
+        stored.id = id
+        stored.created = begin
+        stored.data = raw[8:]
+        task._state = _TAKEN
+        task._attempts = tries
+        task._turn = take
+        task._more = None
+        task._times = _PLAIN_TIMES
+        add(task)
+    return tasks
+
+
+def heard(message: bytes) -> tuple[str, Any]:
+    """An event and its task as `parse` answers it, of what listeners are told; raises `ValueError` and the like."""
+    event, id, state, attempts, take, due, raw = message.split(b" ", 6)
+    if event not in _EVENTS or state not in _STATES:
+        raise ValueError(f"{event!r} is no event, or {state!r} no state")
+    numbers = int(id), int(attempts), int(take), int(due)
+    if min(numbers) < -1 or max(numbers) > MAX_COUNT:
+        raise ValueError(f"{numbers} has a number that is none of a task")
+    read(numbers[0], raw)
+    return event.decode(), (numbers[0], state, *numbers[1:], raw)
+
+
+def put_of(task: Any) -> str:
+    """Names a task by the moment of its put, as scripts read it: after a rollback another may have its id."""
+    return f"c{task._record.created}"
+
+
+def settled(task: object) -> None:
+    """The caller has dealt with what it took."""
+    if isinstance(task, Facts):
+        task._turn = SETTLED

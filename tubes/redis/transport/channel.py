@@ -1,0 +1,311 @@
+"""A line to a server for threads: one call at a time, sent again until there is an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tubes.errors import ConnectionLost, ServerRefused, TubesError
+from tubes.redis.transport import script_call
+from tubes.redis.transport.reply_types import MARKER
+from tubes.redis.transport.script_call import Call, Rest
+from tubes.redis.transport.wire import ANY, ErrorReply, Wire, pack
+
+if TYPE_CHECKING:
+    from tubes.redis.transport.script_call import Flow
+    from tubes.redis.transport.server import Server
+
+T = TypeVar("T")
+
+# Seconds for which a finalizer waits for the line.
+_PAUSE: Final = 0.05
+# Refusals of a call behind a command that waits, after which it is sent once more.
+_AGAIN: Final = script_call.PASSING | {"NOSCRIPT", script_call.FIRST}
+# Errors of a command that waits, or was waiting when the server became another one's replica.
+_ENDED: Final = script_call.PASSING | {"UNBLOCKED"}
+
+
+class _Wait:
+    """A command that waits, which was sent, and a call behind it."""
+
+    __slots__ = ("call", "key", "wire")
+
+    def __init__(self, key: str, call: Call | None) -> None:
+        self.key: Final = key
+        self.call: Final = call
+        #: Where the replies come; None: nothing could be sent.
+        self.wire: Wire | None = None
+
+
+class ThreadLine:
+    """The calls of one connection, for threads: one at a time."""
+
+    def __init__(
+        self,
+        server: Server,
+        slot: int | str = 0,
+        patience: float | None = None,
+        closed: Callable[[], TubesError] | None = None,
+    ) -> None:
+        self._server: Final = server
+        # What is raised once it is closed, if that is not as where a connection is lost.
+        self._why_closed: Final = closed
+        self.slot: Final = slot
+        # So many seconds instead of the usual ones, also to connect.
+        self._patience: Final = patience
+        self._lock: Final = threading.Lock()
+        self._wires: Final[dict[str, Wire]] = {}
+        # Where there is one server, its connection.
+        self._only: Wire | None = None
+        self._closed = False
+        self._wait: _Wait | None = None
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a verb."""
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    reply = self.call(call) if isinstance(call, Call) else call.sleep()  # type: ignore[func-returns-value]
+                except BaseException as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(reply)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+    def is_idle(self) -> bool:
+        """Whether nobody uses the line, now or in a moment: a finalizer may come in the middle of a call."""
+        until = time.monotonic() + _PAUSE
+        while self._lock.locked() and time.monotonic() < until:
+            time.sleep(Rest.SECONDS)
+        return not self._lock.locked()
+
+    def call(self, call: Call) -> Any:
+        """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
+        with self._lock:
+            call.begin(self.slot)
+            try:
+                return self._until_answered(call.pack(moving=self._server.moving), call.key, call)
+            except TubesError:
+                raise
+            except BaseException:
+                self._forget_wires()
+                self._orphan(call)
+                raise
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a wait was begun that has not ended."""
+        return self._wait is not None
+
+    def begin_wait(self, key: str, words: tuple[Any, ...], call: Call | None, sent: Callable[[], None]) -> None:
+        """Send a plain command that waits, and a call behind it, if there is one.
+
+        Both go out at once: a server does what comes behind a command that waits as soon as that is over. `sent`:
+        called when they are on their way. Until `end_wait`, perhaps in another thread, nobody else uses the line.
+        """
+        self._lock.acquire()
+        self._wait = wait = _Wait(key, call)
+        try:
+            packed = pack(*words)
+            if call is not None:
+                call.begin(self.slot)
+                packed += call.pack(moving=self._server.moving)
+            try:
+                wait.wire = self._wire(key)
+                wait.wire.send(packed)
+            except ConnectionLost:
+                wait.wire = None
+            else:
+                sent()
+        except Exception:  # Nothing was sent.
+            self._wait = None
+            self._lock.release()
+            raise
+        except BaseException:
+            self.abandon_wait()
+            raise
+
+    def end_wait(self, patience: float | None) -> tuple[Any, Any] | None:
+        """The reply to the command that waits (True: nobody knows), and that to the call behind it, if there is one.
+
+        `patience`: None if nothing has come after so many seconds; then the wait goes on. Where the connection is lost
+        the command is not sent again: what it was to get may have been lost with it, so whoever waits is to look first.
+        """
+        wait = self._wait
+        assert wait is not None
+        try:
+            if patience is not None and wait.wire is not None and not wait.wire.comes(patience):
+                return None
+            answers = self._end(wait)
+        except Exception:  # Whoever waits asks again.
+            self._wait = None
+            self._lock.release()
+            raise
+        except BaseException:
+            self.abandon_wait()
+            raise
+        self._wait = None
+        self._lock.release()
+        return answers
+
+    def _end(self, wait: _Wait) -> tuple[Any, Any]:
+        call, key = wait.call, wait.key
+        answered: Any = None
+        reply: Any = None
+        try:
+            if wait.wire is None:
+                raise ConnectionLost(url=self._server.url, why="nothing could be sent")
+            answered = wait.wire.receive(MARKER, last=call is None)
+            if call is not None:
+                reply = wait.wire.receive(call.answers, last=True)
+            if answered.__class__ is ErrorReply and answered.code in _ENDED:
+                raise ConnectionLost(url=self._server.url, why=answered)
+        except ConnectionLost:
+            self._server.moved()
+            self._forget_wires()
+            if call is None:
+                raise
+            call.resent = True
+            return True, self._until_answered(call.pack(moving=self._server.moving), key, call)
+        if call is not None and reply.__class__ is ErrorReply and reply.code in _AGAIN:
+            reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
+        return answered, reply
+
+    def abandon_wait(self) -> None:
+        """Interrupted: nobody is to hear of a wait that was begun, if there is one. What its call did is undone."""
+        wait, self._wait = self._wait, None
+        if wait is None:
+            return
+        try:
+            self._forget_wires()
+            if wait.call is not None:
+                self._orphan(wait.call)
+        finally:
+            self._lock.release()
+
+    def exchange(
+        self, key: str, head: bytes, tail: bytes, answers: frozenset[type], again: Callable[..., Call], *about: Any
+    ) -> Any:
+        """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
+
+        `answers`: the kinds of replies to it. `again`: makes a call by that number, of what it is `about`, if it must
+        be sent once more. Until there is a reply nobody else uses the line: the slot with its answer is not written
+        over.
+        """
+        with self._lock:
+            number = next(script_call.numbers)
+            try:
+                reply = (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail), answers)
+                if reply.__class__ is not ErrorReply or reply.code in script_call.CERTAIN:
+                    return reply
+                call = again(number, *about)
+                call.resent = reply.code not in script_call.NOT_YET
+            except ConnectionLost:
+                self._forget_wires()
+                call = again(number, *about)
+            except TubesError:  # Nothing was sent.
+                raise
+            except BaseException:
+                self._forget_wires()
+                self._orphan(again(number, *about))
+                raise
+            reply = self._until_answered(call.pack(), key, call)
+            if call.resent and reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
+                raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
+            return reply
+
+    def _orphan(self, call: Call) -> None:
+        """Interrupted: whether it was done nobody knows yet; if so, somebody may want to undo it."""
+        if call.orphaned is not None:
+            call.resent = True
+            with suppress(TubesError):
+                call.orphaned(self._until_answered(call.pack(moving=self._server.moving), call.key, call))
+
+    def request(self, key: str, *words: Any) -> Any:
+        """The reply to a plain command, which may be done twice."""
+        with self._lock:
+            return self._until_answered(pack(*words), key)
+
+    def _until_answered(self, packed: bytes, key: str, call: Call | None = None) -> Any:
+        until = time.monotonic() + (self._patience or script_call.PATIENCE)
+        answers, replies = (ANY, 1) if call is None else (call.answers, call.replies)
+        tries = 0
+        while True:
+            try:
+                wire = self._wire(key)
+                reply = wire.call(packed, answers, replies)
+                if reply.__class__ is not ErrorReply:
+                    return reply
+                if reply.code == "NOSCRIPT" and call is not None:
+                    reply = wire.call(call.pack(whole=True, moving=self._server.moving), answers, replies)
+                if reply.__class__ is not ErrorReply:
+                    return reply
+                if reply.code == script_call.FIRST and call is not None:
+                    if self._closed:
+                        raise self._over()
+                    continue
+                if reply.code not in script_call.PASSING:
+                    return reply
+                self._server.moved()
+                self._forget_wires()
+                lost = ConnectionLost(url=self._server.url, why=reply)
+            except ConnectionLost as error:
+                # Looking again who has what may take long where a server hangs: no work for a line that has no time.
+                if self._patience is None:
+                    self._server.moved()
+                self._forget_wires()
+                lost = error
+            except ServerRefused as error:
+                if call is None or not call.resent:
+                    raise
+                raise ConnectionLost(url=self._server.url, why=f"{error}; {script_call.UNHEARD}") from error
+            if self._closed:
+                raise self._over(lost)
+            if time.monotonic() > until:
+                raise lost
+            if call is not None:
+                call.resent = True
+                packed = call.pack(moving=self._server.moving)
+            time.sleep(script_call.RESTS[min(tries, len(script_call.RESTS) - 1)])
+            tries += 1
+
+    def _over(self, lost: TubesError | None = None) -> TubesError:
+        """What is raised once it is closed; `lost`: in the middle of a call."""
+        if self._why_closed is not None:
+            return self._why_closed()
+        return lost or ConnectionLost(url=self._server.url, why="it was closed")
+
+    def _wire(self, key: str) -> Wire:
+        if self._closed:
+            raise self._over()
+        node = self._server.node(key)
+        wire = self._wires.get(node)
+        if wire is None:
+            wire = self._wires[node] = Wire(self._server, key, self._patience)
+            if not node:
+                self._only = wire
+        return wire
+
+    def _forget_wires(self) -> None:
+        self._only = None
+        for wire in self._wires.values():
+            wire.close()
+        self._wires.clear()
+
+    def hang_up(self) -> None:
+        """End the line, whoever is using it."""
+        self._closed = True
+        for wire in list(self._wires.values()):
+            wire.hang_up()
+
+    def close(self) -> None:
+        """End the line, when nobody uses it any more."""
+        with self._lock:
+            self._closed = True
+            self._forget_wires()

@@ -1,0 +1,381 @@
+"""Lines to a server for event loops: all calls on their way at once, where that is possible."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
+from tubes.redis.transport import script_call
+from tubes.redis.transport.channel import ThreadLine
+from tubes.redis.transport.script_call import Call, Rest
+from tubes.redis.transport.wire import ErrorReply, foreign, hiredis
+
+if TYPE_CHECKING:
+    from tubes.redis.transport.script_call import Flow, Slots
+    from tubes.redis.transport.server import Server
+
+T = TypeVar("T")
+
+
+async def _run(flow: Flow[T], ask: Callable[[Call], Awaitable[Any]]) -> T:
+    """Run a verb, whose calls are made by `ask`."""
+    try:
+        call = next(flow)
+        while True:
+            try:
+                reply = await (ask(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
+            except BaseException as error:
+                call = flow.throw(error)
+            else:
+                call = flow.send(reply)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+
+
+def _orphan(call: Call, done: asyncio.Future[Any]) -> None:
+    """Nobody waits for this reply any more."""
+    if not done.cancelled() and done.exception() is None and call.orphaned is not None:
+        call.orphaned(done.result())
+
+
+class Answer(Protocol):
+    """Who gets the reply to a call: a future, or what does as one does."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: Any, /) -> None: ...
+
+
+class _Sent:
+    """A call on its way."""
+
+    __slots__ = ("_moving", "answer", "call", "packed", "slot", "tries", "until")
+
+    def __init__(self, call: Call, slot: int, answer: Answer, *, moving: bool) -> None:
+        self._moving: Final = moving
+        self.call = call
+        self.slot = slot
+        self.answer = answer
+        call.begin(slot)
+        self.packed = b"" if call.grows else call.pack(moving=moving)
+        self.tries = 0
+        self.until = time.monotonic() + script_call.PATIENCE
+
+    def pack(self) -> bytes:
+        """Its request, as it goes out."""
+        if not self.packed:
+            self.packed = self.call.pack(moving=self._moving)
+        return self.packed
+
+    def again(self) -> None:
+        """It may have been done: it is sent once more."""
+        self.call.resent = True
+        self.packed = self.call.pack(moving=self._moving)
+
+
+class _Pipe(asyncio.Protocol):
+    """A connection on which many calls are on their way at once."""
+
+    def __init__(self, line: LoopLine, loop: asyncio.AbstractEventLoop) -> None:
+        self._line = line
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._reader: Any = hiredis.Reader(replyError=ErrorReply)
+        self._out: list[_Sent] = []
+        self.sent: deque[_Sent] = deque()
+        self.heard = time.monotonic()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def send(self, one: _Sent) -> None:
+        self.sent.append(one)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(one)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        packed = b"".join([one.packed or one.pack() for one in out])
+        if self._transport is not None:
+            self._transport.write(packed)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = time.monotonic()
+        reader, sent = self._reader, self.sent
+        reader.feed(data)
+        try:
+            while (reply := reader.gets()) is not False:
+                unasked = not sent or (len(sent) == 1 and reader.has_data())
+                if unasked or reply.__class__ not in sent[0].call.answers:
+                    raise foreign(reply)
+                self._line.answered(self, sent[0], reply)
+                sent.popleft()
+        except Exception as error:  # No reply, or nobody's, or one without sense: so may be what comes behind it.
+            self.close()
+            self._line.broken(self, error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._line.broken(self, exc)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class LoopLine:
+    """The calls of one connection, for the tasks of one event loop: all on their way at once, one write per tick.
+
+    Each call on its way has a slot of its own, in which the server keeps its answer until the slot is used again.
+    """
+
+    def __init__(
+        self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots, closed: Callable[[], TubesError]
+    ) -> None:
+        self._server: Final = server
+        # What is raised once it is closed.
+        self._why_closed: Final = closed
+        self.loop: Final = loop
+        #: Calls to which more may come, by their key.
+        self.joints: Final[dict[str, Any]] = {}
+        self._slots: Final = slots
+        self._pipes: Final[dict[str, _Pipe]] = {}
+        self._connecting: Final[dict[str, asyncio.Task[None]]] = {}
+        self._backlog: Final[dict[str, list[_Sent]]] = {}
+        self._closed = False
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a verb."""
+        return await _run(flow, self._ask)
+
+    async def _ask(self, call: Call) -> Any:
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self.submit(call, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The reply may have come a moment before: then it is dropped here, and not where replies come in.
+            _orphan(call, future)
+            raise
+
+    def submit(self, call: Call, answer: Answer) -> None:
+        """Send a call. `answer`: gets its reply, or `ConnectionLost`."""
+        if self._closed:
+            answer.set_exception(self._why_closed())
+            return
+        # What comes later must not overtake this one.
+        if call.grows:
+            self.joints[call.key] = call
+        elif self.joints:
+            self.joints.pop(call.key, None)
+        self._send(_Sent(call, self._slots.take(), answer, moving=self._server.moving))
+
+    def _send(self, one: _Sent) -> None:
+        node = ""
+        if self._closed:
+            self._resolve(one, self._why_closed())
+            return
+        if len(self._pipes) == 1 and "" in self._pipes:
+            self._pipes[""].send(one)
+            return
+        try:
+            node = self._server.node(one.call.key)
+        except ConnectionLost as error:
+            self._resolve(one, error)
+            return
+        pipe = self._pipes.get(node)
+        if pipe is not None:
+            pipe.send(one)
+            return
+        self._backlog.setdefault(node, []).append(one)
+        if node not in self._connecting:
+            self._connecting[node] = self.loop.create_task(self._connect(node, one.call.key))
+
+    async def _connect(self, node: str, key: str) -> None:
+        """Connect, and send what has gathered meanwhile; give up after `PATIENCE`."""
+        try:
+            tries = 0
+            patience = time.monotonic() + script_call.PATIENCE
+            while not self._closed:
+                try:
+                    pipe = await self._open(key)
+                except (ServerRefused, InvalidOption) as error:
+                    self._give_up(node, error)
+                    return
+                except (ConnectionLost, OSError) as error:
+                    lost = (
+                        error if isinstance(error, ConnectionLost) else ConnectionLost(url=self._server.url, why=error)
+                    )
+                    if time.monotonic() > patience:
+                        self._give_up(node, lost)
+                        return
+                    await asyncio.to_thread(self._server.moved)
+                    await asyncio.sleep(script_call.RESTS[min(tries, len(script_call.RESTS) - 1)])
+                    tries += 1
+                    continue
+                if self._closed:
+                    pipe.close()
+                    return
+                self._pipes[node] = pipe
+                for one in self._backlog.pop(node, []):
+                    pipe.send(one)
+                self._set_watch()
+                return
+        finally:
+            self._connecting.pop(node, None)
+
+    async def _open(self, key: str) -> _Pipe:
+        connecting = self.loop.run_in_executor(None, self._server.connect, key)
+        try:
+            connection: Any = await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # The loop ends meanwhile: what comes too late is not left open.
+            connecting.add_done_callback(
+                lambda done: done.cancelled() or done.exception() or done.result().disconnect()
+            )
+            raise
+        sock = connection._sock.dup()
+        connection._sock.close()
+        sock.setblocking(False)
+        _, pipe = await self.loop.create_connection(lambda: _Pipe(self, self.loop), sock=sock)
+        return pipe
+
+    def _give_up(self, node: str, lost: TubesError) -> None:
+        for one in self._backlog.pop(node, []):
+            unheard = one.call.resent and isinstance(lost, ServerRefused)
+            why = f"{lost}; {script_call.UNHEARD}"
+            self._resolve(one, ConnectionLost(url=self._server.url, why=why) if unheard else lost)
+
+    def answered(self, pipe: _Pipe, one: _Sent, reply: Any) -> None:
+        """A reply has come."""
+        if reply.__class__ is ErrorReply:
+            code = reply.code
+            if code == "NOSCRIPT":
+                one.packed = one.call.pack(whole=True, moving=self._server.moving)
+                pipe.send(one)
+                return
+            if code == script_call.FIRST:
+                if self._closed:
+                    self._resolve(one, self._why_closed())
+                else:
+                    pipe.send(one)
+                return
+            if code in script_call.PASSING:
+                if code in script_call.ELSEWHERE:
+                    pipe.close()
+                self._send_again(one, reply, elsewhere=True)
+                return
+            if one.call.certain is not None and code not in one.call.certain and not one.call.resent:
+                self._send_again(one, reply)
+                return
+        self._resolve(one, reply)
+
+    def _send_again(self, one: _Sent, why: object, *, elsewhere: bool = False) -> None:
+        """Send a call again, after a rest that grows, until patience is over."""
+        if self._closed or time.monotonic() > one.until:
+            self._resolve(one, self._why_closed() if self._closed else ConnectionLost(url=self._server.url, why=why))
+            return
+        one.again()
+        rest = script_call.RESTS[min(one.tries + elsewhere, len(script_call.RESTS) - 1)]
+        one.tries += 1
+        if elsewhere:
+            self._server.moved()
+        if rest:
+            self.loop.call_later(rest, self._send, one)
+        else:
+            self._send(one)
+
+    def _resolve(self, one: _Sent, reply: Any) -> None:
+        self._slots.free(one.slot)
+        if one.answer.done():
+            if one.call.orphaned is not None and not isinstance(reply, Exception):
+                one.call.orphaned(reply)
+        elif isinstance(reply, TubesError):
+            one.answer.set_exception(reply)
+        else:
+            one.answer.set_result(reply)
+
+    def broken(self, pipe: _Pipe, error: Exception | None) -> None:
+        """A connection has ended: what has no answer yet goes out again on the next one."""
+        node = next((name for name, known in self._pipes.items() if known is pipe), None)
+        if node is not None:
+            del self._pipes[node]
+        waiting, pipe.sent = list(pipe.sent), deque()
+        if waiting:
+            self._server.moved()
+        for one in waiting:
+            self._send_again(one, error or "the connection was closed")
+
+    def _set_watch(self) -> None:
+        if self._watch is None and not self._closed:
+            self._watch = self.loop.call_later(1.0, self._look)
+
+    def _look(self) -> None:
+        """A server that has not answered for long is given up."""
+        self._watch = None
+        for pipe in list(self._pipes.values()):
+            if pipe.sent and time.monotonic() - pipe.heard > script_call.PATIENCE:
+                pipe.close()
+            elif not pipe.sent:
+                pipe.heard = time.monotonic()
+        if self._pipes:
+            self._set_watch()
+
+    def close(self) -> None:
+        """End the line."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for pipe in list(self._pipes.values()):
+            pipe.close()
+        self._pipes.clear()
+        for node in list(self._backlog):
+            self._give_up(node, self._why_closed())
+
+
+class ThreadedLine:
+    """The calls of one connection for an event loop where they cannot be pipelined: over TLS, and without hiredis.
+
+    Each call has a thread and a line of its own while it is on its way.
+    """
+
+    def __init__(self, server: Server, slots: Slots, closed: Callable[[], TubesError]) -> None:
+        self._server: Final = server
+        self._slots: Final = slots
+        # What is raised once it is closed.
+        self._why_closed: Final = closed
+        self._closed = False
+        self._lines: Final[dict[int, ThreadLine]] = {}
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a verb."""
+        return await _run(flow, self._ask)
+
+    async def _ask(self, call: Call) -> Any:
+        if self._closed:
+            raise self._why_closed()
+        slot = self._slots.take()
+        line = self._lines.get(slot)
+        if line is None:
+            line = self._lines[slot] = ThreadLine(self._server, slot, closed=self._why_closed)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, line.call, call)
+        answer.add_done_callback(lambda _: self._slots.free(slot))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            answer.add_done_callback(lambda done: _orphan(call, done))
+            raise
+
+    def close(self) -> None:
+        """End the lines."""
+        self._closed = True
+        for line in list(self._lines.values()):
+            line.hang_up()  # Else the loop would wait for whoever uses it.
+            line.close()

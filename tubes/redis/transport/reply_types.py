@@ -1,0 +1,46 @@
+"""What kinds of replies there are to a script: anything else is not its answer, whatever has sent it.
+
+Something else than the server may answer on a line, and one reply too many would be taken for that to the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import Final
+
+from tubes.redis.transport.wire import ANY, ErrorReply
+
+
+def _kinds(*kinds: type) -> frozenset[type]:
+    """These, and errors."""
+    return frozenset((*kinds, ErrorReply))
+
+
+NOTHING: Final = _kinds(NoneType)
+NUMBER: Final = _kinds(int)
+BYTES: Final = _kinds(bytes)
+LIST: Final = _kinds(list)
+#: What a command answers that waits for a marker.
+MARKER: Final = _kinds(NoneType, list)
+
+#: The verbs by what they answer.
+_VERBS: Final[Mapping[frozenset[type], str]] = {
+    NOTHING: "leave mark pace release_all resume stage stream_skip truncate unput untake",
+    NUMBER: "kick listen ring settle tick write_clean write_done write_keep",
+    BYTES: "ack_many bury delete delete_many hold kick_task next pause peek release release_many renew_many stream_ack "
+    "stream_open touch trial update write_stage",
+    LIST: "beat buried check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
+    "due ids living looks open overview statistics take_many tasks utubes",
+    _kinds(NoneType, bytes): "put_many stream_retake stream_take write_seal",
+    _kinds(NoneType, list): "drop extent names put_keyed session there write_others",
+    _kinds(NoneType, bytes, list): "put",
+    _kinds(NoneType, bytes, int): "oldest age",
+    _kinds(bytes, int): "ack take",
+}
+_OF: Final = {verb: kinds for kinds, verbs in _VERBS.items() for verb in verbs.split()}
+
+
+def answers_of(verb: str) -> frozenset[type]:
+    """The kinds of replies to the script of a verb."""
+    return _OF.get(verb, ANY)

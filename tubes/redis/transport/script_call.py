@@ -1,0 +1,195 @@
+"""Calls of scripts: what a verb asks for, and what makes sure that it is done once."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from itertools import count
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from tubes.redis.scripts.parts import PARTS
+from tubes.redis.transport.reply_types import LIST
+from tubes.redis.transport.wire import pack
+
+if TYPE_CHECKING:
+    from tubes.redis.scripts.assembly import Script
+
+T = TypeVar("T")
+#: A session in a tube: see `Call`.
+Session: TypeAlias = tuple[int, str, str]
+#: A verb: asks for calls, gets replies, ends with its answer.
+Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
+
+#: The slot of whoever serves those who wait: one at a time in a process and tube, on a line of any session.
+SERVING: Final = "w"
+#: The slot of the take that is sent ahead for who waits: it is on its way for seconds, and others serve meanwhile.
+AHEAD: Final = "v"
+#: For how many seconds a call is tried again where no server answers.
+PATIENCE: Final = 10.0
+#: Why a call that was sent again was not answered.
+UNSURE: Final = "the session has ended meanwhile, and whether the call was done is not known"
+#: What else is to be said where a server refuses to be connected to before it has answered.
+UNHEARD: Final = "whether the call was done before is not known"
+#: How long to rest in between.
+RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
+#: Errors of servers that are about to be well again, or of the wrong server.
+PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
+#: There was more to do first, and the call was not done, or not now: it comes again by its own number, so that what was
+#: done already, by a request whose answer was lost, is not done twice.
+FIRST: Final = "AGAIN"
+#: Those to a call that is sent for the first time after which nothing was done so far.
+NOT_YET: Final = frozenset({FIRST, "NOSCRIPT"})
+#: Errors that say that nothing was done. After any other, which may not be the server's, a call comes once more by its
+#: number: if it was done it is answered then.
+CERTAIN: Final = frozenset({"SESSIONGONE", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
+#: Those after which the same address may lead to another server.
+ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
+
+
+class Call:
+    """A script with its arguments.
+
+    `session`: its number in the tube, the field that says that it lives, and the caller's name among its callers.
+    `slot`: where its answer is kept, if not in a slot of the line: for calls for a session that is not the line's.
+    """
+
+    #: How many replies come; the last one counts, unless one is an error.
+    replies: int = 1
+    #: Whether it is packed only when it goes out: until then more may come to it.
+    grows = False
+    #: Errors that end it. After any other it is sent once more; None: whatever the error.
+    certain: frozenset[str] | None = None
+
+    __slots__ = (
+        "_own_slot", "answers", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session",
+        "slot",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        script: Script,
+        key: str,
+        args: tuple[Any, ...],
+        session: Session | None = None,
+        now: int | str = "",
+        orphaned: Callable[[Any], None] | None = None,
+        slot: str | None = None,
+        sent: tuple[int | str, int] | None = None,
+        parts: tuple[str, ...] = (),
+    ) -> None:
+        self.script = script
+        #: The kinds of replies to it.
+        self.answers = script.answers
+        self.key: Final = key
+        self.args = args
+        self.session: Final = session
+        self.now: Final = now
+        #: What to do with a reply for which nobody waits any more.
+        self.orphaned: Final = orphaned
+        #: What else it uses besides `key`; with a session whatever a tube has.
+        self.parts: Final = parts if session is None else PARTS + parts
+        # Where its answer is kept, if not in the slot of whoever sends it.
+        self._own_slot: Final = slot
+        #: Whether it may have been done already. `sent`: it was sent before, from that slot and by that number.
+        self.resent = sent is not None
+        self.slot: int | str = ""
+        self.number = 0
+        if sent is not None:
+            self.slot, self.number = sent
+
+    def begin(self, slot: int | str) -> None:
+        """It is about to be sent for the first time, unless it was before."""
+        if not self.resent:
+            self.slot, self.number = slot if self._own_slot is None else self._own_slot, next(numbers)
+
+    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+        """The request; `whole`: with the script itself.
+
+        `moving`: with all keys that it uses. In a cluster a slot moves to another node key by key; a script that finds
+        in its middle that some are there already ends half done, unless it names them, and is refused.
+        """
+        what = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
+        keys: tuple[Any, ...] = (1, self.key)
+        if moving:
+            keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
+        if self.session is None:
+            return pack(*what, *keys, *self.args)
+        session, token, caller = self.session
+        field = f"a{token}.{caller}.{self.slot}"
+        return pack(*what, *keys, session, token, field, self.number, self.now, *self.args)
+
+
+class Look(Call):
+    """Plain commands and a script that only look, all at one moment: answers the replies of all."""
+
+    __slots__ = ("_commands", "replies")
+
+    def __init__(self, commands: Sequence[bytes], script: Script, key: str) -> None:
+        super().__init__(script, key, ())
+        #: As they go over the wire.
+        self._commands: Final = commands
+        self.replies: int = len(commands) + 3
+        self.answers = LIST
+
+    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+        """The request, as a transaction."""
+        return b"".join((pack("MULTI"), *self._commands, super().pack(whole=whole, moving=moving), pack("EXEC")))
+
+
+class Rest:
+    """Asked for by a flow that waits for another one, which holds `lock`: a moment."""
+
+    #: Its seconds.
+    SECONDS: Final = 0.0002
+    #: A thread sleeps until the lock is free, at most so long: many that looked again and again would hold up all.
+    MOST: Final = 0.1
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock: Final = lock
+
+    def sleep(self) -> None:
+        """Rest in a thread."""
+        if self._lock.acquire(timeout=self.MOST):
+            self._lock.release()
+
+
+#: A number is never used again in this process, whichever line a session's calls go out on. All have 16 digits, and are
+#: below 2**53, for Lua. Each process begins at a random one: what a server that has lost its last writes knows of one
+#: call is not taken for another's.
+numbers = count()
+
+
+def _begin_numbers() -> None:
+    global numbers
+    numbers = count(SystemRandom().randrange(10**15, 8 * 10**15))
+
+
+_begin_numbers()
+os.register_at_fork(after_in_child=_begin_numbers)
+
+
+class Slots:
+    """Where a connection's last answers are kept: one slot per call on its way, the lowest free ones first."""
+
+    def __init__(self) -> None:
+        self._free: Final[list[int]] = []
+        self._made = 0
+        self._lock: Final = threading.Lock()
+
+    def take(self) -> int:
+        """A slot that no call uses."""
+        with self._lock:
+            if self._free:
+                return heapq.heappop(self._free)
+            self._made += 1
+            return self._made - 1
+
+    def free(self, slot: int) -> None:
+        """Its answer has come."""
+        with self._lock:
+            heapq.heappush(self._free, slot)

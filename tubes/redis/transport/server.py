@@ -1,0 +1,276 @@
+"""Where the servers are: URLs, and connections that redis-py makes (TLS, passwords, Sentinel, Cluster)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlencode, urlsplit
+
+import redis
+import redis.cluster as redis_cluster
+import redis.sentinel as redis_sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthorizationError, RedisClusterException
+from redis.retry import Retry
+
+from tubes.backend.url import Place, read
+from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
+
+_sentinels: Final[Any] = redis_sentinel
+_clusters: Final[Any] = redis_cluster
+# Of these a second try gets no other answer.
+_REFUSALS: Final = (redis.AuthenticationError, AuthorizationError, redis.ResponseError)
+
+#: Seconds that a server may take to accept a connection, and to answer.
+CONNECT_TIMEOUT: Final = 5.0
+ANSWER_TIMEOUT: Final = 10.0
+#: Seconds between two looks at which node has what.
+_LOOK: Final = 0.02
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "socket_connect_timeout": CONNECT_TIMEOUT,
+    "socket_timeout": ANSWER_TIMEOUT,
+    "protocol": 2,
+    "decode_responses": False,
+    "health_check_interval": 0,
+}
+
+
+class Server(Protocol):
+    """One server, or several that share the keys."""
+
+    url: str
+    #: Whether what goes over the wire is encrypted.
+    secure: bool
+    #: Whether keys may move to another server while they are used.
+    moving: bool
+
+    def connect(self, key: str, patience: float | None = None) -> Any:
+        """A new connection, connected, to the server that has this key; within so many seconds, if they are given."""
+        ...
+
+    def moved(self) -> None:
+        """A server said that it does not have what it was asked for: look again who does."""
+        ...
+
+    def node(self, key: str) -> str:
+        """Names the server that has this key: keys of one node share a connection."""
+        ...
+
+
+class _Pooled:
+    """What redis-py's connection pool knows how to reach: one server, or the master that Sentinel names."""
+
+    moving = False
+
+    def __init__(self, url: str, pool: Any, client: Any = None) -> None:
+        self.url = url
+        self._pool: Final = pool
+        # Kept for as long as the store: another client with its id would be taken for it.
+        self._client: Final = client
+        self.secure = _is_secure(pool)
+
+    def connect(self, key: str, patience: float | None = None) -> Any:
+        return _connected(self._pool, self.url, patience)
+
+    def moved(self) -> None: ...
+
+    def node(self, key: str) -> str:
+        return ""
+
+
+class _Cluster:
+    """The nodes of a Redis Cluster."""
+
+    moving = True
+
+    def __init__(self, url: str, make: Callable[[], Any], *, secure: bool, hidden: Collection[str]) -> None:
+        self.url = url
+        self.secure = secure
+        # What no error may quote.
+        self._hidden: Final = hidden
+        self._make: Final = make
+        self._client: Any = None
+        self._looked = 0.0
+
+    def _find(self, key: str) -> tuple[Any, Any]:
+        """A client of the cluster, and the node that has the key as far as that knows."""
+        try:
+            client = self._client
+            if client is None:
+                client = self._client = self._make()
+            return client, client.get_node_from_key(key)
+        except (redis.RedisError, RedisClusterException, OSError) as error:
+            self._client = None
+            why = error
+        raise _about(ConnectionLost, self.url, why, self._hidden)
+
+    def connect(self, key: str, patience: float | None = None) -> Any:
+        client, node = self._find(key)
+        return _connected(client.get_redis_connection(node).connection_pool, self.url, patience)
+
+    def moved(self) -> None:
+        client = self._client
+        # Many calls hear of one move.
+        if client is None or time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
+        try:
+            client.nodes_manager.initialize()
+        except (redis.RedisError, RedisClusterException, OSError):
+            self._client = None
+
+    def node(self, key: str) -> str:
+        name: str = self._find(key)[1].name
+        return name
+
+
+def _connected(pool: Any, url: str, patience: float | None) -> Any:
+    """A connection as the pool makes them, but with our settings, and not one of the pool's: it counts its own.
+
+    Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
+    """
+    settings = {**_plain(pool.connection_kwargs), **_settings()}
+    if settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
+        settings |= _library()
+    if patience is not None:
+        settings |= {"socket_connect_timeout": patience, "socket_timeout": patience}
+    kind: type[TubesError]
+    why: Exception
+    try:
+        connection: Any = pool.connection_class(**settings)
+        connection.connect()
+        return connection
+    except _REFUSALS as error:
+        kind, why = ServerRefused, error
+    except (redis.RedisError, OSError) as error:
+        kind, why = ConnectionLost, error
+    except Exception as error:
+        kind, why = InvalidOption, error
+    raise _about(kind, url, why, _hidden(pool.connection_kwargs))
+
+
+def _hidden(settings: Mapping[str, Any]) -> list[str]:
+    """What no error may quote of these settings."""
+    hidden: list[str] = []
+    for name, value in settings.items():
+        if "password" in name and value:
+            hidden.append(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
+    return hidden
+
+
+def _about(kind: type[TubesError], url: str, why: BaseException, hidden: Collection[str]) -> TubesError:
+    """The error for what redis-py says; what quotes a password is left out.
+
+    A server quotes the arguments of a command that it does not know, and it may know no AUTH.
+    """
+    quotes = re.compile("|".join(["args beginning with", *(rf"(?<!\w){re.escape(word)}(?!\w)" for word in hidden)]))
+    chain: list[BaseException] = [why]
+    for one in chain:
+        chain += [other for other in (one.__cause__, one.__context__) if other is not None and other not in chain]
+    clean = not any(quotes.search(str(one)) for one in chain)
+    said: Any = why if clean else f"{type(why).__name__}, whose words are left out: a part of the password is in them"
+    if kind is InvalidOption:
+        made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py cannot use: {said}")
+    else:
+        made = kind(url=url, why=said)
+    made.__cause__ = why if clean else None
+    return made
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """A pool's settings without what only its own connections have: notifications of maintenance, which need RESP 3."""
+    return {name: value for name, value in settings.items() if not name.startswith(("maint_notifications", "orig_"))}
+
+
+@cache
+def _library() -> dict[str, Any]:
+    """What redis-py tells servers about itself: from 7.2 on it looks its version up on the disk for each connection."""
+    drivers = getattr(redis, "driver_info", None)
+    return {} if drivers is None else {"driver_info": drivers.DriverInfo()}
+
+
+def _untyped(thing: Any) -> Any:
+    """What redis-py says of its types is not enough for strict checks."""
+    return thing
+
+
+def _is_secure(pool: Any) -> bool:
+    return issubclass(pool.connection_class, redis.SSLConnection) or bool(pool.connection_kwargs.get("ssl"))
+
+
+def _settings() -> dict[str, Any]:
+    # Whoever calls decides what may be tried again, and how often.
+    return {**_SETTINGS, "retry": Retry(NoBackoff(), 0)}
+
+
+def locate(place: Any) -> tuple[Server, str]:
+    """The server of a URL or of a redis-py client, and the prefix of its keys."""
+    if isinstance(place, redis.RedisCluster):
+        known: dict[str, Any] = _untyped(place).get_connection_kwargs()
+        secure = bool(known.get("ssl"))
+        return _Cluster("redis+cluster://", lambda: place, secure=secure, hidden=_hidden(known)), ""
+    if isinstance(place, redis.Redis):
+        pool: Any = _untyped(place).connection_pool
+        if "@" in str(pool.connection_kwargs.get("host", "")):
+            raise InvalidOption(option="url", value=type(place), rule="must have a host without an @")
+        return _Pooled(_name_of(pool), pool, place), ""
+    if not isinstance(place, str):
+        rule = "must be a string, a queue, or a redis.Redis or redis.RedisCluster"
+        raise InvalidOption(option="url", value=type(place), rule=rule)
+    parts = read(place)
+    prefix = parts.settings.pop("prefix", [""])[-1]
+    rest = parts.scheme + place[len(parts.scheme) :].partition("?")[0]
+    if parts.scheme == "redis+cluster":
+        nodes = _hosts(parts, 6379)
+        login = _login(rest)
+        return _Cluster(parts.shown, lambda: _cluster(nodes, login), secure=False, hidden=_hidden(login)), prefix
+    if parts.scheme == "redis+sentinel":
+        return _Pooled(parts.shown, _sentinel(rest, parts)), prefix
+    query = urlencode(parts.settings, doseq=True)
+    try:
+        made: Any = _untyped(redis.ConnectionPool).from_url(f"{rest}?{query}" if query else rest, **_settings())
+        return _Pooled(parts.shown, made), prefix
+    except Exception as error:
+        bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
+    # Not there: what redis-py has raised may quote the value, and would be seen as its context.
+    which = f"setting {bad[1]!r}, whose value redis-py cannot read" if bad else "setting that redis-py cannot use"
+    raise InvalidOption(option="url", value=parts.shown, rule=f"has a {which}")
+
+
+def _name_of(pool: Any) -> str:
+    known: dict[str, Any] = pool.connection_kwargs
+    if "path" in known:
+        return f"unix://{known['path']}"
+    return f"redis://{known.get('host', 'sentinel')}:{known.get('port', 6379)}/{known.get('db', 0)}"
+
+
+def _hosts(parts: Place, port: int) -> list[tuple[str, int]]:
+    """Hosts and ports of `host:port,host:port`."""
+    if not parts.hosts or not all(host for host, _ in parts.hosts):
+        raise InvalidOption(option="url", value=parts.shown, rule="must name a host")
+    return [(host.strip("[]"), its or port) for host, its in parts.hosts]
+
+
+def _login(url: str) -> dict[str, Any]:
+    login = urlsplit(url).netloc.rpartition("@")[0]
+    user, _, password = login.partition(":")
+    return {name: unquote(value) for name, value in (("username", user), ("password", password)) if value}
+
+
+def _sentinel(url: str, parts: Place) -> Any:
+    """`redis+sentinel://[user:password@]host:port,…/service[/db]`."""
+    _, service, *db = parts.path.split("/")
+    settings = {**_settings(), **_login(url)}
+    watching = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
+    watchers = _sentinels.Sentinel(_hosts(parts, 26379), sentinel_kwargs=watching)
+    return watchers.master_for(service, db=int(db[0] or 0) if db else 0, **settings).connection_pool
+
+
+def _cluster(hosts: list[tuple[str, int]], login: dict[str, Any]) -> Any:
+    """`redis+cluster://[user:password@]host:port,…`."""
+    nodes: Any = [_clusters.ClusterNode(host, port) for host, port in hosts]
+    return _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login})

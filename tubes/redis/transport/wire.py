@@ -1,0 +1,228 @@
+"""One connection to a server, for one thread at a time: requests go out packed, replies come in."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from reprlib import repr as short
+from struct import pack as pack_timeval
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from tubes.errors import ConnectionLost, ServerFull, ServerRefused, TubesError
+from tubes.redis.transport.server import ANSWER_TIMEOUT
+
+if TYPE_CHECKING:
+    from tubes.redis.transport.server import Server
+
+try:
+    import hiredis as _hiredis
+except ImportError:  # The extra `hiredis`: without it redis-py's own parser works, at half the speed.
+    _hiredis = None  # type: ignore[assignment]
+
+#: The module, or None.
+hiredis: Any = _hiredis
+_connections: Final[Any] = redis.Connection
+_packer: Final = _connections()
+
+_CHUNK: Final = 65536
+#: What a parser raises of bytes that are no reply.
+GARBAGE: Final[tuple[type[Exception], ...]] = (
+    *(() if hiredis is None else (hiredis.HiredisError,)),
+    *(ValueError, TypeError, MemoryError, RecursionError),
+)
+
+
+class ErrorReply(Exception):
+    """A server's `-ERR …`, as a value."""
+
+    @property
+    def code(self) -> str:
+        """Its first word."""
+        return str(self).partition(" ")[0]
+
+
+#: Whatever a server may answer.
+ANY: Final = frozenset({NoneType, int, bytes, list, ErrorReply})
+
+
+def foreign(reply: object) -> redis.InvalidResponse:
+    """Why a line is given up that has answered what nobody has asked for."""
+    return redis.InvalidResponse(f"it answered {short(reply)}, which is no answer to what it was asked")
+
+
+def error_of(reply: ErrorReply, url: str) -> TubesError:
+    """What a server's error means for the caller."""
+    if reply.code == "OOM":
+        return ServerFull(url=url)
+    return ServerRefused(url=url, why=reply)
+
+
+def pack(*words: Any) -> bytes:
+    """A command as it goes over the wire."""
+    if hiredis is not None:
+        packed: bytes = hiredis.pack_command(words)
+        return packed
+    return b"".join(_packer.pack_command(*words))
+
+
+class Wire:
+    """A socket that redis-py connected; hiredis parses, where it is installed."""
+
+    def __init__(self, server: Server, key: str, patience: float | None = None) -> None:
+        self.url: Final = server.url
+        self._connection: Final[Any] = server.connect(key, patience)
+        self._sock: Final[socket.socket] = self._connection._sock
+        self._plain: Final = hiredis is not None and _blocks(self._sock)
+        self.wait(patience or ANSWER_TIMEOUT)
+        self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
+        # Whether more has come than was read.
+        self._has_more: Final[Callable[[], Any]] = (
+            self._connection._parser._buffer.unread_bytes if self._reader is None else self._reader.has_data
+        )
+        self._buffer: Final = bytearray(_CHUNK)
+
+    def call(self, packed: bytes, answers: frozenset[type] = ANY, replies: int = 1) -> Any:
+        """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`.
+
+        `answers`: the kinds of replies to it: another one is somebody else's, and ends the connection, as one too many
+        does. Of several `replies` the last one, or the first error in any.
+        """
+        try:
+            self._sock.sendall(packed)
+            reply = self._read() if replies == 1 else _last([self._read() for _ in range(replies)])
+            if reply.__class__ not in answers or self._has_more():
+                raise foreign(reply)
+        except (redis.RedisError, OSError) as error:
+            raise self._lost(error) from error
+        return reply
+
+    def send(self, packed: bytes) -> None:
+        """Send requests."""
+        try:
+            self._sock.sendall(packed)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self, answers: frozenset[type] = ANY, *, last: bool = False) -> Any:
+        """The next reply; `last`: no more are to come. Else as `call`."""
+        try:
+            reply = self._read()
+            if reply.__class__ not in answers or (last and self._has_more()):
+                raise foreign(reply)
+        except (redis.RedisError, OSError) as error:
+            raise self._lost(error) from error
+        return reply
+
+    def _read(self) -> Any:
+        reader = self._reader
+        if reader is None:
+            try:
+                return self._connection.read_response(disable_decoding=True)
+            except (redis.ResponseError, redis.AuthenticationError) as error:
+                return _value_of(error)
+            except GARBAGE as error:
+                raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
+        while True:
+            try:
+                reply = reader.gets()
+            except GARBAGE as error:
+                raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
+            if reply is not False:
+                return reply
+            size = self._sock.recv_into(self._buffer)
+            if not size:
+                raise ConnectionResetError("the server closed the connection")
+            reader.feed(self._buffer, 0, size)
+
+    def wait(self, seconds: float) -> None:
+        """How long to wait for the next reply."""
+        if not self._plain:
+            self._sock.settimeout(seconds)
+            return
+        # The kernel keeps this timeout: Python's own would ask for it with a system call before each send and receive.
+        whole = int(seconds)
+        self._sock.settimeout(None)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._sock.setsockopt(socket.SOL_SOCKET, option, pack_timeval("ll", whole, int((seconds - whole) * 1e6)))
+
+    def hear(self, seconds: float) -> Any:
+        """The next message; None after so many seconds of silence."""
+        try:
+            if self._reader is None and not self._connection.can_read(seconds):
+                return None
+            self.wait(seconds)
+            return self._read()
+        except (TimeoutError, BlockingIOError):
+            return None
+        except (redis.RedisError, OSError) as error:
+            raise self._lost(error) from error
+
+    def comes(self, seconds: float) -> bool:
+        """Whether anything comes within so many seconds. Nothing is read, and nothing must be left of what was."""
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLIN)
+            return bool(poll.poll(seconds * 1000))
+        except (OSError, ValueError):  # It is closed: what is read next says so.
+            return True
+
+    def hang_up(self) -> None:
+        """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.disconnect()
+
+    def _lost(self, error: Exception) -> ConnectionLost:
+        self.close()
+        late = isinstance(error, (TimeoutError, BlockingIOError))
+        why = "it did not answer in time" if late else error
+        return ConnectionLost(url=self.url, why=why)
+
+
+def _blocks(sock: socket.socket) -> bool:
+    """Whether the kernel waits in it: not where the socket is encrypted, or gevent's, whatever its timeout is."""
+    sock.settimeout(None)
+    return not isinstance(sock, ssl.SSLSocket) and os.get_blocking(sock.fileno())
+
+
+def _last(replies: list[Any]) -> Any:
+    """What a transaction answers: behind a word for its beginning and one for each command."""
+    parts: list[Any] = replies[-1] if replies[-1].__class__ is list else []
+    for reply in (*replies, *parts):
+        if isinstance(reply, redis.ResponseError):  # As redis-py's parser leaves it in a list.
+            return _value_of(reply)
+        if reply.__class__ is ErrorReply:
+            return reply
+    if len(parts) != len(replies) - 2:
+        raise foreign(replies[-1])
+    return parts
+
+
+def _value_of(error: redis.RedisError) -> ErrorReply:
+    return ErrorReply(_CODES.get(type(error).__name__, "") + str(error))
+
+
+#: The words that redis-py cuts off where it knows an error by a class of its own.
+_CODES: Final = {
+    "NoScriptError": "NOSCRIPT ",
+    "NoPermissionError": "NOPERM ",
+    "AuthenticationError": "NOAUTH ",
+    "OutOfMemoryError": "OOM ",
+    "ReadOnlyError": "READONLY ",
+    "BusyLoadingError": "LOADING ",
+    "ClusterDownError": "CLUSTERDOWN ",
+    "MasterDownError": "MASTERDOWN ",
+    "MovedError": "MOVED ",
+    "AskError": "ASK ",
+    "TryAgainError": "TRYAGAIN ",
+}

@@ -1,0 +1,204 @@
+"""What a server says of tubes, checked like what callers say: whoever may write there can write anything.
+
+Nothing of it becomes a part of a script, a key or an answer before it was here. What is wrong raises `Unreadable`, or
+is left out of what lists all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import struct
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.backoff import Rests
+from tubes.drivers.driver import Driver, is_name
+from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
+from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
+from tubes.redis.transport.wire import ErrorReply, error_of
+
+if TYPE_CHECKING:
+    from tubes.drivers.registry import Registry
+
+_log = logging.getLogger("tubes.told")
+
+_DRIVER: Final = frozenset({"name", "options", "order", "lane", "ttl_spares_taken", "rank_lua"})
+_TOKEN: Final = re.compile(rb"s([0-9]{1,9})\.([0-9]{1,20})\.([0-9a-f]{1,32})")
+#: Errors of whoever reads what is not as it should be.
+WRONG: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
+#: How servers say that a script has failed in its middle, but not for want of a right.
+_FAILED: Final = re.compile(
+    r"WRONGTYPE |ERR (?!Unknown Redis command|ACL failure|The user executing the script can't)"
+    r".*(user_script|Error running script)"
+)
+#: How many names are shown that are left out, and how many are known.
+_SHOWN, _KNOWN = 5, 10_000
+
+
+@contextmanager
+def reading(what: str) -> Generator[None]:
+    """Raise `Unreadable` of this where something cannot be read."""
+    try:
+        yield
+    except (*WRONG, InvalidOption) as error:
+        raise unreadable(what, error) from error
+
+
+def unreadable(what: str, error: Exception) -> Unreadable:
+    """The error for what cannot be read, by what its reader says."""
+    return Unreadable(what=what, why=error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
+
+
+def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
+    """The error for what a script answers; one that has met what it cannot read has failed in its middle."""
+    return Unreadable(what=what, why=reply) if _FAILED.match(str(reply)) else error_of(reply, url)
+
+
+def is_broken(reply: Any) -> bool:
+    """Whether a script has failed since it met what it cannot read."""
+    return isinstance(reply, ErrorReply) and _FAILED.match(str(reply)) is not None
+
+
+def _fields(told: Any) -> dict[str, Any]:
+    if not told:
+        raise ValueError("there is none")
+    fields: Any = json.loads(told)
+    if not isinstance(fields, dict):
+        raise TypeError(f"{fields!r} has no fields")
+    return fields  # pyright: ignore[reportUnknownVariableType]
+
+
+def driver(tube: str, told: Any, registry: Registry) -> Driver:
+    """The driver of a tube: the one that is registered here, if it is the same."""
+    with reading(f"tube {tube!r}: its driver"):
+        about = _fields(told)
+        if about.keys() != _DRIVER:
+            raise ValueError(f"it has the fields {', '.join(map(repr, about))}")
+        try:
+            known = registry.find(about["name"])
+            if describe(known) == told:
+                return known
+        except DriverNotFound:
+            known = None
+        if about["rank_lua"] is not None:
+            other = "" if known is None else "another one of this name, and "
+            raise DriverNotFound(name=about["name"], known=f"{other}none that ranks as the tube's: register it first")
+        return Driver(
+            about["name"],
+            options=about["options"],
+            order=about["order"],
+            lane=about["lane"],
+            ttl_spares_taken=about["ttl_spares_taken"],
+        )
+
+
+def driver_name(tube: str, told: Any) -> str:
+    """The name of a tube's driver, which need not be known here."""
+    with reading(f"tube {tube!r}: its driver"):
+        name: Any = _fields(told)["name"]
+        if not isinstance(name, str) or not is_name(name):
+            raise ValueError(f"{name!r} is no name")
+        return name
+
+
+def options(tube: str, told: Any, driver: Driver) -> dict[str, Any]:
+    """The options of a tube, in the machine's units."""
+    with reading(f"tube {tube!r}: its options"):
+        found = _fields(told)
+        for option, value in found.items():
+            check = driver.check_of(option)
+            if option == "idle":
+                whole(option, value, MAX_SECONDS * 1000, least=1)
+            elif option == "backoff":
+                Rests.kept(value)
+            elif check is micros:
+                whole(option, value, MAX_SECONDS * SECOND)
+            elif check is None:
+                raise ValueError(f"{option!r} is no option of driver {driver.name!r}")
+            else:
+                check(option, value)
+        return found
+
+
+def checked_options(tube: str, told: Any, driver: Driver) -> dict[str, Any]:
+    """The same as `Driver.check_tube` answers them."""
+    found = options(tube, told, driver)
+    return found | ({"backoff": Rests.kept(found["backoff"])} if "backoff" in found else {})
+
+
+def token(tube: str, told: Any) -> str:
+    """The field of the meta hash that says that a session lives."""
+    with reading(f"tube {tube!r}: one of its sessions"):
+        if not _TOKEN.fullmatch(told):
+            raise ValueError(f"{told!r} is no session")
+        found: str = told.decode()
+        return found
+
+
+def names(raws: Iterable[Any]) -> tuple[list[str], list[bytes]]:
+    """Those that are names of tubes, in their order, and those that are none."""
+    known: list[str] = []
+    strange: list[bytes] = []
+    for raw in raws:
+        name = raw.decode(errors="replace")
+        if is_name(name):
+            known.append(name)
+        else:
+            strange.append(raw)
+    return sorted(known), strange
+
+
+def describe(driver: Driver) -> bytes:
+    """A driver as the server keeps it."""
+    about = {
+        "name": driver.name,
+        "options": sorted(driver.options),
+        "order": driver.order,
+        "lane": driver.lane,
+        "ttl_spares_taken": driver.ttl_spares_taken,
+        "rank_lua": driver.rank_lua,
+    }
+    return json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
+
+
+def describe_options(options: Mapping[str, Any]) -> bytes:
+    """The options of a tube as the server keeps them."""
+    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    assert isinstance(value, Rests)
+    return value.fields
+
+
+def leave_out_task(tube: Any, id: int, error: Exception) -> None:
+    """A task that cannot be read is left out of what shows many."""
+    _log.warning("left out: %s", unreadable(f"task {id} of tube {tube.name!r}", error))
+
+
+class Strangers:
+    """What is left out of what lists all: each is warned of once."""
+
+    def __init__(self) -> None:
+        self._known: Final[set[int]] = set()
+        self._lock: Final = threading.Lock()
+
+    def leave_out(self, where: str, those: Mapping[Any, object]) -> None:
+        """These are left out, and why."""
+        with self._lock:
+            new = [name for name in those if hash(name) not in self._known]
+            if len(self._known) + len(new) > _KNOWN:
+                self._known.clear()
+            self._known.update(map(hash, new[:_KNOWN]))
+        if new:
+            words = ", ".join(f"{_cut(repr(name))} ({_cut(str(those[name]))})" for name in new[:_SHOWN])
+            more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
+            _log.warning("left out of %s: %s%s", where, words, more)
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= 200 else words[:200] + "..."

@@ -1,0 +1,295 @@
+"""Many tasks as they are now, without taking any."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import compress
+from operator import itemgetter
+from struct import unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from tubes.drivers.entry import NOTHING_MORE
+from tubes.errors import TubeNotFound
+from tubes.redis import task_codec, validation
+from tubes.redis.scripts.assembly import MOST_ATTEMPTS, TAKES, knobs_of
+from tubes.redis.transport.wire import pack
+
+if TYPE_CHECKING:
+    from tubes.redis.port import Port
+    from tubes.redis.transport.script_call import Flow
+    from tubes.sync import Tube
+
+#: Tasks that one call reads; ids that one looks for.
+_READS: Final = 2_000
+#: How many the first one reads, and bytes that one is to read: large data are not known before. Each looks how large
+#: some are that the next one would read.
+_FIRST: Final = 2
+_BYTES: Final = 500_000
+_PROBES: Final = 20
+_IDS: Final = 5_000
+
+
+class Row(NamedTuple):
+    """A task: what is known of it, with its data as they are stored. Moments are microseconds since 1970."""
+
+    id: int
+    state: str
+    data: bytes
+    utube: str | None
+    pri: int
+    attempts: int
+    #: The number of its take; None: it is not taken.
+    take: int | None
+    reason: str | None
+    key: str | None
+    created: int
+    due: int | None
+    expires: int | None
+    max_attempts: int | None
+
+
+class Same(NamedTuple):
+    """A column that has one value for all tasks."""
+
+    value: Any
+
+
+class Part:
+    """Some tasks, by columns: the fields of `Row`."""
+
+    __slots__ = ("columns", "size")
+
+    def __init__(self, size: int, columns: Mapping[str, Sequence[Any] | Same]) -> None:
+        self.size: Final = size
+        self.columns: Final = columns
+
+    def values(self, name: str) -> Sequence[Any]:
+        """A column, written out."""
+        column = self.columns[name]
+        return [column.value] * self.size if isinstance(column, Same) else column
+
+    def having(self, name: str, values: Container[Any]) -> Part:
+        """Those whose field is among these."""
+        column = self.columns.get(name)
+        if isinstance(column, Same):
+            return self if column.value in values else Part(0, _EMPTY)
+        return self.where([value in values for value in self.values(name)])
+
+    def where(self, keep: Sequence[bool]) -> Part:
+        """Those for which this is true."""
+        return self if all(keep) else Part(sum(keep), self._where(keep))
+
+    def _where(self, keep: Sequence[bool]) -> dict[str, Sequence[Any] | Same]:
+        return {
+            name: column if isinstance(column, Same) else list(compress(column, keep))
+            for name, column in self.columns.items()
+        }
+
+    def rows(self) -> list[Row]:
+        """The same one by one."""
+        return [Row(*row) for row in zip(*(self.values(name) for name in Row._fields), strict=True)]
+
+
+class Plain(Part):
+    """Tasks without options, of which nothing is stored but the moment of the put, in `HEAD` bytes, and the data.
+
+    Millions of them are read as they are stored, in `raws`, and looked at all together.
+    """
+
+    HEAD: Final = 8
+
+    __slots__ = ("raws",)
+
+    def __init__(self, raws: Sequence[bytes], columns: Mapping[str, Sequence[Any] | Same]) -> None:
+        super().__init__(len(raws), columns)
+        self.raws: Final = raws
+
+    def values(self, name: str) -> Sequence[Any]:
+        """A column, written out."""
+        if name == "data":
+            return [raw[self.HEAD :] for raw in self.raws]
+        if name == "created":
+            return unpack(f">{self.size}Q", b"".join([raw[: self.HEAD] for raw in self.raws]))
+        return super().values(name)
+
+    def where(self, keep: Sequence[bool]) -> Part:
+        """Those for which this is true."""
+        return self if all(keep) else Plain(list(compress(self.raws, keep)), self._where(keep))
+
+
+class Extent(NamedTuple):
+    """How many tasks there are, the lowest id that may be there, and the next one to be given."""
+
+    tasks: int
+    lowest: int
+    next: int
+
+
+class Records:
+    """Reads tasks by their ids. For threads; a call looks at 2,000 tasks, each about a µs of the server's.
+
+    >>> import tubes
+    >>> from tubes.spark.server.bulk_read import Records
+    >>> with tubes.connect("redis://localhost") as queue:
+    ...     tube = queue.create_tube("mail", "utubettl")
+    ...     tasks = tube.put("to ann", utube="ann"), tube.put("to bob", delay=5)
+    ...     records = Records(tube)
+    ...     (part,) = records.between(0, records.extent().next)
+    ...     [(row.id, row.state, row.utube, row.data) for row in part.rows()]
+    [(0, 'r', 'ann', b'"to ann"'), (1, '~', None, b'"to bob"')]
+    """
+
+    def __init__(self, tube: Tube) -> None:
+        self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
+        #: Whether nothing was taken, or due, when it last looked.
+        self._idle = True
+        self._timed: Final = "TIMED" in knobs_of(self._port.home.driver)
+
+    def extent(self) -> Extent:
+        """Where its tasks are."""
+        reply = self._call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
+        if reply is None:
+            raise TubeNotFound(name=self._port.home.name)
+        return Extent(*reply)
+
+    def ids(self) -> list[int]:
+        """The ids of the tasks that are there all the time that this takes, ascending, and of some that are not."""
+        found: set[int] = set()
+        cursor: Any = b"0"
+        while True:
+            cursor, some = self._call("ids", cursor, _IDS, parts=("tasks",))
+            found.update(map(int, some.split()))
+            if cursor == b"0":
+                return sorted(found)
+
+    def between(self, first: int, end: int) -> Iterator[Part]:
+        """The tasks with ids from `first` to before `end`."""
+        return self.of(range(first, end))
+
+    def of(self, ids: Sequence[int]) -> Iterator[Part]:
+        """The tasks with these ids that are there."""
+        start, count = 0, _FIRST
+        while start < len(ids):
+            end = start + count
+            part, sizes = self._read(ids[start:end], ids[end : end + _READS : _READS // _PROBES])
+            yield part
+            start, count = end, _next(part, count, sizes)
+
+    def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Part, list[int]]:
+        """Tasks, and how large some others are."""
+        key = self._port.home.key
+        words = _Words(ids)
+        commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in ahead]
+        commands.append(words.after("HMGET", f"{key}:tasks"))
+        if self._idle:
+            *sizes, raws, busy = self._run(self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due")))
+            if not busy:
+                return _part(self._port.tube, ids, raws), sizes
+            self._idle = False
+        commands.append(words.after("ZMSCORE", f"{key}:taken"))
+        if self._timed:
+            commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
+        replies = self._run(self._port.look(*commands))
+        return _part(self._port.tube, ids, *replies[len(ahead) :]), replies[: len(ahead)]
+
+    def _call(self, verb: str, *args: Any, parts: tuple[str, ...]) -> Any:
+        return self._run(self._port.ask_alone(verb, *args, parts=parts))
+
+    def _run(self, flow: Flow[Any]) -> Any:
+        return self._port.member.run(flow)
+
+
+_NOTHING: Final = Same(None)
+#: What a task has that has no options, and is not due by itself.
+_PLAIN: Final[dict[str, Sequence[Any] | Same]] = {
+    **dict.fromkeys(("utube", "take", "reason", "key", "due", "expires", "max_attempts"), _NOTHING),
+    "pri": Same(0),
+}
+
+
+def _next(part: Part, count: int, sizes: Sequence[int]) -> int:
+    """How many tasks to read next, after this many, of which these are there; `sizes`: of some of the next ones."""
+    raws = part.raws if isinstance(part, Plain) else part.values("data")
+    there = list(filter(None, sizes))
+    mean = max(sum(map(len, raws)) // (part.size or 1), sum(there) // (len(there) or 1), 1)
+    return max(1, min(_READS, count * 10, _BYTES // mean))
+
+
+class _Words:
+    """Words that several commands end with, packed once."""
+
+    def __init__(self, words: Sequence[Any]) -> None:
+        self._count: Final = len(words)
+        # Behind how many there are, the length of the first and that: it must look like a command.
+        _, _, _, self._packed = pack("X", *words).split(b"\r\n", 3)
+
+    def after(self, *command: str) -> bytes:
+        """Such a command."""
+        _, _, packed = pack(*command).partition(b"\r\n")
+        return b"*%d\r\n%b%b" % (len(command) + self._count, packed, self._packed)
+
+
+def _part(
+    tube: Tube,
+    ids: Sequence[int],
+    raws: list[bytes | None],
+    takes: Sequence[bytes | None] = (),
+    moments: Sequence[bytes | None] = (),
+) -> Part:
+    """What the server answers; without `takes` or `moments` it has none of these tasks there.
+
+    Tasks that cannot be read are left out.
+    """
+    if None in raws:
+        there = [raw is not None for raw in raws]
+        ids, takes, moments = list(compress(ids, there)), list(compress(takes, there)), list(compress(moments, there))
+    found = [raw for raw in raws if raw is not None]
+    if not found:
+        return Part(0, _EMPTY)
+    if min(map(len, found)) < Plain.HEAD:
+        readable = [raw if raw and len(raw) >= Plain.HEAD else None for raw in raws if raw is not None]
+        for id, raw in zip(ids, readable, strict=True):
+            if raw is None:
+                validation.leave_out_task(tube, id, ValueError("it is too short"))
+        return _part(tube, ids, readable, takes, moments)
+    free = takes.count(None)
+    # Most tubes have many tasks that are alike: they are looked at all together then.
+    if 0 < free < len(takes) or any(moments) or any(map(_flags, found)):
+        nothing = (None,) * len(found)
+        rows = list(_rows(tube, ids, found, takes or nothing, moments or nothing))
+        columns = zip(*rows, strict=True) if rows else ((),) * len(Row._fields)
+        return Part(len(rows), dict(zip(Row._fields, columns, strict=True)))
+    if free == len(takes):
+        return Plain(found, {**_PLAIN, "id": ids, "state": Same("r"), "attempts": Same(0)})
+    numbers = [int(take) % TAKES for take in takes if take is not None]
+    return Plain(found, {**_PLAIN, "id": ids, "state": Same("t"), "attempts": Same(1), "take": numbers})
+
+
+_flags: Final = itemgetter(0)
+_EMPTY: Final[dict[str, Sequence[Any] | Same]] = dict.fromkeys(Row._fields, ())
+
+
+def _rows(
+    tube: Tube, ids: Sequence[int], raws: list[bytes], takes: Sequence[bytes | None], moments: Sequence[bytes | None]
+) -> Iterator[Row]:
+    """The same one by one."""
+    for id, raw, take, moment in zip(ids, raws, takes, moments, strict=True):
+        try:
+            stored, at = task_codec.read(id, raw)
+        except validation.WRONG as error:
+            validation.leave_out_task(tube, id, error)
+            continue
+        flags = raw[0]
+        attempts = int.from_bytes(raw[8:11], "big") if flags & 4 else 0
+        number = None
+        if take is not None:
+            state, attempts, number = "t", min(attempts + 1, MOST_ATTEMPTS), int(take) % TAKES
+        else:
+            state = "~" if flags & 1 else "!" if flags & 2 else "r"
+        more = stored.more or NOTHING_MORE
+        due = None if moment is None else int(moment)
+        expires = None if stored.ttl is None else stored.created + stored.ttl
+        yield Row(
+            id, state, raw[at:], stored.utube, stored.pri, attempts, number, more.reason, more.key,
+            stored.created, due, expires, more.max_attempts or None,
+        )  # fmt: skip

@@ -1,0 +1,190 @@
+"""Streams: tasks of one tube taken in numbered batches, which outlive the process that took them.
+
+A stream has a name. What it takes is written down on the server by the script that takes it: batch by batch, in chunks
+of bounded size. Whoever opens the stream next, after a crash or while the one before still runs, finds the batches that
+are not done, and is the only one who goes on. The tasks are held by a session that all who open the stream share; its
+lease, not the ttr of the tasks, says for how long they stay the stream's when nobody is there.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from tubes.drivers.options import positive, text
+from tubes.errors import StreamFenced, TubeNotFound
+from tubes.redis import validation
+from tubes.redis.scripts.assembly import IDLE, TAKES_WITH_LANES
+from tubes.redis.transport.wire import ErrorReply, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tubes.redis.connection import Member
+    from tubes.redis.port import Port
+    from tubes.sync import Queue, Tube
+
+#: Tasks that one script takes or acks.
+CHUNK: Final = 1_000
+CHUNK_WITH_LANES: Final = TAKES_WITH_LANES
+
+
+class Chunk(NamedTuple):
+    """Tasks that were taken together: their ids, the number of attempts that each take made it, and the takes."""
+
+    ids: list[int]
+    attempts: list[int]
+    takes: list[int]
+
+    @classmethod
+    def of(cls, reply: bytes) -> Chunk:
+        """As the scripts write it down."""
+        ids, attempts, takes = (list(map(int, words.split())) for words in reply.split(b":"))
+        size = len(ids)
+        return cls(ids, attempts * size if len(attempts) == 1 else attempts, takes * size if len(takes) == 1 else takes)
+
+
+class Claim(NamedTuple):
+    """A stream for those who read what was taken: until another one opens it, or its tube is dropped."""
+
+    stream: str
+    epoch: bytes
+    born: bytes
+
+    def skip(self, tube: Tube, takes: Sequence[tuple[int, int]]) -> None:
+        """These were left out, by id and attempts: an ack of their batch does not end them. Raises `StreamFenced`.
+
+        A task that comes back by itself counts as the stream's own as long as nobody else has taken it; but not if it
+        was buried, say, when its batch was read, and is kicked before that is acked.
+        """
+        parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
+        for first in range(0, len(takes), CHUNK):
+            some = [f"{id}.{attempts}" for id, attempts in takes[first : first + CHUNK]]
+            port = cast("Port[Any]", tube._port)
+            flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *some, parts=parts)
+            if port.member.run(flow).__class__ is ErrorReply:
+                raise StreamFenced(stream=self.stream, tube=tube.name)
+
+    def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
+        """What `skip` was told: whoever reads a batch again leaves the same out."""
+        port = cast("Port[Any]", tube._port)
+        (takes,) = port.member.run(port.look(pack("SMEMBERS", f"{port.home.key}:skipped:{self.stream}")))
+        with validation.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
+            return frozenset((int(id), int(attempts)) for id, _, attempts in (take.partition(b".") for take in takes))
+
+    def check(self, tube: Tube) -> None:
+        """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
+        port = cast("Port[Any]", tube._port)
+        key = port.home.key
+        looks = pack("HGET", f"{key}:stream:{self.stream}", "epoch"), pack("HGET", key, "born")
+        epoch, born = port.member.run(port.look(*looks))
+        if born != self.born:
+            raise TubeNotFound(name=tube.name)
+        if epoch != self.epoch:
+            raise StreamFenced(stream=self.stream, tube=tube.name)
+
+
+class Stream:
+    """A stream, as the one who goes on with it sees it. For threads; each call is some round trips.
+
+    A batch is `take`n once: again with the same number it is the same one, if that is not done. `ack` ends it, `retake`
+    takes what its lease has lost. Each raises `StreamFenced` when another one has opened the stream since.
+
+    >>> import tubes
+    >>> from tubes.spark.server.streams import Stream
+    >>> with tubes.connect("redis://localhost", session_ttl=60) as queue:
+    ...     made = queue.create_tube("pages").put_many(range(5))
+    ...     stream = Stream.open(queue, "pages", "nightly")
+    ...     taken = stream.take(1, 3), stream.take(2, 3)
+    ...     [[id for chunk in chunks for id in chunk.ids] for chunks in taken]
+    ...     stream.ack(1)
+    [[0, 1, 2], [3, 4]]
+    3
+    """
+
+    def __init__(self, tube: Tube, name: str) -> None:
+        self.tube: Final = tube
+        self.name: Final = name
+        self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
+        #: Whether its tasks keep others of their lane back.
+        self.lanes: Final = self._port.home.driver.lane is not None
+        self._most: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
+        self._parts: Final = (f"stream:{name}", f"skipped:{name}")
+        self._epoch = b""
+        #: For those who read what was taken.
+        self.claim = Claim(name, b"", b"")
+        #: The first batch that is not done, and the last one that was taken.
+        self.first, self.last = 1, 0
+
+    @classmethod
+    def open(cls, queue: Queue, tube: str, name: str) -> Stream:
+        """Go on with the stream of this name, or begin it; whoever did it until now is fenced off.
+
+        `queue` is for this stream alone: it becomes the stream's session, which lives for its `session_ttl` when the
+        process is gone. Leave it by `detach`: `close` would give back what is not done.
+        """
+        text("stream", name)
+        member = cast("Member", queue._member)
+        member.uuid = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:32]
+        # Others may speak for the same session: answers are kept by caller.
+        member._caller = member._name
+        stream = cls(queue.tube(tube), name)
+        reply: bytes = stream._run("stream_open")
+        with validation.reading(f"stream {name!r} of tube {tube!r}"):
+            epoch, first, last, born = reply.split()
+            stream._epoch, stream.first, stream.last = epoch, int(first), int(last)
+        stream.claim = Claim(name, epoch, born)
+        return stream
+
+    def take(self, batch: int, limit: int) -> list[Chunk]:
+        """Take up to `limit` tasks as this batch, in chunks. What was taken as it before is part of it, all of it."""
+        positive("limit", limit)
+        chunks: list[Chunk] = []
+        if batch <= self.last:
+            while (reply := self._run("stream_take", self._epoch, batch, len(chunks), 0)) is not None:
+                chunks.append(self._chunk(reply))
+            if chunks and len(chunks[-1].ids) < self._most:
+                return chunks  # There was no more then.
+            limit -= sum(len(chunk.ids) for chunk in chunks)
+        while limit > 0:
+            wanted = min(limit, self._most)
+            reply = self._run("stream_take", self._epoch, batch, len(chunks), wanted)
+            if reply is None:
+                break
+            if self.first > self.last:
+                self.first = batch
+            self.last = max(self.last, batch)
+            chunks.append(self._chunk(reply))
+            limit -= len(chunks[-1].ids)
+            if len(chunks[-1].ids) < wanted:
+                break
+        return chunks
+
+    def retake(self, batch: int) -> list[Chunk]:
+        """The chunks of a batch; tasks of it that the lease has lost are taken again, if nobody else took them."""
+        chunks: list[Chunk] = []
+        while (reply := self._run("stream_retake", self._epoch, batch, len(chunks))) is not None:
+            chunks.append(self._chunk(reply))
+        return chunks
+
+    def _chunk(self, reply: bytes) -> Chunk:
+        with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
+            return Chunk.of(reply)
+
+    def ack(self, batch: int) -> int:
+        """All batches up to this one are done; how many tasks that ended. Those that others took since are theirs."""
+        count = 0
+        for number in range(self.first, min(batch, self.last) + 1):
+            left = 1
+            while left:
+                reply: bytes = self._run("stream_ack", self._epoch, number)
+                left, done = map(int, reply.split())
+                count += done
+            self.first = number + 1
+        return count
+
+    def _run(self, verb: str, *args: Any) -> Any:
+        reply = self._port.member.run(self._port.ask(verb, self.name, *args, parts=self._parts))
+        if reply.__class__ is ErrorReply:
+            raise StreamFenced(stream=self.name, tube=self.tube.name)
+        return reply

@@ -1,0 +1,166 @@
+"""Batches: many tasks in one call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from tubes.drivers.options import whole
+from tubes.errors import InvalidOption, TubesError
+from tubes.values.codecs import encode
+from tubes.values.task import SETTLED, Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.drivers.driver import Driver
+    from tubes.values.codecs import Codec
+
+#: How many tasks one `take_many` may ask for.
+MOST: Final = 100_000
+_LOOPED: Final = ", in a list or in what else can be looped over"
+
+
+class Item:
+    """What `Tube.put_many` puts, with options of its own: those that `Tube.put` takes, but for `timeout`.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail", "fifottl")
+    ...     tasks = tube.put_many(["to ann", tubes.Item("to bob", pri=0)], pri=5)
+    ...     [task.pri for task in tasks]
+    [5, 0]
+    """
+
+    __slots__ = ("data", "options")
+
+    def __init__(self, data: Any, **options: Any) -> None:
+        self.data = data
+        self.options = options
+
+    def __repr__(self) -> str:
+        shown = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"Item({self.data!r}{shown})"
+
+
+class Run(NamedTuple):
+    """Tasks to be put one after the other, all with the same options; checked and encoded."""
+
+    options: dict[str, Any]
+    data: list[Any]
+
+
+class Batch:
+    """Tasks to be put, all or none. `timeout`: microseconds to wait for room."""
+
+    __slots__ = ("keyed", "runs", "size", "staged", "timeout")
+
+    def __init__(self, runs: list[Run], size: int, timeout: int | None) -> None:
+        self.runs: Final = runs
+        self.size: Final = size
+        self.timeout: Final = timeout
+        #: Whether any task has a key.
+        self.keyed: Final = any("key" in options for options, _ in runs)
+        #: Where its tasks are, if they were brought to a server already: the name of a list.
+        self.staged = ""
+
+    def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Data and options of each task, in their order."""
+        for options, many in self.runs:
+            for data in many:
+                yield data, options
+
+
+def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: dict[str, Any]) -> Batch:
+    """What `put_many` is given: everything is checked and encoded. `room`: for how many tasks at all; 0: any number.
+
+    What is wrong with an item says which one it is.
+    """
+    if isinstance(items, (str, bytes, bytearray)):
+        rule = "is one piece of data: put it in a list"
+        raise InvalidOption(option="items", value=items, rule=rule)
+    if isinstance(items, AsyncIterable):
+        rule = "must be collected first: put_many([item async for item in items])"
+        raise InvalidOption(option="items", value=items, rule=rule)
+    if not isinstance(items, Iterable):
+        raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_LOOPED}")
+    base = driver.check_put(options, alone=False)
+    wanted: list[Any] = list(items)  # pyright: ignore[reportUnknownArgumentType]
+    runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base)
+    size = len(wanted)
+    batch = Batch([run for run in runs if run.data], size, base.get("timeout"))
+    if size and not batch.keyed:
+        driver.check_keyless(options)
+    if room and size > room and not batch.keyed:  # Of those with keys some may be there already.
+        raise InvalidOption(option="items", value=size, rule=f"must be at most {room}, the tube's capacity")
+    return batch
+
+
+def _plain_run(codec: Codec | None, items: list[Any], base: dict[str, Any]) -> list[Run] | None:
+    """The tasks where all have the same options; None: one has others, or the codec refuses one."""
+    if Item in set(map(type, items)):
+        return None
+    try:
+        return [Run(base, items if codec is None else list(map(codec.encode, items)))]
+    except Exception:  # Whose it is, and which error that means, is seen when they are looked at one by one.
+        return None
+
+
+def _runs(driver: Driver, codec: Codec | None, items: list[Any], base: dict[str, Any]) -> list[Run]:
+    """The tasks one by one."""
+    runs = [Run(base, [])]
+    for number, item in enumerate(items):
+        try:
+            options, data = (_options_of(driver, base, item), item.data) if type(item) is Item else (base, item)
+            if options is not runs[-1].options and options != runs[-1].options:
+                runs.append(Run(options, []))
+            runs[-1].data.append(data if codec is None else encode(codec, data))
+        except TubesError as error:
+            raise type(error)(**error.facts, item=number) from error.__cause__
+    return runs
+
+
+def _options_of(driver: Driver, base: dict[str, Any], item: Item) -> dict[str, Any]:
+    if not item.options:
+        return base
+    if "timeout" in item.options:
+        rule = "is an option of the whole batch, not of an Item"
+        raise InvalidOption(option="timeout", value=item.options["timeout"], rule=rule)
+    options = {**base, **driver.check_put(item.options, alone=False)}
+    if "key" not in options:
+        driver.check_keyless(item.options)
+    return options
+
+
+def check_limit(value: Any) -> int:
+    """How many tasks a `take_many` asks for."""
+    return whole("limit", value, MOST, least=1)
+
+
+#: By id what a caller names: what a port makes of it (its id, under 0 if there is no such task, …), and it itself.
+Named: TypeAlias = dict[int, tuple[Any, Any]]
+
+
+def named(tasks: Any, refer: Callable[[Any], Any]) -> Named:
+    """The tasks that a caller names, by tasks or ids, each once; `refer`: what a port makes of one."""
+    if isinstance(tasks, (str, bytes, bytearray, Facts)) or not isinstance(tasks, Iterable):
+        raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
+    found: Named = {}
+    those: Iterable[Any] = tasks  # pyright: ignore[reportUnknownVariableType]
+    for number, task in enumerate(those):
+        try:
+            meant = refer(task)
+        except TubesError as error:
+            raise type(error)(**error.facts, item=number) from error.__cause__
+        id = meant[0] if meant[0] >= 0 else task.id
+        if id not in found:
+            found[id] = meant, task
+    return found
+
+
+def settled(those: Named, done: dict[int, bool]) -> dict[int, bool]:
+    """The callers have dealt with these tasks, as far as that was done."""
+    for id, (_, task) in those.items():
+        if done[id] and isinstance(task, Facts):
+            task._turn = SETTLED
+    return done

@@ -1,0 +1,38 @@
+"""What a monitor wants to know of a tube."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tubes.values.statistics import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A tube at one moment: one of `Queue.overview`.
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     _ = queue.create_tube("mail").put("to ann")
+    ...     mail = queue.overview()["mail"]
+    ...     mail.driver, mail.statistics.tasks["ready"], mail.sessions
+    ('fifo', 1, 1)
+    """
+
+    #: The name of its driver.
+    driver: str
+    statistics: Statistics
+    #: The moment, by the clock of the queue: seconds since the epoch.
+    at: float
+    #: How many sessions live that have opened the tube.
+    sessions: int
+    #: How many lanes there are to be seen, as `Tube.utubes` shows them, and how many of them cool down or are blocked.
+    utubes: int = 0
+    resting: int = 0
+    #: For how many seconds something has been due that has not happened. On a server it happens with the next call of
+    #: anybody: much of it says that nobody works there. In memory always 0.
+    due_lag: float = 0.0
+    #: As `Tube.oldest_ready_age` answers, if it was asked for.
+    oldest_ready_age: float | None = None

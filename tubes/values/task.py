@@ -1,0 +1,365 @@
+"""Tasks as users see them: frozen facts, and the verbs on them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from operator import attrgetter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+
+from tubes.drivers.moves import State
+from tubes.drivers.options import KEEP, RESERVED, SECOND
+from tubes.drivers.timers import NEVER
+from tubes.errors import CodecError, TaskNotTaken, TubesError
+from tubes.values.codecs import decode
+
+if TYPE_CHECKING:
+    from tubes.aio import AsyncTube
+    from tubes.drivers.entry import Entry, More
+    from tubes.sync import Tube
+    from tubes.values.codecs import Codec
+
+
+_log = logging.getLogger("tubes")
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None or micros == NEVER else micros / SECOND
+
+
+class Record(Protocol):
+    """What a backend keeps of a task and a `Task` shares with it: what never changes while the record lives."""
+
+    id: int
+    data: Any
+    utube: str | None
+    pri: int
+    created: int
+
+
+class Facts:
+    """What is known of a task at the moment of the call that answered it. Nothing here changes later."""
+
+    __slots__ = (
+        "_attempts",
+        "_more",
+        "_record",
+        "_state",
+        "_times",
+        "_tube",
+        "_turn",
+    )
+
+    _tube: Any
+    _record: Record
+    _state: State
+    _attempts: int
+    _more: More | None
+    _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
+    # Which take of the task this is, and `SETTLED` once the caller has dealt with it through this object.
+    _turn: int
+
+    @property
+    def id(self) -> int:
+        """The number of the task in its tube. Numbers only grow; none is given twice."""
+        return self._record.id
+
+    @property
+    def state(self) -> State:
+        """Where the task stood when the call answered: `r` ready, `t` taken, `-` done, `!` buried, `~` delayed."""
+        return self._state
+
+    @property
+    def data(self) -> Any:
+        """What was put. Raises `CodecError` if it cannot be decoded; the task itself is in order then."""
+        codec: Codec | None = self._tube._port.codec
+        return self._record.data if codec is None else decode(codec, self._record.data)
+
+    @property
+    def utube(self) -> str | None:
+        """The task's lane; None if it was put without one, or the driver has no lanes."""
+        return self._record.utube
+
+    @property
+    def pri(self) -> int:
+        """The priority: 0 comes first."""
+        return self._record.pri
+
+    @property
+    def attempts(self) -> int:
+        """How often the task was taken, this take included."""
+        return self._attempts
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How often the task may be taken: when the last attempt fails it is buried. None: any number of times."""
+        return None if self._more is None else self._more.max_attempts or None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the task is buried; None if nobody said so, or it is not."""
+        return None if self._more is None else self._more.reason
+
+    @property
+    def key(self) -> str | None:
+        """The key: while the task lives there is no other one of its key in the tube. None: it has none."""
+        return None if self._more is None else self._more.key
+
+    @property
+    def context(self) -> dict[str, str]:
+        """What travels with the task besides its data, trace ids for example: a copy; empty if it was put without.
+
+        It may be handed on to another task; who is to hear of this one (`call`) is no part of it.
+        """
+        context = None if self._more is None else self._more.context
+        return {name: words for name, words in context.items() if not name.startswith(RESERVED)} if context else {}
+
+    @property
+    def created_now(self) -> bool:
+        """False if a put found a task of this key, and answered that one instead of adding another."""
+        return self._more is None or not self._more.kept
+
+    @property
+    def created(self) -> float:
+        """When the task was put: seconds since the epoch, by the clock of the queue."""
+        return self._record.created / SECOND
+
+    @property
+    def ttl(self) -> float | None:
+        """The time to live in seconds since it was put, with what delays and touches added to it; None: for ever."""
+        return _seconds(self._times[0])
+
+    @property
+    def ttr(self) -> float | None:
+        """The time to run in seconds, that a worker has from its take; None: as long as it likes."""
+        return _seconds(self._times[1])
+
+    @property
+    def due(self) -> float | None:
+        """When the task moves next by itself (delay, ttr or ttl over): seconds since the epoch; None: never."""
+        return _seconds(self._times[2])
+
+    @property
+    def expires(self) -> float | None:
+        """When the ttl runs out: seconds since the epoch; None: never."""
+        return _seconds(self._times[3])
+
+    @property
+    def tube(self) -> str:
+        """The name of the task's tube."""
+        name: str = self._tube.name
+        return name
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a task belongs to its session and cannot be pickled: send its data, or its id")
+
+    def _check_taken(self) -> None:
+        if self._state is not State.TAKEN:
+            raise TaskNotTaken(id=self.id, tube=self.tube)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Facts):
+            return NotImplemented
+        return _key(self) == _key(other)
+
+    def __hash__(self) -> int:
+        return hash(self._record.id)
+
+    def __repr__(self) -> str:
+        try:
+            data = self.data
+        except CodecError:
+            data = self._record.data
+        shown = [f"id={self.id}", f"state={self._state.value!r}", f"data={data!r}", f"tube={self.tube!r}"]
+        shown += [
+            f"{name}={value!r}"
+            for name in ("utube", "pri", "attempts", "key", "context", "reason")
+            if (value := getattr(self, name))
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+_key = attrgetter(
+    "tube", "id", "_state", "_attempts", "_more", "_record.data", "utube", "pri", "_record.created", "_times"
+)
+
+F = TypeVar("F", bound=Facts)
+
+
+NO_TIMES = (None, None, None, None)
+
+SETTLED: Final = -1
+
+
+class Origin(Protocol):
+    """Where a task comes from: the tube that its verbs go to."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
+    """The entry as it is now. In every verb's path: hence no __init__, and plain stores."""
+    task = kind()
+    task._tube = tube
+    task._record = entry
+    task._state = entry.state  # type: ignore[assignment]
+    task._attempts = entry.attempts
+    task._more = entry.more
+    task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else NO_TIMES
+    task._turn = entry.turn
+    return task
+
+
+def of_face(kind: type[F], tube: Origin, task: Facts) -> F:
+    """The same task, and the same take of it, for the other face's tube."""
+    other = kind()
+    for slot in Facts.__slots__:
+        setattr(other, slot, getattr(task, slot))
+    other._tube = tube
+    return other
+
+
+def log_lost(error: TubesError) -> None:
+    """A loop over a tube came back for the next task, and its last one was not its own any more."""
+    _log.warning("the work on a task ended too late, it may be done twice: %s", error)
+
+
+class Task(Facts):
+    """A task of a `Tube`: frozen facts, and the verbs on it.
+
+    As a context manager it is acked when the block ends, and released when the block raises:
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail")
+    ...     _ = tube.put("hello")
+    ...     with tube.taking(timeout=0) as task:
+    ...         print(task.data)
+    hello
+    """
+
+    __slots__ = ()
+    _tube: Tube
+
+    def ack(self) -> Task:
+        """The work is done. See `Tube.ack`."""
+        return self._tube.ack(self)
+
+    def release(self, delay: float | None = None, *, reason: str | None = None) -> Task:
+        """Give the task back. See `Tube.release`."""
+        return self._tube.release(self, delay=delay, reason=reason)
+
+    def touch(self, seconds: float) -> Task:
+        """Get more time to work. See `Tube.touch`."""
+        return self._tube.touch(self, seconds)
+
+    def bury(self, reason: str | None = None) -> Task:
+        """Put the task aside. See `Tube.bury`."""
+        return self._tube.bury(self, reason)
+
+    def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> Task:
+        """Make the task ready, if it is buried. See `Tube.kick_task`."""
+        return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+
+    def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> Task:
+        """Change the task. See `Tube.update`."""
+        return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
+
+    def delete(self) -> Task:
+        """Remove the task. See `Tube.delete`."""
+        return self._tube.delete(self)
+
+    def peek(self) -> Task:
+        """The task as it is now. See `Tube.peek`."""
+        return self._tube.peek(self)
+
+    def __enter__(self) -> Task:
+        self._check_taken()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._turn == SETTLED:
+            return
+        if kind is None:
+            self.ack()
+            return
+        if kind is GeneratorExit:
+            # Perhaps from the garbage collector, which may come in the middle of a verb.
+            self._tube._port.let_go(self)
+            return
+        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
+            if issubclass(kind, Exception):
+                self.release()
+            else:  # It was interrupted: the task has not failed.
+                self._tube._port.give_back(self)
+
+
+class AsyncTask(Facts):
+    """A task of an `AsyncTube`: as `Task`, with verbs to be awaited and `async with`."""
+
+    __slots__ = ()
+    _tube: AsyncTube
+
+    async def ack(self) -> AsyncTask:
+        """The work is done. See `Tube.ack`."""
+        return await self._tube.ack(self)
+
+    async def release(self, delay: float | None = None, *, reason: str | None = None) -> AsyncTask:
+        """Give the task back. See `Tube.release`."""
+        return await self._tube.release(self, delay=delay, reason=reason)
+
+    async def touch(self, seconds: float) -> AsyncTask:
+        """Get more time to work. See `Tube.touch`."""
+        return await self._tube.touch(self, seconds)
+
+    async def bury(self, reason: str | None = None) -> AsyncTask:
+        """Put the task aside. See `Tube.bury`."""
+        return await self._tube.bury(self, reason)
+
+    async def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> AsyncTask:
+        """Make the task ready, if it is buried. See `Tube.kick_task`."""
+        return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+
+    async def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> AsyncTask:
+        """Change the task. See `Tube.update`."""
+        return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
+
+    async def delete(self) -> AsyncTask:
+        """Remove the task. See `Tube.delete`."""
+        return await self._tube.delete(self)
+
+    async def peek(self) -> AsyncTask:
+        """The task as it is now. See `Tube.peek`."""
+        return await self._tube.peek(self)
+
+    async def __aenter__(self) -> AsyncTask:
+        self._check_taken()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._turn == SETTLED:
+            return
+        if kind is None:
+            await self.ack()
+            return
+        if kind is GeneratorExit:
+            self._tube._port.let_go(self)
+            return
+        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
+            if issubclass(kind, Exception):
+                await self.release()
+            else:  # It was cancelled: the task has not failed.
+                answer = self._tube._port.give_back(self)
+                await answer if self._tube._awaited else answer

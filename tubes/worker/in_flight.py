@@ -1,0 +1,80 @@
+"""One task in the hands of a handler."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tubes.values.task import AsyncTask
+    from tubes.worker.fetcher import Taker
+    from tubes.worker.outcomes import Verdict
+
+#: Seconds that a renewal gives to a task without ttr that its ttl would end.
+_SPAN: Final = 30.0
+#: Seconds between two renewals at least.
+_SHORTEST: Final = 0.01
+#: Seconds that an async handler has to end, once it was cancelled.
+MOMENT: Final = 1.0
+NEVER: Final = float("inf")
+
+
+class Flight:
+    """A task, whose it is until when, and who works on it."""
+
+    __slots__ = (
+        "ends_at",
+        "given_up",
+        "is_lost",
+        "is_settling",
+        "renews_at",
+        "runner",
+        "span",
+        "taker",
+        "task",
+        "verdict",
+    )
+
+    def __init__(self, taker: Taker, task: AsyncTask) -> None:
+        self.taker: Final = taker
+        self.task: Final = task
+        #: Runs the handler, or waits for the thread that does.
+        self.runner: asyncio.Task[Any] | None = None
+        #: What is to be done with the task, once its handler has ended; and whether its runner is about to do so.
+        self.verdict: Verdict | None = None
+        self.is_settling = False
+        #: Whether somebody else has the task by now, or nobody.
+        self.is_lost = False
+        #: Whether its handler took too long, and the task has gone back.
+        self.given_up = False
+        #: Seconds of a renewal; when the next one is due.
+        self.span, self.renews_at = _renewal(task)
+        #: When the task is given up whatever its handler does; a thread cannot be cancelled.
+        self.ends_at = NEVER
+        if taker.post.timeout is not None:
+            self.ends_at = time.monotonic() + taker.post.timeout + (MOMENT if taker.post.is_async else 0)
+
+    @property
+    def next_look(self) -> float:
+        """When the keeper has something to do about it."""
+        return min(self.renews_at, self.ends_at)
+
+    def renewed(self, now: float) -> None:
+        """It has its whole span again."""
+        self.renews_at = now + max(self.span / 3, _SHORTEST)
+
+
+def _renewal(task: AsyncTask) -> tuple[float, float]:
+    """How long a renewal lasts, and when the first one is due, by the monotonic clock."""
+    driver = task._tube.driver
+    dies = task.expires is not None and not driver.ttl_spares_taken
+    if "ttr" not in driver.options or task.ttr == 0 or not (dies or task.ttr):
+        return 0.0, NEVER
+    span = task.ttr or _SPAN
+    left = span
+    if dies and task.due == task.expires:  # Its ttl comes first.
+        # No clock is behind the server's when that put the task.
+        now = max(time.time(), task.created)
+        left = min(max((task.due or 0.0) - now, 0.0), span)
+    return span, time.monotonic() + left / 3
