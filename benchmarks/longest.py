@@ -25,7 +25,7 @@ from benchmarks.subjects import PAYLOAD, TTL, TTR
 from benchmarks.table import machine, write_between
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT
-from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
 
@@ -97,7 +97,7 @@ class Bench:
         for _ in range(self.rounds):
             self.round(kind, verb, act)
 
-    def send(self, calls: list[Call]) -> list[Any]:
+    def send(self, calls: list[ScriptCall]) -> list[Any]:
         """The replies to calls of one script, sent at once."""
         self.client.script_load(calls[0].script.text)
         pool = self.client.connection_pool
@@ -145,21 +145,21 @@ class Crowd:
         bench, port = self.bench, self.tube._port
         for first in range(0, bench.tasks, BATCH):
             self.tube.put_many(self.items(min(BATCH, bench.tasks - first)))
-        key: str = port.home.key
-        opening, putting = script("open"), port.home.script("put")
+        key: str = port.shared.key
+        opening, putting = script("open"), port.shared.script("put")
         for first in range(0, bench.crowd, 1000):
             some = range(first, min(first + 1000, bench.crowd))
             args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
-            opened = bench.send([Call(opening, key, (uuid4().hex, *args)) for _ in some])
+            opened = bench.send([ScriptCall(opening, key, (uuid4().hex, *args)) for _ in some])
             sessions = [(number, token.decode(), "0") for _, _, number, token, *_ in opened]
-            bench.send([Call(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])
+            bench.send([ScriptCall(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])
 
     def wait(self) -> None:
         """Somebody waits in each of so many processes, as far as the server knows: that counts for ten seconds."""
         until = f"{(time.time() + 9) * 1e6:.0f}"
         for first in range(0, self.bench.crowd, 1000):
             some = {f"process-{number}": f"1 {until}" for number in range(first, min(first + 1000, self.bench.crowd))}
-            self.bench.client.hset(f"{self.tube._port.home.key}:waiting", mapping=some)
+            self.bench.client.hset(f"{self.tube._port.shared.key}:waiting", mapping=some)
 
     def measure(self) -> None:
         """All verbs."""
@@ -284,12 +284,12 @@ class Crowd:
         tube: Any = bench.queue.create_tube(f"{self.tube.name}-full", KINDS[kind][0], capacity=1000, **self.options)
         tube.put_many([tubes.Item(_DATA, **self.lane(number)) for number in range(1000)])
         port = tube._port
-        putting = port.home.script("put")
+        putting = port.shared.script("put")
         for first in range(0, bench.crowd, 1000):
             waits = [
                 (b"\0", _DATA, "", "", "", 1000, 1, uuid4().hex) for _ in range(first, min(first + 1000, bench.crowd))
             ]
-            bench.send([Call(putting, port.home.key, words, port.session) for words in waits])
+            bench.send([ScriptCall(putting, port.shared.key, words, port.session) for words in waits])
         bench.round(kind, "release in a full tube", lambda: [tube.take(timeout=0).release() for _ in range(50)])
         bench.round(kind, "ack in a full tube", lambda: [tube.take(timeout=0).ack() for _ in range(50)])
         bench.round(kind, "drop of a full tube", lambda: tube.drop(force=True))

@@ -16,7 +16,7 @@ from sortedcontainers import SortedDict
 
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import NOTHING_MORE, Entry, FullEntry, Hold, More
-from tubes.drivers.invariants import check, mend
+from tubes.drivers.invariants import check, rebuild_indexes
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
@@ -148,7 +148,7 @@ class Engine:
             del self._buried[entry.rank]
         elif was is _DELAYED:
             self._delayed -= 1
-        # Enter. What tells that the task has moved comes at once and before all else: `mend` goes by it.
+        # Enter. What tells that the task has moved comes at once and before all else: `rebuild_indexes` goes by it.
         entry.state = to
         step.uses += 1
         if to is _READY:
@@ -780,9 +780,9 @@ class Engine:
 
     # -- keeping order ---------------------------------------------------------------------------------------------
 
-    def mend(self, now: int) -> None:
+    def rebuild_indexes(self, now: int) -> None:
         """After a verb was broken off in the middle: every task has moved or has not, and counts as such. O(n)."""
-        mend(self, now)
+        rebuild_indexes(self, now)
 
     def _check(self) -> None:
         """Assert what must hold between any two verbs. For tests; cost: O(n)."""

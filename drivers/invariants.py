@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
 
-def mend(engine: Engine, now: int) -> None:
+def rebuild_indexes(engine: Engine, now: int) -> None:
     """Make all indexes anew from what the tasks themselves say: their state, holder, lane and deadlines."""
     if engine.replacing is not None:
         old, new, step = engine.replacing

@@ -1,7 +1,7 @@
 """Many tasks at once: what the engine's verbs do one by one, written out where tasks are plain, since it was measured.
 
 Plain: no lanes, nobody listens, and time plays no part. What `Engine._move` does for each is the same here, in the same
-order, so that `mend` finds what it expects; all others go through it.
+order, so that `rebuild_indexes` finds what it expects; all others go through it.
 """
 
 from __future__ import annotations

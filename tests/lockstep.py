@@ -300,7 +300,7 @@ class Lockstep:
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
             assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
-        self.tube._port.home.engine._check()
+        self.tube._port.shared.engine._check()
         if all_tasks:
             for task in self.model.tasks:
                 assert shown(self.tube.peek(task.id)) == self.model.show(task)

@@ -412,17 +412,17 @@ class Model:
         """Ack."""
         task = self.held(connection, ref)
         self.change(task, "-", "delete", "ack")
-        return self.settled(task)
+        return self.mark_finished(task)
 
     def release(self, connection: Connection, ref: int | Ref, delay: int | None) -> Shown:
         """Release."""
         task = self.held(connection, ref)
         if delay is not None and "delay" not in self.driver.options:
             raise Refused(OptionNotSupported)
-        self.give_back(task, delay)
-        return self.settled(task)
+        self.release_unfailed(task, delay)
+        return self.mark_finished(task)
 
-    def give_back(self, task: Task, delay: int | None) -> None:
+    def release_unfailed(self, task: Task, delay: int | None) -> None:
         """A held task is released."""
         if delay:
             self.prolong(task, delay)
@@ -457,7 +457,7 @@ class Model:
         """Release those that are held."""
         if delay is not None and "delay" not in self.driver.options:
             raise Refused(OptionNotSupported)
-        return self.each(refs, lambda ref: self.give_back(self.held(connection, ref), delay))
+        return self.each(refs, lambda ref: self.release_unfailed(self.held(connection, ref), delay))
 
     def delete_many(self, refs: list[int | Ref]) -> dict[int, bool]:
         """Delete those that are there."""
@@ -489,7 +489,7 @@ class Model:
             task.ttr = None if task.ttr is None else task.ttr + span
             until = None if task.until is None else task.until + span
             self.change(task, "t", "touch", "touch", until=until)
-        return self.settled(task)
+        return self.mark_finished(task)
 
     @staticmethod
     def prolong(task: Task, span: int) -> None:
@@ -503,15 +503,15 @@ class Model:
         task = self.found(ref)
         if task.state != "!":
             self.change(task, "!", "bury", "bury")
-        return self.settled(task)
+        return self.mark_finished(task)
 
     def delete(self, ref: int | Ref) -> Shown:
         """Delete."""
         task = self.found(ref)
         self.change(task, "-", "delete", "delete")
-        return self.settled(task)
+        return self.mark_finished(task)
 
-    def settled(self, task: Task) -> Shown:
+    def mark_finished(self, task: Task) -> Shown:
         """The task as its verb left it, gone if that is past its ttl, before anything else followed from that."""
         self.expire()
         shown = self.show(task)

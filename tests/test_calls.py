@@ -138,7 +138,7 @@ def test_a_reply_tube_is_not_seen_and_goes_with_its_queue(queue: tubes.Queue, tu
         other.tube("squares").call("ann", timeout=20)
         assert queue.tubes() == ["squares"]
         assert list(queue.statistics()) == ["squares"]
-        replies: Any = other._member.replies
+        replies: Any = other._connection.replies
         assert queue.tube(replies.name).statistics().tasks["total"] == 0
     with pytest.raises(tubes.TubeNotFound):
         queue.tube(replies.name)
@@ -149,7 +149,7 @@ def test_a_reply_tube_goes_when_nothing_is_called(
 ) -> None:
     monkeypatch.setattr("tubes.calls._LINGER", 0.1)
     assert tube.call("ann", timeout=20) == ["ann", None]
-    name = queue._member.replies.name  # type: ignore[union-attr]
+    name = queue._connection.replies.name  # type: ignore[union-attr]
 
     def is_there() -> bool:
         try:
@@ -349,7 +349,7 @@ def test_whoever_takes_replies_rests_after_each_error_and_goes_on(
     thread.start()
     try:
         assert tube.call("ann", timeout=20) == "ann"
-        replies: Any = queue._member.replies
+        replies: Any = queue._connection.replies
         right, reopen = replies._tube, replies._open
 
         class Wrong:

@@ -273,13 +273,13 @@ def test_an_interrupt_leaves_the_store_unlocked() -> None:
                     work()
                 except KeyboardInterrupt:
                     hits += 1
-                    if queue._member.store.lock.locked():
+                    if queue._connection.store.lock.locked():
                         break
         except KeyboardInterrupt:
             pass
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         poker.join()
-        print("locked" if queue._member.store.lock.locked() else "interrupted" if hits else "in peace")
+        print("locked" if queue._connection.store.lock.locked() else "interrupted" if hits else "in peace")
     """)
     assert said == "interrupted"
 
@@ -350,7 +350,7 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten(queue: tubes.Queue) -> N
         tube.put(None, ttl=10 + number * 100)
     while task := tube.take(0):
         task.ack()
-    timers = tube._port.home.engine.timers
+    timers = tube._port.shared.engine.timers
     assert len(timers._slots) < 200
     assert len(timers._starts) < 200
 

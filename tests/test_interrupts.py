@@ -50,7 +50,7 @@ def interrupted(verb: Callable[[], object], moment: int) -> bool:
 
 def check(tube: tubes.Tube) -> dict[str, int]:
     """The tube's counts, once its indexes were found to be in order."""
-    tube._port.home.engine._check()
+    tube._port.shared.engine._check()
     return tube.statistics().tasks
 
 
@@ -286,7 +286,9 @@ def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: p
 
     with tubes.connect() as queue:
         tube = queue.create_tube("t", tubes.Driver("picky", rank=refuse))
-        monkeypatch.setattr(type(tube._port.home.engine), "mend", lambda engine, now: pytest.fail("mended"))
+        monkeypatch.setattr(
+            type(tube._port.shared.engine), "rebuild_indexes", lambda engine, now: pytest.fail("mended")
+        )
         with pytest.raises(ArithmeticError):
             tube.put("x")
 

@@ -11,7 +11,7 @@ from tubes.testing import LocalServer, ManualClock
 
 
 def keys_of(tube: tubes.Tube) -> Keys:
-    home: Any = tube._port.home
+    home: Any = tube._port.shared
     keys: Keys = home.engine._keys
     return keys
 
@@ -39,7 +39,7 @@ def test_a_server_forgets_keys_whatever_is_called(url: str, valkey: LocalServer)
     with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
         tube = queue.create_tube("seen", "fifottl", key_ttl=60)
         tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))
-        key = tube._port.home.key
+        key = tube._port.shared.key
         tube.put("later", delay=60)
         tube.put("later still", delay=61)
         for left in (50, 0):
@@ -52,5 +52,5 @@ def test_a_server_forgets_keys_while_a_session_merely_lives(url: str, valkey: Lo
     with tubes.connect(url, session_ttl=0.5) as queue, valkey.client() as client:
         tube = queue.create_tube("seen", key_ttl=0.001)
         tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))
-        key = tube._port.home.key
+        key = tube._port.shared.key
         assert eventually(lambda: client.exists(f"{key}:keys", f"{key}:seen") == 0)

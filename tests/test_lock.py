@@ -90,7 +90,7 @@ def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
         while tasks := tube.take_many(1000, timeout=0):
             acked[-1] += sum(tube.ack_many(tasks).values())
         statistics = tube.statistics()
-        tube._port.home.engine._check()
+        tube._port.shared.engine._check()
         queue.close()
     except Exception as error:
         return [*wrong, f"{type(error).__name__}: {error}"]

@@ -74,7 +74,7 @@ class Side:
         answer, known = outcome(acts[what])
         if what == "take" and answer is not None:
             taken.append(answer)
-        tube._port.home.engine._check()
+        tube._port.shared.engine._check()
         return known
 
 

@@ -31,7 +31,7 @@ def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Calla
 
 def store_of(queue: tubes.Queue) -> MemoryStore:
     """What is behind a queue in memory."""
-    member: Any = queue._member
+    member: Any = queue._connection
     store: MemoryStore = member.store
     return store
 
@@ -75,7 +75,7 @@ def test_statistics_of_all_tubes_leave_out_one_that_is_dropped_meanwhile(
     with tubes.connect(url) as other, face.connect(url) as queue:
         for name in ("a", "b", "c"):
             other.create_tube(name)
-        meet(monkeypatch, getattr(queue, "inner", queue)._member, "names", other.tube("b").drop)
+        meet(monkeypatch, getattr(queue, "inner", queue)._connection, "names", other.tube("b").drop)
         assert list(queue.statistics()) == ["a", "c"]
 
 
@@ -108,7 +108,7 @@ def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_or
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
         port: Any = tube._port
-        port.home.engine._check()
+        port.shared.engine._check()
         statistics = tube.statistics()
         assert len(set(made)) == len(made) == statistics.calls["put"]
         assert statistics.tasks["total"] == len(made) - statistics.tasks["done"] <= 6

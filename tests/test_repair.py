@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_what_is_wrong_in_memory_is_mended_too(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(["to ann", "to bob"])
-    home: Any = tube._port.home
+    home: Any = tube._port.shared
     home.engine._delayed = 1
     assert tube.statistics().tasks["ready"] == 1
     assert queue.check("mail") == [tubes.Problem("memory", 1, ("mail",), mended=False)]
@@ -59,7 +59,7 @@ def damaged(url: str, valkey: LocalServer) -> None:
         tube.put_many(range(3))
         port: Any = tube._port
         client: Any = valkey.client()
-        client.delete(f"{port.home.key}:ready")
+        client.delete(f"{port.shared.key}:ready")
 
 
 @pytest.mark.usefixtures("damaged")
@@ -94,6 +94,6 @@ def test_what_cannot_be_mended_is_said_by_the_code(shell: Callable[..., Result],
     with tubes.connect(url) as queue:
         port: Any = queue.create_tube("mail")._port
         client: Any = valkey.client()
-        client.hset(port.home.key, "driver", "?")
+        client.hset(port.shared.key, "driver", "?")
     result = shell("repair", "mail", code=Exit.DAMAGED)
     assert result.stderr == "tubes: this tube is damaged: mail, and cannot be mended\n"

@@ -10,7 +10,7 @@ import pytest
 
 from tubes import Driver
 from tubes.drivers import Ranked, fifo, fifottl, utube, utubettl
-from tubes.redis.scripts.assembly import _LUA, _PLAIN, Settings, script
+from tubes.redis.scripts.assembly import _LUA, _PLAIN, TubeSettings, script
 from tubes.redis.transport.wire import ANY
 
 GIVEN = {
@@ -18,7 +18,7 @@ GIVEN = {
     *(b"tonumber", b"tostring", b"ipairs", b"pairs", b"unpack", b"error", b"pcall", b"type"),
 }
 GETGLOBAL, SETGLOBAL = 5, 7
-RESTS = Settings(((500_000,), 0.1, 7))
+RESTS = TubeSettings(((500_000,), 0.1, 7))
 VERBS = sorted(path.name.removesuffix(".lua") for path in (_LUA / "verbs").iterdir())
 
 
@@ -27,18 +27,18 @@ def newest(task: Ranked) -> float:
 
 
 DRIVERS = {
-    "fifo": (fifo.Fifo, Settings()),
-    "bounded": (fifo.Fifo, Settings(bounded=True)),
-    "lifo": (Driver("lifo", order="-id"), Settings()),
-    "fifottl": (fifottl.FifoTtl, Settings()),
+    "fifo": (fifo.Fifo, TubeSettings()),
+    "bounded": (fifo.Fifo, TubeSettings(bounded=True)),
+    "lifo": (Driver("lifo", order="-id"), TubeSettings()),
+    "fifottl": (fifottl.FifoTtl, TubeSettings()),
     "fifottl with a backoff": (fifottl.FifoTtl, RESTS),
-    "utube": (utube.Utube, Settings()),
-    "utubettl": (utubettl.UtubeTtl, Settings()),
+    "utube": (utube.Utube, TubeSettings()),
+    "utubettl": (utubettl.UtubeTtl, TubeSettings()),
     "utubettl with a backoff": (utubettl.UtubeTtl, RESTS),
-    "rank": (Driver("rank", options={"pri", "ttl"}, rank=newest, rank_lua="-id"), Settings()),
+    "rank": (Driver("rank", options={"pri", "ttl"}, rank=newest, rank_lua="-id"), TubeSettings()),
     "lanes by rank": (
         Driver("lanes-by-rank", options={"lane"}, lane="lane", rank=newest, rank_lua="-id"),
-        Settings(),
+        TubeSettings(),
     ),
 }
 

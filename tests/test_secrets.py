@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import tubes
 from tubes import InvalidOption, TubesError
 from tubes.backend.connect_timeout import impatient
-from tubes.backend.url import shown
+from tubes.backend.url import redact_url
 from tubes.cli.app import app
 from tubes.metrics.prometheus import Collector
 from tubes.redis.transport import script_call
@@ -193,7 +193,7 @@ def connect_async(url: Any) -> object:
 
 @pytest.mark.parametrize("url", URLS, ids=range(len(URLS)))
 def test_no_error_shows_a_part_of_the_password(seen: Seen, url: str) -> None:
-    seen.add(shown(url))
+    seen.add(redact_url(url))
     seen.run(lambda: connect_and_close(url))
     seen.run(lambda: connect_async(url))
     seen.run(lambda: Collector(url).close())
@@ -361,4 +361,4 @@ def test_an_error_says_which_rule_a_url_breaks(seen: Seen, url: str, rule: str) 
     ],
 )
 def test_what_is_shown_of_a_url(url: str, looks: str) -> None:
-    assert shown(url) == looks
+    assert redact_url(url) == looks

@@ -26,7 +26,7 @@ NAMES = ("a", "b", "c")
 def check(queue: tubes.Queue) -> tuple[int, int, int]:
     """How many tasks are ready and taken in all tubes, and how many callers wait; all indexes are in order."""
     for name in queue.tubes():
-        queue.tube(name)._port.home.engine._check()
+        queue.tube(name)._port.shared.engine._check()
     found = queue.statistics().values()
     counts = [sum(each.tasks[name] for each in found) for name in ("ready", "taken")]
     return counts[0], counts[1], sum(each.waiting for each in found)

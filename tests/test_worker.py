@@ -290,7 +290,7 @@ def test_what_fails_for_ever_is_tried_once_in_a_burst(queue: tubes.Queue, kind: 
     assert tube.statistics().tasks["ready"] == 3
 
 
-def give_back(task: tubes.Task) -> None:
+def release_unfailed(task: tubes.Task) -> None:
     task.release()
 
 
@@ -298,7 +298,7 @@ def retry_later(task: tubes.Task) -> None:
     raise Retry(delay=5)  # A fifo has no delays.
 
 
-@pytest.mark.parametrize("how", [give_back, retry_later, fail])
+@pytest.mark.parametrize("how", [release_unfailed, retry_later, fail])
 def test_a_burst_ends_however_a_task_comes_back(queue: tubes.Queue, how: Act) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(3))

@@ -17,9 +17,9 @@ from uuid import UUID
 
 from tubes import calls, connecting
 from tubes.backend.clock import Clock
-from tubes.backend.interface import Face, Member, Port
+from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import tell
-from tubes.backend.take_any import Several, in_turn, listed
+from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
@@ -30,7 +30,7 @@ from tubes.values.lane import Utube
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
-from tubes.values.task import SETTLED, AsyncTask, log_lost
+from tubes.values.task import FINISHED, AsyncTask, log_lost
 
 if TYPE_CHECKING:
     import redis
@@ -57,7 +57,7 @@ def connect(
     >>> asyncio.run(main())
     hello
     """
-    return AsyncQueue(connecting.connect(url, codec, clock, session_ttl, Face(AsyncTask, AsyncTube, awaited=True)))
+    return AsyncQueue(connecting.connect(url, codec, clock, session_ttl, ApiKind(AsyncTask, AsyncTube, awaited=True)))
 
 
 class AsyncQueue:
@@ -66,8 +66,8 @@ class AsyncQueue:
     As an `async with` it is closed at the end.
     """
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def create_tube(
         self,
@@ -79,19 +79,19 @@ class AsyncQueue:
         **options: Any,
     ) -> AsyncTube:
         """Create a tube. See `Queue.create_tube`."""
-        port = await _answer(self._member.create(name, driver, if_not_exists, temporary, options))
+        port = await _answer(self._connection.create(name, driver, if_not_exists, temporary, options))
         tube: AsyncTube = port.tube
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
         """The tube of this name. See `Queue.tube`."""
-        port = await _answer(self._member.find(name))
+        port = await _answer(self._connection.find(name))
         tube: AsyncTube = port.tube
         return tube
 
     async def tubes(self) -> list[str]:
         """The names of all tubes, sorted. See `Queue.tubes`."""
-        names: list[str] = await _answer(self._member.names())
+        names: list[str] = await _answer(self._connection.names())
         return names
 
     @overload
@@ -110,7 +110,7 @@ class AsyncQueue:
 
     async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
         """All tubes by name, at a glance: for monitors. See `Queue.overview`."""
-        found: dict[str, Overview] = await _answer(self._member.overview(ages))
+        found: dict[str, Overview] = await _answer(self._connection.overview(ages))
         return found
 
     async def check(self, name: str) -> list[Problem]:
@@ -118,12 +118,12 @@ class AsyncQueue:
 
         See `Queue.check`.
         """
-        found: list[Problem] = await _answer(self._member.examine(name, False))
+        found: list[Problem] = await _answer(self._connection.examine(name, False))
         return found
 
     async def repair(self, name: str) -> list[Problem]:
         """Mend what is wrong with a tube; answers what that was, as `check`. See `Queue.repair`."""
-        found: list[Problem] = await _answer(self._member.examine(name, True))
+        found: list[Problem] = await _answer(self._connection.examine(name, True))
         return found
 
     async def take_any(
@@ -131,8 +131,8 @@ class AsyncQueue:
     ) -> AsyncTask | None:
         """Take the first task that may be taken from any of several tubes. See `Queue.take_any`."""
         patience = None if timeout is None else micros("timeout", timeout)
-        named = listed(tubes, fair, AsyncTube, self._member)
-        found = [await _answer(self._member.find(one)) if isinstance(one, str) else one._port for one in named]
+        named = listed(tubes, fair, AsyncTube, self._connection)
+        found = [await _answer(self._connection.find(one)) if isinstance(one, str) else one._port for one in named]
         ports = in_turn(found, fair)
         for port in ports:
             ready: AsyncTask | None = await _answer(port.take())
@@ -140,37 +140,37 @@ class AsyncQueue:
                 return ready
         task: AsyncTask | None = None
         if patience != 0:
-            task = await LoopWaiter(ports[0].clock, patience).wait(Several(ports))
+            task = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
         return task
 
     async def session(self) -> AsyncQueue:
         """Another session on the same queue; it is closed by itself. See `Queue.session`."""
-        return AsyncQueue(self._member.sibling())
+        return AsyncQueue(self._connection.sibling())
 
     async def identify(self, uuid: str | UUID | None = None) -> str:
         """The uuid of this session; with a uuid, join that session first. See `Queue.identify`."""
-        known: str = await _answer(self._member.identify(uuid))
+        known: str = await _answer(self._connection.identify(uuid))
         return known
 
     async def register_driver(self, driver: Driver) -> None:
         """Let tubes be created with a driver of your own. See `Queue.register_driver`."""
-        self._member.register(driver)
+        self._connection.register(driver)
 
     async def detach(self) -> None:
         """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it.
 
         See `Queue.detach`.
         """
-        await _answer(self._member.close(lost=True))
+        await _answer(self._connection.close(lost=True))
 
     async def close(self) -> None:
         """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. See `Queue.close`."""
-        await _answer(self._member.close())
+        await _answer(self._connection.close())
 
     @property
     def closed(self) -> bool:
         """Whether `close` or `detach` was called."""
-        return self._member.closed is not None
+        return self._connection.closed is not None
 
     async def __aenter__(self) -> Self:
         return self
@@ -181,7 +181,7 @@ class AsyncQueue:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<AsyncQueue {self._member.url}{' closed' if self.closed else ''}>"
+        return f"<AsyncQueue {self._connection.url}{' closed' if self.closed else ''}>"
 
 
 class AsyncTube:
@@ -189,8 +189,8 @@ class AsyncTube:
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self.name = port.home.name
-        self.driver = port.home.driver
+        self.name = port.shared.name
+        self.driver = port.shared.driver
         self._awaited = port.awaited
         # In which fair call of `take_any` it was the first.
         self._first_in = 0
@@ -276,7 +276,7 @@ class AsyncTube:
 
     async def _after(self, task: AsyncTask) -> AsyncTask | None:
         """Ack a task and take the next one; None if there is none. See `Tube._after`."""
-        if task._turn == SETTLED:
+        if task._turn == FINISHED:
             return None
         try:
             answer = self._port.next(task)

@@ -35,7 +35,7 @@ from tubes.errors import (
 )
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Member
+    from tubes.backend.interface import Connection
     from tubes.sync import Queue, Tube
 
 _log = logging.getLogger("tubes")
@@ -102,7 +102,7 @@ class Replies:
         threading.Thread(target=self.close, name="tubes-replies-end", daemon=True).start()
 
     def _open(self) -> Tube:
-        tube: Tube = self._queue._member.open_replies(self.name).tube
+        tube: Tube = self._queue._connection.open_replies(self.name).tube
         return tube
 
     def _run(self) -> None:
@@ -182,18 +182,18 @@ class _Lost(Exception):
         self.again: Final = again
 
 
-def of(member: Member) -> tuple[Replies, str, Future[Any]]:
+def of(connection: Connection) -> tuple[Replies, str, Future[Any]]:
     """The replies of a connection, and a new call of it. May talk to the server."""
-    from tubes.backend.interface import Face
+    from tubes.backend.interface import ApiKind
     from tubes.sync import Queue, Tube
     from tubes.values.task import Task
 
     while True:
         with _opening:
-            member.check()
-            replies = member.replies
+            connection.check()
+            replies = connection.replies
             if replies is None or replies._is_over:
-                replies = member.replies = Replies(Queue(member.sibling(Face(Task, Tube))))
+                replies = connection.replies = Replies(Queue(connection.sibling(ApiKind(Task, Tube))))
         expected = replies.expect()
         if expected is not None:
             return replies, *expected
@@ -215,7 +215,7 @@ def _addressed(replies: Replies, call: str, options: dict[str, Any]) -> dict[str
 def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
     """Put a task, and wait for what its handler returns."""
     patience = _checked(timeout, options)
-    replies, number, future = of(tube._port.member)
+    replies, number, future = of(tube._port.connection)
     ends = None if patience is None else time.monotonic() + patience
     try:
         task = tube.put(data, **_addressed(replies, number, options))
@@ -223,7 +223,7 @@ def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
             room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
             task = tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
         if task is None:
-            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.home.options.get("capacity"))
+            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.shared.options.get("capacity"))
         try:
             return _result(tube, task, future, ends)
         except FutureTimeout:
@@ -245,16 +245,16 @@ def _result(tube: Any, task: Any, future: Future[Any], ends: float | None) -> An
         try:
             return future.result(_ON_ITS_WAY)
         except (FutureTimeout, _Lost):
-            raise ConnectionLost(url=tube._port.member.url, why=_UNSURE) from None
+            raise ConnectionLost(url=tube._port.connection.url, why=_UNSURE) from None
     return _result(tube, task, future, ends)
 
 
 async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
     """The same with asyncio."""
     patience = _checked(timeout, options)
-    member = tube._port.member
-    member.check()
-    replies, number, future = await asyncio.to_thread(of, member)
+    connection = tube._port.connection
+    connection.check()
+    replies, number, future = await asyncio.to_thread(of, connection)
     ends = None if patience is None else time.monotonic() + patience
     try:
         task = await tube.put(data, **_addressed(replies, number, options))
@@ -262,7 +262,7 @@ async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]
             room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
             task = await tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
         if task is None:
-            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.home.options.get("capacity"))
+            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.shared.options.get("capacity"))
         limit = asyncio.timeout(None if ends is None else max(ends - time.monotonic(), 0.0))
         try:
             async with limit:
@@ -292,7 +292,7 @@ async def _result_async(tube: Any, task: Any, future: Future[Any]) -> Any:
         except (TimeoutError, _Lost) as error:
             if error.__class__ is not _Lost and not late.expired():
                 raise
-            raise ConnectionLost(url=tube._port.member.url, why=_UNSURE) from None
+            raise ConnectionLost(url=tube._port.connection.url, why=_UNSURE) from None
     return await _result_async(tube, task, future)
 
 
@@ -333,7 +333,7 @@ def answer(queue: Queue, task: Any, result: Any = None, why: str | None = None) 
     """
     candidates, context = _replies_to(task, result, why)
     try:
-        tube: Tube = queue._member.find_replies(_context_of(task)[REPLY_TO]).tube
+        tube: Tube = queue._connection.find_replies(_context_of(task)[REPLY_TO]).tube
         refused: CodecError | None = None
         for data in candidates:
             try:
@@ -351,7 +351,7 @@ async def answer_async(queue: Any, task: Any, result: Any = None, why: str | Non
     """The same with asyncio."""
     candidates, context = _replies_to(task, result, why)
     try:
-        port: Any = queue._member.find_replies(_context_of(task)[REPLY_TO])
+        port: Any = queue._connection.find_replies(_context_of(task)[REPLY_TO])
         tube = (await port if inspect.isawaitable(port) else port).tube
         refused: CodecError | None = None
         for data in candidates:

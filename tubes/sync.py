@@ -10,8 +10,8 @@ from uuid import UUID
 
 from tubes import calls, connecting
 from tubes.backend.clock import Clock
-from tubes.backend.interface import Face, Member, Port
-from tubes.backend.take_any import Several, in_turn, listed
+from tubes.backend.interface import ApiKind, Connection, Port
+from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
@@ -22,7 +22,7 @@ from tubes.values.lane import Utube
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
-from tubes.values.task import SETTLED, Task, log_lost
+from tubes.values.task import FINISHED, Task, log_lost
 
 if TYPE_CHECKING:
     import redis
@@ -55,7 +55,7 @@ def connect(
     ...     queue.tubes()
     []
     """
-    return Queue(connecting.connect(url, codec, clock, session_ttl, Face(Task, Tube)))
+    return Queue(connecting.connect(url, codec, clock, session_ttl, ApiKind(Task, Tube)))
 
 
 class Queue:
@@ -65,8 +65,8 @@ class Queue:
     once it is closed, and `QueueForked` in a forked child.
     """
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def create_tube(
         self,
@@ -99,17 +99,17 @@ class Queue:
         ...     queue.create_tube("crawl", "utubettl", ttr=60)
         <Tube 'crawl' (utubettl) of memory://>
         """
-        tube: Tube = self._member.create(name, driver, if_not_exists, temporary, options).tube
+        tube: Tube = self._connection.create(name, driver, if_not_exists, temporary, options).tube
         return tube
 
     def tube(self, name: str) -> Tube:
         """The tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
-        tube: Tube = self._member.find(name).tube
+        tube: Tube = self._connection.find(name).tube
         return tube
 
     def tubes(self) -> list[str]:
         """The names of all tubes, sorted."""
-        names: list[str] = self._member.names()
+        names: list[str] = self._connection.names()
         return names
 
     @overload
@@ -140,7 +140,7 @@ class Queue:
         ...     {name: seen.statistics.tasks["ready"] for name, seen in queue.overview().items()}
         {'mail': 1}
         """
-        found: dict[str, Overview] = self._member.overview(ages)
+        found: dict[str, Overview] = self._connection.overview(ages)
         return found
 
     def check(self, name: str) -> list[Problem]:
@@ -157,7 +157,7 @@ class Queue:
         ...     queue.check("mail")
         []
         """
-        found: list[Problem] = self._member.examine(name, False)
+        found: list[Problem] = self._connection.examine(name, False)
         return found
 
     def repair(self, name: str) -> list[Problem]:
@@ -168,7 +168,7 @@ class Queue:
 
         Raises what `check` raises.
         """
-        found: list[Problem] = self._member.examine(name, True)
+        found: list[Problem] = self._connection.examine(name, True)
         return found
 
     def take_any(self, tubes: Iterable[Tube | str], timeout: float | None = None, *, fair: bool = False) -> Task | None:
@@ -194,20 +194,20 @@ class Queue:
         ['now', 'later']
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        named = listed(tubes, fair, Tube, self._member)
-        ports = in_turn([self._member.find(one) if isinstance(one, str) else one._port for one in named], fair)
+        named = listed(tubes, fair, Tube, self._connection)
+        ports = in_turn([self._connection.find(one) if isinstance(one, str) else one._port for one in named], fair)
         for port in ports:
             ready: Task | None = port.take()
             if ready is not None:
                 return ready
         task: Task | None = None
         if patience != 0:
-            task = ThreadWaiter(ports[0].clock, patience).wait(Several(ports))
+            task = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
         return task
 
     def session(self) -> Queue:
         """Another session on the same queue; it is closed by itself."""
-        return Queue(self._member.sibling())
+        return Queue(self._connection.sibling())
 
     def identify(self, uuid: str | UUID | None = None) -> str:
         """The uuid of this session; with a uuid, join that session first.
@@ -217,25 +217,25 @@ class Queue:
 
         Raises `SessionNotFound` if there is no such session, `InvalidOption` if it is no uuid.
         """
-        known: str = self._member.identify(uuid)
+        known: str = self._connection.identify(uuid)
         return known
 
     def register_driver(self, driver: Driver) -> None:
         """Let tubes be created with a driver of your own. Raises `DriverExists` if another one has its name."""
-        self._member.register(driver)
+        self._connection.register(driver)
 
     def detach(self) -> None:
         """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it."""
-        self._member.close(lost=True)
+        self._connection.close(lost=True)
 
     def close(self) -> None:
         """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. Twice is fine."""
-        self._member.close()
+        self._connection.close()
 
     @property
     def closed(self) -> bool:
         """Whether `close` or `detach` was called."""
-        return self._member.closed is not None
+        return self._connection.closed is not None
 
     def __enter__(self) -> Self:
         return self
@@ -246,7 +246,7 @@ class Queue:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Queue {self._member.url}{' closed' if self.closed else ''}>"
+        return f"<Queue {self._connection.url}{' closed' if self.closed else ''}>"
 
 
 class Tube:
@@ -261,8 +261,8 @@ class Tube:
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self.name = port.home.name
-        self.driver = port.home.driver
+        self.name = port.shared.name
+        self.driver = port.shared.driver
         # In which fair call of `take_any` it was the first.
         self._first_in = 0
 
@@ -460,7 +460,7 @@ class Tube:
 
     def _after(self, task: Task) -> Task | None:
         """Ack a task and take the next one; None if there is none. What was dealt with is left alone: None too."""
-        if task._turn == SETTLED:
+        if task._turn == FINISHED:
             return None
         try:
             following: Task | None = self._port.next(task)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import tubes
 from benchmarks.scale.figures import Figures, Subject, interleaved
-from benchmarks.scale.places import Place, fill, settled
+from benchmarks.scale.places import Place, fill, mark_finished
 from tubes.testing import ManualClock
 
 BUSY: Final = 10
@@ -55,7 +55,7 @@ class Busy:
 def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, turns: int) -> None:
     """`BUSY` utubes, all taken: what do the verbs of those cost who work on them?"""
     subject = Subject(place.name, f"{driver}, {BUSY} busy utubes", "tasks behind each", place.by_server)
-    with settled() as settle:
+    with mark_finished() as settle:
         crowds = {size: Busy(place, driver, size) for size in sizes}
         settle()
 
@@ -81,7 +81,7 @@ def measure_due(figures: Figures, place: Place, sizes: list[int], rounds: int) -
 
     def one(size: int) -> None:
         clock = ManualClock()
-        with settled() as settle, place.connect(clock) as queue:
+        with mark_finished() as settle, place.connect(clock) as queue:
             tube: Any = queue.create_tube(f"due-{next(names)}", "fifottl")
             fill(tube, (place.payload for _ in range(size)), delay=DELAY)
             settle()

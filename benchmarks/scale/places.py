@@ -126,7 +126,7 @@ def fill(tube: tubes.Tube, items: Iterable[Any], **options: Any) -> None:
 
 
 @contextmanager
-def settled() -> Generator[Callable[[], None]]:
+def mark_finished() -> Generator[Callable[[], None]]:
     """What is put before the call of what this gives is passed over by the collector.
 
     It is off until then, and on afterwards: several queues that wait side by side in this process would make it

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import tubes
 from benchmarks.scale.figures import Figures, Subject, interleaved
-from benchmarks.scale.places import Place, fill, settled
+from benchmarks.scale.places import Place, fill, mark_finished
 from benchmarks.subjects import TTL, TTR
 
 DRIVERS: Final = ("fifo", "fifottl", "utube", "utubettl")
@@ -97,7 +97,7 @@ def measure(
     name = f"{driver}, a utube per task" if alone else driver
     unit = "utubes of one task" if alone else "waiting tasks"
     subject = Subject(place.name, name, unit, place.by_server)
-    with settled() as settle, place.connect() as queue:
+    with mark_finished() as settle, place.connect() as queue:
         crowds = {
             size: Crowd(queue, driver, place.payload, size, 10 * max(sizes) if alone else UTUBES) for size in sizes
         }

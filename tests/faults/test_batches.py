@@ -77,7 +77,7 @@ def test_a_batch_that_was_taken_for_one_who_was_interrupted_is_given_back(throug
         tube = queue.create_tube("load")
         tube.put_many(range(10))
         port: Any = tube._port
-        line = port.member.line
+        line = port.connection.channel
         inner = line._until_answered
         calls = 0
 

@@ -123,13 +123,13 @@ def test_who_comes_to_wait_when_the_queue_is_being_closed_does_not_wait(place: s
     with tubes.connect(place) as queue:
         tube = queue.tube("load")
         port: Any = tube._port
-        enlist = port.home.enlist
+        enlist = port.shared.enlist
 
         def late(waiter: Any) -> None:
             queue.close()
             enlist(waiter)
 
-        port.home.enlist = late
+        port.shared.enlist = late
         with pytest.raises(QueueClosed):
             tube.take(timeout=60)
 
@@ -138,7 +138,7 @@ def test_a_listener_that_comes_when_the_queue_is_being_closed_is_no_burden(place
     with tubes.connect(place) as queue, queue.session() as other:
         tube = other.tube("load")
         port: Any = tube._port
-        ears = port.home.ears
+        ears = port.shared.subscription
         begin = ears.open
 
         def late(port: Any) -> Any:

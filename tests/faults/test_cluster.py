@@ -24,7 +24,7 @@ from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.updates import Updates
-from tubes.spark.server.bulk_read import Records
+from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
 
@@ -87,7 +87,7 @@ def test_many_tasks_are_looked_at_taken_and_put_on_whichever_node(cluster: Clust
             writer = Writer(queue.create_tube(name))
             chunks = list(writer.chunks([(writer.head({}), [b"%d" % number for number in range(50)])], 20))
             writer.publish("w", 1, [writer.stage("w-1", chunk) for chunk in chunks])
-            assert sum(part.size for part in Records(writer.tube).between(0, 100)) == 50
+            assert sum(part.size for part in BulkReader(writer.tube).between(0, 100)) == 50
             queue.detach()
         with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
             queue.create_tube(name).put_many(range(50))

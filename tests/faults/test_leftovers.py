@@ -111,15 +111,15 @@ def test_a_session_that_has_ended_leaves_nothing_in_its_tubes(url: str, valkey: 
     with tubes.connect(url) as queue, valkey.client() as client:
         made = [queue.create_tube(name) for name in ("first", "second")]
         asyncio.run(work())
-        before = [client.hlen(tube._port.home.key) for tube in made]
+        before = [client.hlen(tube._port.shared.key) for tube in made]
         asyncio.run(work())
-        assert [client.hlen(tube._port.home.key) for tube in made] == before
+        assert [client.hlen(tube._port.shared.key) for tube in made] == before
 
 
 def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
-        key: Any = tube._port.home.key
+        key: Any = tube._port.shared.key
         worker = Worker(url, "sync")
         assert worker.hear() == "ready"
         assert eventually(lambda: client.hlen(f"{key}:waiting") == 1)
@@ -141,8 +141,8 @@ def test_a_session_that_opens_a_tube_after_its_lease_is_known_by_its_new_number(
         tube.put("job")
         port: Any = tube._port
         # Its lease is over, and nobody has noticed yet.
-        client.zadd(f"{port.home.key}:leases", {port.session[1]: 1})
-        client.hset(port.home.key, "soonest", 1)
+        client.zadd(f"{port.shared.key}:leases", {port.session[1]: 1})
+        client.hset(port.shared.key, "soonest", 1)
         queue.tube("load")
         task = tube.take(timeout=0)
         queue.tube("load")
@@ -185,7 +185,7 @@ def test_a_queue_that_is_closed_while_one_of_its_tubes_turns_out_to_be_gone_is_c
         queue = tubes.connect(url)
         tasks = [queue.create_tube(name).put("job") for name in ("gone", "load")]
         assert all(queue.tube(task.tube).take(timeout=0) for task in tasks)
-        gone = queue.tube("gone")._port.home
+        gone = queue.tube("gone")._port.shared
         script = type(gone).script
 
         def noticed(home: Any, verb: str) -> Any:

@@ -22,7 +22,7 @@ from tubes.conformance.bench import eventually
 from tubes.redis import wait_loop
 from tubes.redis.transport import script_call, server, wire
 from tubes.redis.transport.wire import hiredis
-from tubes.spark.server.bulk_read import Records
+from tubes.spark.server.bulk_read import BulkReader
 
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
@@ -170,7 +170,7 @@ def test_a_look_that_is_answered_by_a_lie_is_looked_at_again(through: str, liar:
         tube = queue.create_tube("load")
         tube.put_many(["a", "b"])
         liar.next(b"HMGET")
-        (part,) = Records(tube).between(0, 2)
+        (part,) = BulkReader(tube).between(0, 2)
         assert [row.data for row in part.rows()] == [b'"a"', b'"b"']
     assert liar.told == 1
 
@@ -182,7 +182,7 @@ def test_a_listener_hears_on_after_a_lie_and_what_others_publish(
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load")
         tube.on_task_change(lambda task, event: heard.append(task.id))
-        channel = f"{tube._port.home.key}:events"
+        channel = f"{tube._port.shared.key}:events"
         with valkey.client() as client:
             for foreign in ("", "hello", "put x y z 1 2", "put 1 r 1 -1 short", b"\xff" * 9):
                 assert client.publish(channel, foreign) == 1
@@ -191,9 +191,9 @@ def test_a_listener_hears_on_after_a_lie_and_what_others_publish(
         # As if a connection were lost: the next message is none.
         proxy.lies = lambda request: (lambda reply: b"nonsense\r\n") if b"PING" in request else None
         port: Any = tube._port
-        port.home.ears._wire.send(wire.pack("PING"))
-        before = port.home.ears._wire
-        assert eventually(lambda: port.home.ears._wire not in (None, before))
+        port.shared.subscription._wire.send(wire.pack("PING"))
+        before = port.shared.subscription._wire
+        assert eventually(lambda: port.shared.subscription._wire not in (None, before))
         tube.put("job")
         assert eventually(lambda: heard == [0, 1]), heard
 

@@ -18,7 +18,7 @@ from tubes import Driver
 from tubes.conformance.bench import eventually
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND
 from tubes.redis.scripts.assembly import script
-from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.script_call import ScriptCall
 from tubes.testing import LocalServer
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def test_tasks_of_a_process_that_died_before_come_back_when_its_lease_is_over(
         tube.put("job")
         assert tube.take(timeout=0) is not None
         port: Any = tube._port
-        key = port.home.key
+        key = port.shared.key
         if how == "beat":
             with tubes.connect(url, session_ttl=1.3) as other:
                 others = other.tube("load")
@@ -205,11 +205,11 @@ def test_who_waited_before_and_died_does_not_count(valkey: LocalServer, url: str
         tube = queue.create_tube("load")
         port: Any = tube._port
         now = int(client.time()[0])
-        client.hset(f"{port.home.key}:waiting", mapping={"living": f"2 {(now + 9) * SECOND}"})
+        client.hset(f"{port.shared.key}:waiting", mapping={"living": f"2 {(now + 9) * SECOND}"})
         assert tube.statistics().waiting == 2
         with pytest.raises(tubes.TubeBusy):
             tube.drop()
-        client.hset(f"{port.home.key}:waiting", mapping={"living": f"2 {(now + HOUR) * SECOND}"})
+        client.hset(f"{port.shared.key}:waiting", mapping={"living": f"2 {(now + HOUR) * SECOND}"})
         assert tube.statistics().waiting == 0
         tube.drop()
 
@@ -231,16 +231,16 @@ def test_a_shared_session_does_not_outlive_its_lease(valkey: LocalServer, url: s
 def test_a_write_that_was_sealed_before_is_found(valkey: LocalServer, url: str) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         port: Any = queue.create_tube("load")._port
-        key, now = port.home.key, int(client.time()[0])
+        key, now = port.shared.key, int(client.time()[0])
         for number, ago in enumerate((10, -HOUR)):
             client.zadd(f"{key}:sealed", {f"writer {number}": now - ago})
             client.hset(f"{key}:written:writer {number}", mapping={"number": 1, "chunks": "none"})
-        found = port.home.store.run_now(_ask(key))
+        found = port.shared.store.run_now(_ask(key))
         assert found == [b"writer 1", b"1", b"none"]
 
 
 def _ask(key: str) -> Any:
-    return (yield Call(script("write_others"), key, (60,), parts=("sealed",)))
+    return (yield ScriptCall(script("write_others"), key, (60,), parts=("sealed",)))
 
 
 # -- a server's clock that is set, while it runs -----------------------------------------------------------------------

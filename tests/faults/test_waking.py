@@ -18,7 +18,7 @@ from faults.proxy import Proxy
 from tubes import TubeNotFound
 from tubes.conformance.bench import eventually
 from tubes.redis.transport import script_call
-from tubes.redis.transport.script_call import AHEAD, Call
+from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Waiting:
     def __init__(self, tube: Tube, timeout: float | None = 20) -> None:
         self.answer: Any = None
         self._thread = threading.Thread(target=self._take, args=(tube, timeout))
-        before = tube._port.home.count_local()
+        before = tube._port.shared.count_local()
         self._thread.start()
-        assert eventually(lambda: tube._port.home.count_local() > before)
+        assert eventually(lambda: tube._port.shared.count_local() > before)
 
     def _take(self, tube: Tube, timeout: float | None) -> None:
         try:
@@ -69,7 +69,7 @@ def test_the_server_takes_for_a_process_that_does_not_come_to_it(server: LocalSe
         tube = queue.create_tube("load")
         waiting = Waiting(tube)
         assert asleep(server)
-        with tube._port.home.lock:  # Here it would give the task to the waiter.
+        with tube._port.shared.lock:  # Here it would give the task to the waiter.
             others = other.tube("load")
             others.put("job")
             assert others.statistics().tasks["taken"] == 1
@@ -181,7 +181,7 @@ def test_a_waiter_whose_session_has_ended_gets_a_new_one(server: LocalServer) ->
         waiting = Waiting(tube)
         assert asleep(server)
         port: Any = tube._port
-        client.hdel(port.home.key, port.session[1], f"u{port.member.uuid}")
+        client.hdel(port.shared.key, port.session[1], f"u{port.connection.uuid}")
         with tubes.connect(server.url, session_ttl=31.0) as other:
             other.tube("load").put("job")
         assert waiting.done().ack().state == "-"
@@ -267,10 +267,10 @@ def test_a_request_that_was_left_behind_takes_nothing(valkey: LocalServer) -> No
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port
-        line: Any = port.member.line
+        line: Any = port.connection.channel
 
-        def sent(call: Call) -> Call:
-            return Call(call.script, call.key, call.args, call.session, slot=AHEAD, sent=(AHEAD, call.number))
+        def sent(call: ScriptCall) -> ScriptCall:
+            return ScriptCall(call.script, call.key, call.args, call.session, slot=AHEAD, sent=(AHEAD, call.number))
 
         none = port.take_ahead(1)
         assert isinstance(line.call(none), int)

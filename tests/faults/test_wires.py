@@ -19,8 +19,8 @@ from tubes.conformance.bench import eventually
 from tubes.redis import event_subscription, task_codec
 from tubes.redis.scripts.assembly import script
 from tubes.redis.transport import script_call
-from tubes.redis.transport.channel import ThreadLine
-from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.script_call import ScriptCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -286,8 +286,8 @@ def test_an_ack_that_comes_again_when_its_session_has_ended_does_not_say_that_it
         """Let its lease be over, and be noticed."""
         port = tube._port
         with valkey.client() as client:
-            client.zadd(f"{port.home.key}:leases", {port.session[1]: 1})
-            client.hset(port.home.key, "soonest", 1)
+            client.zadd(f"{port.shared.key}:leases", {port.session[1]: 1})
+            client.hset(port.shared.key, "soonest", 1)
         assert others.take(timeout=0) is None
 
     async def ack() -> None:
@@ -431,11 +431,11 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
         again: list[Any] = []
 
         def take() -> None:
-            call = Call(script("take", tube.driver), port.home.key, ("", ""), port.session)
-            again.append(task_codec.parse(port.member.store._line.call(call)))
+            call = ScriptCall(script("take", tube.driver), port.shared.key, ("", ""), port.session)
+            again.append(task_codec.parse(port.connection.store._channel.call(call)))
 
         Between(proxy, take)
-        line = ThreadLine(port.member.store.server)
+        line = ThreadChannel(port.connection.store.server)
         line.run(port._untake(first.id, first._turn))
         line.close()
         assert again[0][2] == first.attempts
@@ -450,7 +450,7 @@ def test_who_takes_for_another_session_leaves_that_ones_answers_alone(through: s
         other.put("for whoever waits")
         port: Any = tube._port
         others: Any = other._port
-        Between(proxy, lambda: others.member.run(port.take_waiting(1)))
+        Between(proxy, lambda: others.connection.run(port.take_waiting(1)))
         tube.put("once")
         counted = tube.statistics().calls
         assert (counted["put"], counted["take"]) == (2, 1)

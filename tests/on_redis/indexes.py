@@ -17,7 +17,7 @@ _NEWEST = 2**48 - 1
 class _Task(NamedTuple):
     """A task as it is stored."""
 
-    stored: task_codec.Stored
+    stored: task_codec.StoredTask
     state: str
     attempts: int
     lane: bytes
@@ -28,7 +28,7 @@ class Indexes:
 
     def __init__(self, client: Any, tube: Tube) -> None:
         port: Any = tube._port
-        key: str = port.home.key
+        key: str = port.shared.key
         self.driver = tube.driver
         self.knobs = knobs_of(tube.driver)
         with client.pipeline(transaction=True) as pipe:

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from tubes.redis.scripts.gate import commands
-from tubes.redis.transport.channel import ThreadLine
-from tubes.redis.transport.script_call import Call, numbers
+from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.script_call import ScriptCall, numbers
 from tubes.testing import LocalServer
 
 _PASSWORD = "pw"
@@ -32,11 +32,11 @@ class Refusals:
         pool: Any = redis.UnixDomainSocketConnection
         self._line: Any = pool(path=str(server.socket), username="app", password=_PASSWORD)
         self._line.connect()
-        known = ThreadLine.call
+        known = ThreadChannel.call
         # What the threads of a store do comes before or after.
         alone = threading.RLock()
 
-        def call(line: ThreadLine, call: Call) -> Any:
+        def call(line: ThreadChannel, call: ScriptCall) -> Any:
             with alone:
                 call.begin(line.slot)
                 # It keeps its number: it is done once in the end.
@@ -44,11 +44,11 @@ class Refusals:
                 self._try(call)
                 return known(line, call)
 
-        def exchange(line: ThreadLine, key: str, head: bytes, tail: bytes, again: Any, *about: Any) -> Any:
+        def exchange(line: ThreadChannel, key: str, head: bytes, tail: bytes, again: Any, *about: Any) -> Any:
             return call(line, again(next(numbers), *about))
 
-        monkeypatch.setattr(ThreadLine, "call", call)
-        monkeypatch.setattr(ThreadLine, "exchange", exchange)
+        monkeypatch.setattr(ThreadChannel, "call", call)
+        monkeypatch.setattr(ThreadChannel, "exchange", exchange)
 
     def close(self) -> None:
         self._line.disconnect()
@@ -59,7 +59,7 @@ class Refusals:
         rights = ("reset", "on", f">{_PASSWORD}", "~*", "&*", "+@all", *(f"-{name}" for name in but))
         self._admin.execute_command("ACL", "SETUSER", "app", *rights)
 
-    def _try(self, call: Call) -> None:
+    def _try(self, call: ScriptCall) -> None:
         packed = call.pack(whole=True)
         before = self._dumped()
         seen = self._seen()

@@ -12,7 +12,7 @@ import pytest
 import tubes
 from tubes import ConnectionLost
 from tubes.conformance.bench import eventually
-from tubes.redis.transport.script_call import Rest
+from tubes.redis.transport.script_call import WaitForLock
 
 
 def test_closing_a_queue_ends_its_waits_at_once_though_others_of_the_process_go_on(url: str) -> None:
@@ -156,23 +156,25 @@ def test_a_put_of_which_nobody_knows_whether_it_was_done_says_so(
 
 def test_many_that_wait_for_one_who_serves_sleep_meanwhile(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that looked again and again would hold up all: with 200 threads, for a minute."""
-    rests: list[Rest] = []
-    sleep = Rest.sleep
+    rests: list[WaitForLock] = []
+    sleep = WaitForLock.sleep
 
-    def counted(rest: Rest) -> None:
+    def counted(rest: WaitForLock) -> None:
         rests.append(rest)
         sleep(rest)
 
-    monkeypatch.setattr(Rest, "sleep", counted)
+    monkeypatch.setattr(WaitForLock, "sleep", counted)
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port
-        with port.home._serving:
-            threads = [threading.Thread(target=port.home.store.run_now, args=(port.home.tick(),)) for _ in range(10)]
+        with port.shared._serving_lock:
+            threads = [
+                threading.Thread(target=port.shared.store.run_now, args=(port.shared.tick(),)) for _ in range(10)
+            ]
             for thread in threads:
                 thread.start()
             assert eventually(lambda: len(rests) > 0)
-            time.sleep(Rest.MOST)
+            time.sleep(WaitForLock.MOST)
         for thread in threads:
             thread.join()
         assert len(rests) < 100

@@ -22,8 +22,8 @@ from tubes.conformance.faces import Face
 from tubes.drivers.options import MAX_SECONDS
 from tubes.metrics.prometheus import Collector
 from tubes.redis import task_codec, validation
-from tubes.redis.scripts.assembly import Settings
-from tubes.spark.server.bulk_read import Records
+from tubes.redis.scripts.assembly import TubeSettings
+from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer
@@ -141,7 +141,7 @@ def test_a_driver_that_makes_no_sense_is_refused(
 )
 def test_nothing_but_numbers_becomes_a_part_of_a_script(options: dict[str, Any]) -> None:
     with pytest.raises(tubes.InvalidOption):
-        Settings.of(options)
+        TubeSettings.of(options)
 
 
 NAMES: list[bytes] = [b"\xff", b"a b", b"x" * 33, b"a}:evil{b", b"", "ä".encode(), b"\0", b"../a", b"x" * 100_000]
@@ -259,7 +259,7 @@ def test_a_task_that_nobody_can_read_is_named(
     # It is in nobody's way.
     taken = [quietly(lambda: mail.take(0)) for _ in range(2)]
     assert {task.id for task in [first, *taken] if hasattr(task, "id")} >= {1}
-    rows = [row for part in Records(tube).of(range(3)) for row in part.rows()]
+    rows = [row for part in BulkReader(tube).of(range(3)) for row in part.rows()]
     assert [row.id for row in rows][-2:] == [1, 2]
     assert all("'mail'" in words for words in said)
     other.close()

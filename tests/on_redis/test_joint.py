@@ -49,14 +49,14 @@ def untimed(task: Any) -> tuple[Any, ...]:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tasks the calls put that go out."""
     sizes: list[int] = []
-    pack = coalesced_puts.Joint.pack
+    pack = coalesced_puts.CoalescedPuts.pack
 
-    def noting(self: coalesced_puts.Joint, **how: bool) -> bytes:
+    def noting(self: coalesced_puts.CoalescedPuts, **how: bool) -> bytes:
         if not self.args:
             sizes.append(len(self._puts))
         return pack(self, **how)
 
-    monkeypatch.setattr(coalesced_puts.Joint, "pack", noting)
+    monkeypatch.setattr(coalesced_puts.CoalescedPuts, "pack", noting)
     return sizes
 
 
@@ -273,7 +273,7 @@ def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cu
         await between(tube)
         await tube.truncate()
         if cut:
-            (line,) = tube._port.member.lines.values()
+            (line,) = tube._port.connection.channels.values()
             for pipe in line._pipes.values():
                 pipe.close()
             await asyncio.sleep(0)
@@ -303,8 +303,8 @@ def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
     monkeypatch.setattr(script_call, "PATIENCE", 0.2)
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
-        (line,) = tube._port.member.lines.values()
-        server, connect = tube._port.member.store.server, tube._port.member.store.server.connect
+        (line,) = tube._port.connection.channels.values()
+        server, connect = tube._port.connection.store.server, tube._port.connection.store.server.connect
 
         def refuse(*_: object) -> None:
             raise ConnectionLost(url=url, why="of a test")

@@ -9,7 +9,7 @@ import redis
 
 import tubes
 from tubes import TubeNotFound
-from tubes.spark.server.bulk_read import Part, Records, Row
+from tubes.spark.server.bulk_read import BulkReader, Part, Row
 from tubes.testing import LocalServer
 
 
@@ -29,7 +29,7 @@ def test_a_record_says_what_a_peek_says(url: str) -> None:
         first, _ = tube.take(timeout=0), tube.take(timeout=0)
         assert first is not None
         first.release()
-        rows = rows_of(Records(tube).between(0, 100))
+        rows = rows_of(BulkReader(tube).between(0, 100))
         assert [row.id for row in rows] == [0, 1, 2, 3, 5]
         for row in rows:
             task = tube.peek(row.id)
@@ -38,7 +38,7 @@ def test_a_record_says_what_a_peek_says(url: str) -> None:
                 assert getattr(row, name) == getattr(task, name), (row, name)
             moments = [None if at is None else at / 1_000_000 for at in (row.created, row.due, row.expires)]
             assert moments == [task.created, task.due, task.expires]
-        assert rows_of(Records(tube).of([3, 4, 0])) == [rows[3], rows[0]]
+        assert rows_of(BulkReader(tube).of([3, 4, 0])) == [rows[3], rows[0]]
 
 
 def test_all_ids_are_found(url: str) -> None:
@@ -46,7 +46,7 @@ def test_all_ids_are_found(url: str) -> None:
         tube = queue.create_tube("t")
         tube.put_many(range(12_000))
         tube.delete_many(range(100, 11_900))
-        records = Records(tube)
+        records = BulkReader(tube)
         assert records.ids() == [*range(100), *range(11_900, 12_000)]
         assert records.extent()[::2] == (200, 12_000)
         assert len(rows_of(records.between(0, 12_000))) == 200
@@ -55,7 +55,7 @@ def test_all_ids_are_found(url: str) -> None:
 def test_ids_that_are_gone_for_good_are_not_looked_for(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
-        records = Records(tube)
+        records = BulkReader(tube)
         tube.put_many(range(2000))
         assert records.extent() == (2000, 0, 2000)
         tube.ack_many(tube.take_many(500, timeout=0))
@@ -79,7 +79,7 @@ def test_tasks_that_come_and_go_while_a_reader_looks_are_seen_as_they_are(url: s
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put_many(range(10))
-        records = Records(tube)
+        records = BulkReader(tube)
         assert {row.state for row in rows_of(records.between(0, 10))} == {"r"}
         task = tube.take(timeout=0)
         assert [row.state for row in rows_of(records.between(0, 10))] == ["t", *"r" * 9]
@@ -92,11 +92,11 @@ def test_tasks_that_are_alike_are_as_those_that_are_not(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put_many(range(10))
-        plain = rows_of(Records(tube).between(0, 10))
+        plain = rows_of(BulkReader(tube).between(0, 10))
         tube.take_many(5, timeout=0)
-        taken = rows_of(Records(tube).between(0, 5))
+        taken = rows_of(BulkReader(tube).between(0, 5))
         tube.put("one that is not", max_attempts=3)
-        rows = rows_of(Records(tube).between(0, 11))
+        rows = rows_of(BulkReader(tube).between(0, 11))
         assert rows[5:10] == plain[5:]
         assert rows[:5] == taken
         assert [row._replace(state="r", attempts=0, take=None) for row in taken] == plain[:5]
@@ -106,7 +106,7 @@ def test_large_data_are_read_in_small_parts(url: str) -> None:
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("t")
         tube.put_many([b"x" * 100_000] * 300)
-        parts = list(Records(tube).between(0, 300))
+        parts = list(BulkReader(tube).between(0, 300))
         assert sum(part.size for part in parts) == 300
         assert max(part.size for part in parts[1:]) <= 5
 
@@ -117,14 +117,14 @@ def test_scripts_that_the_server_has_forgotten_are_brought_again(url: str, valke
         tube.put_many(range(10))
         for _ in range(2):
             client.script_flush()
-            assert len(rows_of(Records(tube).between(0, 10))) == 10
+            assert len(rows_of(BulkReader(tube).between(0, 10))) == 10
 
 
 def test_a_tube_that_is_gone_has_no_records(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("x")
-        records = Records(tube)
+        records = BulkReader(tube)
         tube.drop()
         for look in (records.extent, lambda: rows_of(records.between(0, 5)), lambda: rows_of(records.of([0, 3]))):
             with pytest.raises(TubeNotFound):
@@ -137,6 +137,6 @@ def test_large_tasks_behind_many_small_ones_are_read_few_at_a_time(url: str) -> 
         tube.put_many([b"x"] * 2222)
         for _ in range(10):
             tube.put_many([b"y" * 100_000] * 100)
-        sizes = [sum(len(row.data) for row in part.rows()) for part in Records(tube).between(0, 3222)]
+        sizes = [sum(len(row.data) for row in part.rows()) for part in BulkReader(tube).between(0, 3222)]
     assert sum(sizes) == 2222 + 100_000_000
     assert max(sizes) < 10_000_000

@@ -172,7 +172,7 @@ def batches(desk: Desk) -> None:
     desk.tube.release_all()
     stream.retake(1)
     stream.ack(2)
-    stream.tube._port.member.close(lost=True)
+    stream.tube._port.connection.close(lost=True)
     writer = Writer(desk.tube)
     rows = [(writer.head({"utube": "w"} if desk.laned else {}), [b'"a"', b'"b"', b'"c"'])]
     writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])

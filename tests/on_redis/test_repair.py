@@ -42,7 +42,7 @@ class Patient:
         self.tube = self.queue.create_tube("patient", driver, **{**options, **ROOM.get(name, {})})
         self.others = [self.queue.session() for _ in range(3)]
         port: Any = self.tube._port
-        self.key: str = port.home.key
+        self.key: str = port.shared.key
         self._fill(tasks)
 
     def _fill(self, tasks: int) -> None:
@@ -471,7 +471,7 @@ def test_a_tube_of_another_layout_is_refused(patients: Callable[..., Patient]) -
 
 def test_an_order_of_ones_own_must_be_registered(valkey: LocalServer, patients: Callable[..., Patient]) -> None:
     patient = patients("rank")
-    with tubes.connect(patient.queue._member.url) as queue, pytest.raises(tubes.DriverNotFound):
+    with tubes.connect(patient.queue._connection.url) as queue, pytest.raises(tubes.DriverNotFound):
         queue.check("patient")
 
 
@@ -495,7 +495,7 @@ def test_many_tasks_are_looked_at_in_parts(valkey: LocalServer) -> None:
             client: Any = valkey.client()
             assert queue.check(driver) == []
             for part in ("ready", "behind"):
-                client.delete(f"{port.home.key}:{part}")
+                client.delete(f"{port.shared.key}:{part}")
             (problem,) = [problem for problem in queue.repair(driver) if problem.kind == "stranded"]
             assert (problem.count, len(problem.examples)) == (2000 if driver == "fifo" else 1600, 10)
             indexes.check(client, tube)

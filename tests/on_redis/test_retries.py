@@ -10,7 +10,7 @@ import pytest
 import tubes
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
-from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire
 from tubes.testing import LocalServer
@@ -27,7 +27,7 @@ class Repeater:
 
     def call(self, verb: str, *args: Any) -> bytes:
         """A request with a number of its own."""
-        call = Call(script(verb, self.tube.driver), self.port.home.key, args, self.port.session)
+        call = ScriptCall(script(verb, self.tube.driver), self.port.shared.key, args, self.port.session)
         call.begin(0)
         return call.pack(whole=True)
 
@@ -86,7 +86,7 @@ def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> Non
     second, *_, fourth = tube.put_many([tubes.Item(n, key=key, on_duplicate="replace") for n, key in enumerate("kll")])
     other = tube.put("other", key="o")
     for task in (first, second, fourth, other):
-        repeater.port.member.run(repeater.port.undo("unput", task.id, task_codec.put_of(task)))
+        repeater.port.connection.run(repeater.port.undo("unput", task.id, task_codec.put_of(task)))
     assert [tube.peek(task).key for task in (second, fourth)] == ["k", "l"]
     assert tube.statistics().tasks["total"] == 2
 
@@ -119,7 +119,7 @@ def test_a_put_that_finds_its_own_session_over_is_done_for_a_new_one(
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("t")
         tube.put(0)
-        key = tube._port.home.key
+        key = tube._port.shared.key
         leases: list[Any] = client.zrange(f"{key}:leases", 0, -1)
         for session in leases:
             client.zadd(f"{key}:leases", {session: 1})

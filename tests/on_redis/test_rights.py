@@ -20,7 +20,7 @@ from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
 from tubes.redis.scripts.gate import WORDS
 from tubes.redis.scripts.rights import EVERYBODY
-from tubes.spark.server.bulk_read import Records
+from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer, server_program
@@ -153,7 +153,7 @@ def test_a_data_source(users: Users) -> None:
         writer = Writer(tube)
         rows = [(writer.head({}), [b"1", b"2", b"3"])]
         writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])
-        records = Records(tube)
+        records = BulkReader(tube)
         assert [row.id for part in records.between(0, 10) for row in part.rows()] == records.ids() == [0, 1, 2]
         stream = Stream.open(queue.session(), "t", "s")
         (chunk,) = stream.take(1, 2)

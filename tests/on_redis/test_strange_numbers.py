@@ -9,7 +9,7 @@ import pytest
 
 import tubes
 from tubes import Unreadable
-from tubes.redis.coalesced_puts import Joint
+from tubes.redis.coalesced_puts import CoalescedPuts
 from tubes.redis.transport.wire import ErrorReply, Wire
 from tubes.testing import LocalServer, ManualClock
 
@@ -29,7 +29,7 @@ def test_a_put_is_refused_where_the_next_id_is_none(url: str, client: Any, drive
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", driver)
         tube.put("first")
-        key = tube._port.home.key
+        key = tube._port.shared.key
         client.hset(key, "next", next_id)
         before = everything(client, key)
 
@@ -64,7 +64,7 @@ def test_a_rest_that_no_lane_knows_ends(url: str, client: Any, clock: ManualCloc
         task = tube.take(timeout=0)
         assert task is not None
         task.ack()
-        key = tube._port.home.key
+        key = tube._port.shared.key
         for lane in client.hkeys(f"{key}:lanes"):
             if record is None:
                 client.hdel(f"{key}:lanes", lane)
@@ -87,7 +87,7 @@ def test_a_check_knows_scores_that_are_none(url: str, client: Any, score: str) -
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("first")
-        client.zadd(f"{tube._port.home.key}:taken", {"0": float(score)})
+        client.zadd(f"{tube._port.shared.key}:taken", {"0": float(score)})
         assert queue.check("t") != []
         queue.repair("t")
         assert queue.check("t") == []
@@ -100,10 +100,10 @@ def test_buried_tasks_are_listed_once_beside_an_entry_of_nobody(url: str, client
         tube = queue.create_tube("t", driver)
         for number in range(3):
             tube.bury(tube.put(number))
-        client.zadd(f"{tube._port.home.key}:buried", {"": 0, "abc": 0})
+        client.zadd(f"{tube._port.shared.key}:buried", {"": 0, "abc": 0})
         assert [task.data for task in tube.buried(10)] == [0, 1, 2]
-        client.delete(f"{tube._port.home.key}:buried")
-        client.zadd(f"{tube._port.home.key}:buried", {"": 0})
+        client.delete(f"{tube._port.shared.key}:buried")
+        client.zadd(f"{tube._port.shared.key}:buried", {"": 0})
         assert tube.buried(10) == []
 
 
@@ -111,7 +111,7 @@ def test_an_answer_that_is_none_is_passed_by(url: str, client: Any) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("first")
-        key = tube._port.home.key
+        key = tube._port.shared.key
         (answer,) = [field for field in client.hkeys(key) if field.startswith(b"as")]
         client.hset(key, answer, "{}")
         assert tube.statistics().tasks["ready"] == 1
@@ -124,14 +124,14 @@ def test_puts_that_went_together_are_done_once_where_a_foreign_error_has_come_fo
     """The server has done them: the answer was somebody else's."""
     from tubes.redis.transport import loop_channel
 
-    answered = loop_channel.LoopLine.answered
+    answered = loop_channel.LoopChannel.answered
     lies = iter([True])
 
     def lied(self: Any, pipe: Any, one: Any, reply: Any) -> None:
-        is_lie = isinstance(one.call, Joint) and isinstance(reply, bytes) and next(lies, False)
+        is_lie = isinstance(one.call, CoalescedPuts) and isinstance(reply, bytes) and next(lies, False)
         answered(self, pipe, one, ErrorReply("ERR proxy: upstream said no") if is_lie else reply)
 
-    monkeypatch.setattr(loop_channel.LoopLine, "answered", lied)
+    monkeypatch.setattr(loop_channel.LoopChannel, "answered", lied)
 
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:
@@ -180,7 +180,7 @@ def test_an_entry_that_is_due_and_that_no_verb_ends_makes_none_spin(
         task = tube.take(timeout=0)
         assert task is not None
         task.ack()
-        key = tube._port.home.key
+        key = tube._port.shared.key
         for part, member in plant.items():
             if member is None:
                 client.hdel(key, part)

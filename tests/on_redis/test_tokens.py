@@ -18,14 +18,14 @@ def number_of(tube: Any) -> int:
 
 
 def fields(tube: Any, client: Any) -> set[str]:
-    return {field.decode() for field in client.hkeys(tube._port.home.key)}
+    return {field.decode() for field in client.hkeys(tube._port.shared.key)}
 
 
 def test_a_tube_of_another_layout_is_refused_by_name(url: str, valkey: tubes.testing.LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("old")
         tube.put("task")
-        valkey.client().hdel(tube._port.home.key, "layout")
+        valkey.client().hdel(tube._port.shared.key, "layout")
         with tubes.connect(url) as other:
             with pytest.raises(tubes.ServerRefused, match=r"another version of tubes has made \S+\{old\}"):
                 other.tube("old")
@@ -41,7 +41,7 @@ def test_a_tube_that_is_made_anew_has_nothing_of_one_whose_hash_was_removed(
         tube = queue.create_tube("t", "utubettl")
         tube.put_many([tubes.Item(number, utube=f"{number % 2}", key=str(number)) for number in range(6)])
         tube.take(timeout=0)
-        valkey.client().delete(tube._port.home.key)
+        valkey.client().delete(tube._port.shared.key)
         with tubes.connect(url) as other:
             again = other.create_tube("t", "fifo")
             assert again.statistics().tasks["total"] == 0
@@ -51,14 +51,14 @@ def test_a_tube_that_is_made_anew_has_nothing_of_one_whose_hash_was_removed(
             assert task.ack().data == "first"
             assert again.take(timeout=0) is None
             again.drop()
-        assert valkey.client().keys(f"{tube._port.home.key}*") == []
+        assert valkey.client().keys(f"{tube._port.shared.key}*") == []
 
 
 def test_a_tube_that_is_not_whole_is_not_made_anew(url: str, valkey: tubes.testing.LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put_many(range(3))
-        valkey.client().hdel(tube._port.home.key, "born")
+        valkey.client().hdel(tube._port.shared.key, "born")
         with tubes.connect(url) as other:
             with pytest.raises(tubes.ServerRefused, match="not whole"):
                 other.create_tube("t", if_not_exists=True)
@@ -72,7 +72,7 @@ def test_numbers_of_sessions_begin_again_and_pass_by_those_that_live(
     with tubes.connect(url) as first, tubes.connect(url) as second:
         tube = first.create_tube("t")
         assert number_of(tube) == 1
-        valkey.client().hset(tube._port.home.key, "sessions", 2**27 - 2)
+        valkey.client().hset(tube._port.shared.key, "sessions", 2**27 - 2)
         assert number_of(second.tube("t")) == 2**27 - 1
         tube.put_many(range(3))
         numbers = []

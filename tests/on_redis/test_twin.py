@@ -293,7 +293,7 @@ class Twins:
     def check(self, client: Any) -> None:
         """Each side is in order."""
         memory, server = self.sides
-        home: Any = memory.tube._port.home
+        home: Any = memory.tube._port.shared
         home.engine._check()
         indexes.check(client, server.tube)
         assert server.root.check("twin") == []

@@ -9,7 +9,7 @@ SCRIPT = """
 import sys, threading
 sys.modules["hiredis"] = None
 import tubes
-from tubes.redis import wire
+from tubes.redis.transport import wire
 from tubes.spark.server.bulk_read import Records
 assert wire.hiredis is None
 with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl=31.0) as other:

@@ -13,7 +13,7 @@ from on_redis.indexes import Indexes
 from tubes import Driver, Item, TubeBusy
 from tubes.redis import store
 from tubes.redis.scripts.assembly import BYTES
-from tubes.redis.transport.channel import ThreadLine
+from tubes.redis.transport.channel import ThreadChannel
 from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer, server_program
 
@@ -58,7 +58,7 @@ def work(client: Any, act: Callable[[], object]) -> tuple[int, float]:
 def crowd(client: Any, tube: tubes.Tube, count: int, seconds: float = 9) -> None:
     """So many processes in each of which somebody waits for so long, as far as the server knows."""
     until = f"{(time.time() + seconds) * 1e6:.0f}"
-    key = f"{tube._port.home.key}:waiting"
+    key = f"{tube._port.shared.key}:waiting"
     client.hset(key, mapping={uuid4().hex: f"1 {until}" for _ in range(count)})
 
 
@@ -110,7 +110,7 @@ def test_of_very_many_processes_that_wait_some_are_looked_at(client: Any, queue:
     crowd(client, tube, 700, 18)
     assert tube.statistics().waiting == queue.overview()["load"].statistics.waiting == 700
     crowd(client, tube, 19_300, 18)
-    reply = tube._port.member.run(tube._port.ask("statistics"))
+    reply = tube._port.connection.run(tube._port.ask("statistics"))
     assert len(reply[4]) == 2_001
     assert tube.statistics().waiting == 20_000
     assert queue.overview()["load"].statistics.waiting == 20_000
@@ -147,7 +147,7 @@ def test_those_who_wait_for_room_are_found_by_how_much_they_need(client: Any, qu
     port = tube._port
 
     def wait(size: int, process: str) -> None:
-        assert port.member.run(port.ask("put_many", size, "", 0, 100, 1, process)) is None
+        assert port.connection.run(port.ask("put_many", size, "", 0, 100, 1, process)) is None
 
     for number in range(2_000):
         wait(5, f"many {number}")
@@ -195,7 +195,7 @@ def large(queue: tubes.Queue, driver: str, count: int) -> tuple[Any, list[int]]:
 def test_an_answer_has_no_more_than_some_megabytes(client: Any, queue: tubes.Queue, driver: str) -> None:
     tube, ids = large(queue, driver, 90)
     tube.put(b"the last", **({"utube": "last"} if tube.driver.lane else {}))
-    reply = tube._port.member.run(tube._port.ask("take_many", 1000))
+    reply = tube._port.connection.run(tube._port.ask("take_many", 1000))
     assert BYTES <= sum(map(len, reply[-1])) <= BYTES + 21 * _LARGE
     assert reply[3] == b"1"
     Indexes(client, tube).check()
@@ -206,7 +206,7 @@ def test_an_answer_has_no_more_than_some_megabytes(client: Any, queue: tubes.Que
     rest[0].ack()
     for id in ids:
         tube.bury(id)
-    seen, *replies = tube._port.member.run(tube._port.ask("looks", "1", *ids))
+    seen, *replies = tube._port.connection.run(tube._port.ask("looks", "1", *ids))
     assert seen == len(replies)
     assert BYTES <= sum(map(len, replies)) <= BYTES + 2 * _LARGE
     assert [task.id for task in tube.buried(90)] == ids
@@ -305,7 +305,7 @@ def test_takes_are_undone_in_parts(client: Any, queue: tubes.Queue, driver: str)
     taken = tube.take_many(600)
     port = tube._port
     words = [word for task in taken for word in (task.id, task._turn)]
-    scripts, _ = work(client, lambda: port.member.run(port.undo("untake", *words)))
+    scripts, _ = work(client, lambda: port.connection.run(port.undo("untake", *words)))
     assert scripts >= 12
     assert [task.attempts for task in tube.take_many(600)] == [1] * 600
 
@@ -354,8 +354,8 @@ def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monk
     leases = "tubes:{load}:leases"
     before = dict(client.zrange(leases, 0, -1, withscores=True))
     assert len(before) == 5
-    home = tube._port.home.store
-    line = ThreadLine(home.server, "b")
+    home = tube._port.shared.store
+    line = ThreadChannel(home.server, "b")
     home._beat_once(line)  # Now the server has the script.
     scripts, _ = work(client, lambda: home._beat_once(line))
     line.close()

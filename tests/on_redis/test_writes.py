@@ -30,7 +30,7 @@ def tube(url: str) -> Iterator[tubes.Tube]:
 
 
 def stage(writer: Writer, write: str, rows: list[bytes] = ROWS, **options: object) -> list[Staged]:
-    head = writer.head(writer.tube._port.home.driver.check_put(options))
+    head = writer.head(writer.tube._port.shared.driver.check_put(options))
     return [writer.stage(write, chunk) for chunk in writer.chunks([(head, rows)], 10)]
 
 
@@ -210,7 +210,7 @@ def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monke
 def test_what_is_sealed_outlives_what_is_brought(tube: tubes.Tube, valkey: LocalServer) -> None:
     _, brought = died(tube, 1)
     with redis.Redis.from_url(valkey.url) as client:
-        left = [client.pttl(f"{tube._port.home.key}:staged:{chunk.name}") for chunk in brought]
+        left = [client.pttl(f"{tube._port.shared.key}:staged:{chunk.name}") for chunk in brought]
     assert left[0] == -2
     assert min(left[1:]) > bulk_write.STAY
 
@@ -244,7 +244,7 @@ def test_a_write_that_has_no_room_stands_in_nobodys_way(url: str, valkey: LocalS
         with pytest.raises(TubeFull):
             writer.publish("large", 1, large)
         with redis.Redis.from_url(valkey.url) as client:
-            client.zadd(f"{tube._port.home.key}:sealed", {"large": 1})  # A while ago.
+            client.zadd(f"{tube._port.shared.key}:sealed", {"large": 1})  # A while ago.
         tube.truncate()
         tube.put_many(range(20))
         assert writer.publish("small", 1, stage(writer, "small-1", ROWS[:5])) == 5

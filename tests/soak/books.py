@@ -38,7 +38,7 @@ class Books(Ledger):
     def __init__(self) -> None:
         super().__init__()
         self._guard = threading.RLock()
-        self.settled = Marks()
+        self.mark_finished = Marks()
         #: How many were put, and how many are known to be done.
         self.count_put = 0
         self.count_done = 0
@@ -64,13 +64,13 @@ class Books(Ledger):
     def took(self, id: int, attempts: int, key: str) -> None:
         with self._writing():
             # A worker that stood still says so long after others have done the task.
-            if id not in self.settled:
+            if id not in self.mark_finished:
                 super().took(id, attempts, key)
 
     @override
     def was_done(self, id: int, attempts: int) -> None:
         with self._writing():
-            assert id not in self.settled, f"task {id} was done twice"
+            assert id not in self.mark_finished, f"task {id} was done twice"
             super().was_done(id, attempts)
             self.count_done += 1
 
@@ -93,9 +93,9 @@ class Books(Ledger):
                     self.maybe.pop(id, None)
                     del self.puts[key]
                     self.ids.pop(key, None)
-                    self.settled.add(id)
+                    self.mark_finished.add(id)
                     assert attempts is None or attempts >= last, f"task {id} was acked by a take that was over"
-            for id in [id for id in list(ended) if id in self.settled]:
+            for id in [id for id in list(ended) if id in self.mark_finished]:
                 del ended[id]
 
     def close(self, tube: Tube) -> None:

@@ -94,8 +94,8 @@ def test_books_find_a_put_that_was_done_twice_whatever_became_of_both(queue: tub
         put(books, tube, key)
         tube.put(key)
     tube.put_many(["maybe", "maybe"])
-    told, again, settled, late, maybe, twice = tube.take_many(6, timeout=0)
-    for task in (told, again, maybe, twice, settled):
+    told, again, mark_finished, late, maybe, twice = tube.take_many(6, timeout=0)
+    for task in (told, again, maybe, twice, mark_finished):
         books.work(task)
     assert books.mistakes == [
         "told was put twice, as task 0 and as task 1",

@@ -35,7 +35,7 @@ class Query:
         """The process of the driver is gone, and nobody renews its lease."""
         stream = self.reader._stream
         if stream is not None:
-            stream.tube._port.member.close(lost=True)
+            stream.tube._port.connection.close(lost=True)
         time.sleep(seconds)
 
     def plan(self, limit: Any = None) -> bool:

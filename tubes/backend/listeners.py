@@ -15,7 +15,7 @@ _log = logging.getLogger("tubes")
 Listener = Callable[[Any, str], object]
 
 
-def checked(callback: Any, wrap: Callable[[Any], Listener] | None) -> Listener | None:
+def check_listener(callback: Any, wrap: Callable[[Any], Listener] | None) -> Listener | None:
     """The listener for a user's callback, None for none; `wrap`: what makes the face's listener of it."""
     if callback is None:
         return None

@@ -16,16 +16,16 @@ from tubes.drivers.options import flag
 from tubes.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Member, Port
+    from tubes.backend.interface import Connection, Port
     from tubes.backend.waiters import Waiter
 
 # Numbers of fair calls.
 _calls: Final = count(1)
 
 
-def listed(tubes: Any, fair: bool, kind: type[Any], member: Member) -> list[Any]:
+def listed(tubes: Any, fair: bool, kind: type[Any], connection: Connection) -> list[Any]:
     """What a caller names, checked: tubes of its queue, and names."""
-    member.check()
+    connection.check()
     flag("fair", fair)
     if isinstance(tubes, (str, kind)) or not isinstance(tubes, Iterable):
         raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or names of tubes")
@@ -35,7 +35,7 @@ def listed(tubes: Any, fair: bool, kind: type[Any], member: Member) -> list[Any]
     for tube in chosen:
         if not isinstance(tube, (str, kind)):
             raise InvalidOption(option="tubes", value=tube, rule="is neither a tube of this queue nor a name")
-        if not isinstance(tube, str) and tube._port.member is not member:
+        if not isinstance(tube, str) and tube._port.connection is not connection:
             raise InvalidOption(option="tubes", value=tube, rule="is a tube of another queue")
     return chosen
 
@@ -55,14 +55,14 @@ def in_turn(ports: Iterable[Port], fair: bool) -> list[Port]:
     return order
 
 
-class Several:
+class AnyOf:
     """The desk of one caller that waits on several tubes."""
 
     def __init__(self, ports: list[Port]) -> None:
         self._ports: Final = ports
-        self._children: list[Child] = []
+        self._children: list[SubWaiter] = []
         self._lock: Final = threading.Lock()
-        self._winner: Child | None = None
+        self._winner: SubWaiter | None = None
         # How many children still have time.
         self._left = len(ports)
         self._woken = False
@@ -75,7 +75,7 @@ class Several:
         for port in self._ports:
             if self.lost(waiter):
                 return
-            child = Child(self, waiter, port)
+            child = SubWaiter(self, waiter, port)
             self._children.append(child)
             port.enlist(child)
         # A clock in a test's hands may have been advanced meanwhile, and does not ring for what is over. Each tube
@@ -86,7 +86,7 @@ class Several:
             and waiter.deadline <= clock.micros()
         ):
             for port in self._ports:
-                port.home.ring(clock.micros())
+                port.shared.ring(clock.micros())
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
         """Take the children out of their lines; answers what the winner was given, if there is one."""
@@ -107,7 +107,7 @@ class Several:
         """Whether nobody will look at one more answer."""
         return self._winner is not None or waiter.lost()
 
-    def answered(self, waiter: Waiter, child: Child) -> bool:
+    def answered(self, waiter: Waiter, child: SubWaiter) -> bool:
         """A child has an answer, or no more time; False if its answer comes too late."""
         with self._lock:
             if child.answer is PENDING:
@@ -125,13 +125,13 @@ class Several:
         return self._woken
 
 
-class Child:
+class SubWaiter:
     """Stands in the line of one tube for a caller that waits on several."""
 
-    __slots__ = ("_desk", "_parent", "answer", "deadline", "owner", "request", "timeout")
+    __slots__ = ("_any_of", "_parent", "answer", "deadline", "owner", "request", "timeout")
 
-    def __init__(self, desk: Several, parent: Waiter, port: Port) -> None:
-        self._desk: Final = desk
+    def __init__(self, any_of: AnyOf, parent: Waiter, port: Port) -> None:
+        self._any_of: Final = any_of
         self._parent: Final = parent
         self.answer: Any = PENDING
         # All have the same one, which is set already.
@@ -142,12 +142,12 @@ class Child:
 
     def lost(self) -> bool:
         """Whether another child was answered, or the caller's time is over, or it was cancelled."""
-        return self._desk.lost(self._parent)
+        return self._any_of.lost(self._parent)
 
     def is_gone(self) -> bool:
         """Whether nobody waits here any more, although the child stands in a line."""
-        return self._desk.lost(self._parent) or self._parent.is_gone()
+        return self._any_of.lost(self._parent) or self._parent.is_gone()
 
     def wake(self) -> bool:
         """End the wait of all; False if another child was answered first, or the caller is gone for good."""
-        return self._desk.answered(self._parent, self)
+        return self._any_of.answered(self._parent, self)

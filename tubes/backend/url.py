@@ -104,7 +104,7 @@ def _value(name: str, value: str) -> str:
     return value if name in _SHOWN and _VALUE.fullmatch(value) else _HIDDEN
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """The URL without its passwords; of one that cannot be read no more than the scheme."""
     try:
         return read(url).shown

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PENDING: Final = object()
 
 
-class Desk(Protocol):
+class WaitLine(Protocol):
     """Where waiters are served."""
 
     def enlist(self, waiter: Waiter) -> None:
@@ -86,7 +86,7 @@ class ThreadWaiter:
         self.owner: Any = None
         self.request: Final = request
 
-    def wait(self, desk: Desk) -> Any:
+    def wait(self, desk: WaitLine) -> Any:
         """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
 
         What ends the wait otherwise (KeyboardInterrupt) loses nothing: what was given meanwhile is given back.
@@ -133,7 +133,7 @@ class LoopWaiter:
         self.owner: Any = None
         self.request: Final = request
 
-    async def wait(self, desk: Desk) -> Any:
+    async def wait(self, desk: WaitLine) -> Any:
         """Wait for an answer, as a thread does; being cancelled loses nothing either."""
         timer = None
         try:
@@ -170,7 +170,7 @@ class LoopWaiter:
             return False
         return True
 
-    def _finish_late(self, desk: Desk) -> None:
+    def _finish_late(self, desk: WaitLine) -> None:
         if not desk.keeps(self):
             self._finish()
 
@@ -179,7 +179,7 @@ class LoopWaiter:
             self._future.set_result(None)
 
 
-def _outcome(waiter: Waiter, desk: Desk) -> Any:
+def _outcome(waiter: Waiter, desk: WaitLine) -> Any:
     answer = waiter.answer
     if answer is PENDING:
         answer = desk.withdraw(waiter, undo=False)

@@ -15,7 +15,7 @@ import typer
 
 import tubes
 from tubes.backend.connect_timeout import impatient
-from tubes.backend.url import shown
+from tubes.backend.url import redact_url
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import PATIENCE, complete_drivers, place_of
 from tubes.cli.exits import say
@@ -52,7 +52,7 @@ def bench(
     for result in results:
         spans = (f"{result['median_ms']:.3f} ms", f"{result['p99_ms']:.3f} ms")
         made.add_row(text(result["verb"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
-    say(f"{count} tasks of {size} characters, {driver}, one thread, {shown(place)}")
+    say(f"{count} tasks of {size} characters, {driver}, one thread, {redact_url(place)}")
     console().print(made)
 
 

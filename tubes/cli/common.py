@@ -14,7 +14,7 @@ import typer
 
 import tubes
 from tubes.backend.connect_timeout import impatient
-from tubes.backend.url import shown
+from tubes.backend.url import redact_url
 from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.cli.streams import somebody_types
 from tubes.memory.store import named
@@ -78,7 +78,9 @@ def connected(
     place = place_of(url)
     scheme, _, name = place.partition("://")
     if scheme == "memory" and name not in named():
-        raise Stop(f"{shown(place)} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE)
+        raise Stop(
+            f"{redact_url(place)} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE
+        )
     with _notice(place), impatient(patience), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         queue = tubes.connect(place, codec=codec, session_ttl=session_ttl)
@@ -91,7 +93,7 @@ def connected(
 @contextmanager
 def _notice(place: str) -> Generator[None]:
     """A word to whoever looks on, if it takes long."""
-    notice = threading.Timer(_SILENCE, say, [f"no answer from {shown(place)} yet, still trying; Ctrl-C ends it"])
+    notice = threading.Timer(_SILENCE, say, [f"no answer from {redact_url(place)} yet, still trying; Ctrl-C ends it"])
     notice.daemon = True
     if sys.stderr.isatty():
         notice.start()

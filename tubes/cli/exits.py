@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 import tubes
-from tubes.backend.url import shown
+from tubes.backend.url import redact_url
 from tubes.cli.streams import prepare, printable
 
 
@@ -86,7 +86,7 @@ _URL = re.compile(rf"{_SCHEMES}(?!//(?:[\s'\",)]|$))[^\s'\",)]*[^\s'\",).:]", re
 
 
 def _without_passwords(words: str) -> str:
-    return _URL.sub(lambda found: shown(found[0]), _LOGIN.sub("***", words))
+    return _URL.sub(lambda found: redact_url(found[0]), _LOGIN.sub("***", words))
 
 
 def say(words: str) -> None:

@@ -17,7 +17,7 @@ from rich.console import Group
 from rich.live import Live
 
 import tubes
-from tubes.backend.url import shown
+from tubes.backend.url import redact_url
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import Url, connected, place_of
 from tubes.cli.exits import Exit, Stop, say
@@ -195,7 +195,7 @@ def top(
             _print(board, interval, once=once, as_json_=as_json_)
             return
         output = console()
-        title = shown(place_of(url))
+        title = redact_url(place_of(url))
 
         def shown_now() -> Any:
             head = text(f"tubes top · {title} · {time.strftime('%H:%M:%S')} · q ends", "bold")

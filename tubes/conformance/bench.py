@@ -51,7 +51,7 @@ def eventually(question: Callable[[], bool]) -> bool:
     return True
 
 
-class Facts(NamedTuple):
+class TaskView(NamedTuple):
     """What a rank hook may look at."""
 
     id: int
@@ -229,7 +229,7 @@ class Bench:
         driver = self.knobs
         if driver.rank is not None:
             rank = driver.rank
-            ranks = {task.id: rank(Facts(task.id, task.pri, micros("created", task.created))) for task in tasks}
+            ranks = {task.id: rank(TaskView(task.id, task.pri, micros("created", task.created))) for task in tasks}
             return sorted(tasks, key=lambda task: (ranks[task.id], task.id))
         pri, _, id = driver.order.rpartition(",") if "id" in driver.order else (driver.order, "", "id")
         signs = {"": 0, "pri": 1, "-pri": -1, "id": 1, "-id": -1}

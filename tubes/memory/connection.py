@@ -19,13 +19,13 @@ from tubes.memory.quick import port_of
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Face
+    from tubes.backend.interface import ApiKind
     from tubes.calls import Replies
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Hold
     from tubes.errors import TubesError
     from tubes.memory.port import Port
-    from tubes.memory.shared_tube import Home
+    from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemoryStore
     from tubes.values.overview import Overview
 
@@ -36,7 +36,7 @@ class Session:
     def __init__(self, store: MemoryStore) -> None:
         self.uuid: Final = uuid4().hex
         self.members = 0
-        self.holds: Final[dict[Home, Hold]] = {}
+        self.holds: Final[dict[SharedTube, Hold]] = {}
         #: How long it outlives its last connection if that one was lost rather than closed; set when it joins.
         self.lease = 0
         #: One item per connection that was lost: appended by finalizers, which must not lock.
@@ -46,11 +46,11 @@ class Session:
         self._alarm: Final = Alarm(store.clock, self._ring)
         self._call: Final = Alarm(store.clock, self._ring)
 
-    def hold(self, home: Home) -> Hold:
+    def hold(self, shared: SharedTube) -> Hold:
         """What this session holds of a tube."""
-        hold = self.holds.get(home)
+        hold = self.holds.get(shared)
         if hold is None:
-            hold = self.holds[home] = home.engine.open_hold()
+            hold = self.holds[shared] = shared.engine.open_hold()
         return hold
 
     def join(self, lease: int) -> None:
@@ -59,74 +59,74 @@ class Session:
         self.lease = max(self.lease, lease)
         self._ends_at = None
 
-    def leave(self, now: int, *, lost: bool = False) -> list[Home]:
+    def leave(self, now: int, *, lost: bool = False) -> list[SharedTube]:
         """One connection less; without any the session ends, at once or after its lease. Answers the tubes to tell."""
-        homes: list[Home] = []
+        shared_tubes: list[SharedTube] = []
         if self.members == 1:
             if lost and self.lease:
                 self._ends_at = now + self.lease
                 self._alarm.set(self._ends_at)
             else:
-                homes = self._end(now)
+                shared_tubes = self._end(now)
         # Last, so that it can be done again if it was interrupted.
         self.members -= 1
-        return homes
+        return shared_tubes
 
     def call_soon(self) -> None:
         """Have the alarm thread look after lost connections. Safe in the middle of anything."""
         soon(self._call)
 
-    def _end(self, now: int) -> list[Home]:
+    def _end(self, now: int) -> list[SharedTube]:
         self._store.sessions.pop(self.uuid, None)
-        homes = sorted(self.holds, key=lambda home: home.name)
-        for home in homes:
-            home.engine.expire(now)
-            home.engine.close_hold(now, self.holds[home])
-            home.settle(now)
+        shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
+        for shared in shared_tubes:
+            shared.engine.expire(now)
+            shared.engine.close_hold(now, self.holds[shared])
+            shared.serve_waiters(now)
         self.holds.clear()
-        return homes
+        return shared_tubes
 
     def _ring(self, now: int) -> None:
-        homes: list[Home] = []
+        shared_tubes: list[SharedTube] = []
         with self._store.lock:
             now = self._store.clock.micros()
             self._alarm.silence()
             self._call.silence()
             while self.lost:
                 self.lost.pop()
-                homes += self.leave(now, lost=True)
+                shared_tubes += self.leave(now, lost=True)
             if self._ends_at is not None:
                 if self._ends_at <= now:
                     self._ends_at = None
-                    homes += self._end(now)
+                    shared_tubes += self._end(now)
                 else:
                     self._alarm.set(self._ends_at)
-        for home in homes:
-            home.tell()
+        for shared in shared_tubes:
+            shared.tell()
 
 
-class Member:
+class Connection:
     """One connection to a store: what a `Queue` works through."""
 
-    def __init__(self, store: MemoryStore, lease: int, face: Face) -> None:
+    def __init__(self, store: MemoryStore, lease: int, api: ApiKind) -> None:
         self.closed: Callable[[], TubesError] | None = None
         #: Where it gets the replies to its calls.
         self.replies: Replies | None = None
         self.store: Final = store
         self.url: Final = store.url
         self._lease: Final = lease
-        self._face: Final = face
-        self._ports: Final[dict[Home, Port[Any]]] = {}
+        self._api: Final = api
+        self._ports: Final[dict[SharedTube, Port[Any]]] = {}
         self._pid: Final = os.getpid()
         with store.lock:
             self.session = Session(store)
             self.session.join(lease)
             store.sessions[self.session.uuid] = self.session
 
-    def sibling(self, face: Face | None = None) -> Member:
+    def sibling(self, api: ApiKind | None = None) -> Connection:
         """Another connection to the same store, with a session of its own; perhaps with another face."""
         self.check()
-        return Member(self.store, self._lease, face or self._face)
+        return Connection(self.store, self._lease, api or self._api)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""
@@ -145,19 +145,19 @@ class Member:
         self.check()
         return self._port(self.store.find(name))
 
-    def _port(self, home: Home) -> Port[Any]:
+    def _port(self, shared: SharedTube) -> Port[Any]:
         """The port of this connection for a tube, made when it is first asked for; the tube may be dropped by now."""
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
-            if self.store.homes.get(home.name) is not home:
-                raise TubeNotFound(name=home.name)
-            port: Port[Any] | None = self._ports.get(home)
+            if self.store.shared_tubes.get(shared.name) is not shared:
+                raise TubeNotFound(name=shared.name)
+            port: Port[Any] | None = self._ports.get(shared)
             if port is None:
-                port = port_of(self, home, self.session.hold(home))
-                port.kind, port.tube = self._face.task, self._face.tube(port)
-                self._ports[home] = port
-                home.ports.add(port)
+                port = port_of(self, shared, self.session.hold(shared))
+                port.kind, port.tube = self._api.task, self._api.tube(port)
+                self._ports[shared] = port
+                shared.ports.add(port)
             return port
 
     def create(
@@ -166,29 +166,29 @@ class Member:
         """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
         while True:
-            home = self.store.create(name, driver, if_not_exists, temporary, options)
+            shared = self.store.create(name, driver, if_not_exists, temporary, options)
             with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
-                return self._port(home)
+                return self._port(shared)
 
     def open_replies(self, name: str) -> Port[Any]:
         """The port of a new fifo that nobody sees."""
-        home = self.store.create(name, "fifo", False, True, {})
-        home.is_listed = False
-        return self._port(home)
+        shared = self.store.create(name, "fifo", False, True, {})
+        shared.is_listed = False
+        return self._port(shared)
 
     def find_replies(self, name: str) -> Port[Any]:
         """The port of the same, for who answers; `TubeNotFound`: nobody waits any more."""
         return self.find(name)
 
-    def forget(self, home: Home) -> None:
+    def forget(self, shared: SharedTube) -> None:
         """The tube was dropped. Under the lock."""
-        self._ports.pop(home, None)
+        self._ports.pop(shared, None)
 
     def names(self) -> list[str]:
         """The names of all tubes."""
         self.check()
         with self.store.lock:
-            return sorted(name for name, home in self.store.homes.items() if home.is_listed)
+            return sorted(name for name, shared in self.store.shared_tubes.items() if shared.is_listed)
 
     def overview(self, ages: bool) -> dict[str, Overview]:
         """All tubes at a glance, one after the other."""
@@ -196,31 +196,31 @@ class Member:
         found: dict[str, Overview] = {}
         for name in self.names():
             with self.store.lock:
-                home = self.store.homes.get(name)
-                if home is None:
+                shared = self.store.shared_tubes.get(name)
+                if shared is None:
                     continue  # It was dropped meanwhile.
                 try:
                     now = self.store.clock.micros()
-                    home.settle(now)
-                    found[name] = overview(home, now, ages=ages)
+                    shared.serve_waiters(now)
+                    found[name] = overview(shared, now, ages=ages)
                 except BaseException as error:
-                    home.recover(error)
+                    shared.recover(error)
                     raise
-            if home.events:
-                home.tell()
+            if shared.events:
+                shared.tell()
         return found
 
-    def examine(self, name: str, mends: bool) -> list[Problem]:
-        """What is wrong with a tube; `mends`: it is mended."""
+    def examine(self, name: str, repairs: bool) -> list[Problem]:
+        """What is wrong with a tube; `repairs`: it is mended."""
         self.check()
-        home = self.store.find(name)
+        shared = self.store.find(name)
         with self.store.lock:
             try:
-                home.engine._check()
+                shared.engine._check()
             except AssertionError as error:
-                if mends:
-                    home.recover(error)
-                return [Problem("memory", 1, (name,), mends)]
+                if repairs:
+                    shared.recover(error)
+                return [Problem("memory", 1, (name,), repairs)]
         return []
 
     def identify(self, uuid: str | UUID | None) -> str:
@@ -242,11 +242,11 @@ class Member:
                 return wanted
             self.session = new
             new.join(self._lease)
-            for home, port in self._ports.items():
-                port.hold = new.hold(home)
-            homes = old.leave(self.store.clock.micros())
-        for home in homes:
-            home.tell()
+            for shared, port in self._ports.items():
+                port.hold = new.hold(shared)
+            shared_tubes = old.leave(self.store.clock.micros())
+        for shared in shared_tubes:
+            shared.tell()
         return wanted
 
     def close(self, *, lost: bool = False) -> None:
@@ -263,23 +263,23 @@ class Member:
                 return
             try:
                 self.closed = _closed
-                for home, port in self._ports.items():
+                for shared, port in self._ports.items():
                     port.gone = _closed
-                    home.dismiss(set(port.waiters), _closed)
-                    if home.putters:  # Who stood behind one of them may need less room.
-                        home.settle(self.store.clock.micros())
-                    home.listen(port, None)
-                    home.ports.discard(port)
-                homes = self.session.leave(self.store.clock.micros(), lost=lost)
+                    shared.dismiss(set(port.waiters), _closed)
+                    if shared.putters:  # Who stood behind one of them may need less room.
+                        shared.serve_waiters(self.store.clock.micros())
+                    shared.listen(port, None)
+                    shared.ports.discard(port)
+                shared_tubes = self.session.leave(self.store.clock.micros(), lost=lost)
                 self._ports.clear()
             except BaseException as error:
                 # It was interrupted, and can be closed again.
                 self.closed = None
-                for home in self.session.holds:
-                    home.recover(error)
+                for shared in self.session.holds:
+                    shared.recover(error)
                 raise
-        for home in homes:
-            home.tell()
+        for shared in shared_tubes:
+            shared.tell()
 
     def __del__(self) -> None:
         # At the end of the process nobody is left to release tasks to, and no thread can be started any more.

@@ -9,28 +9,28 @@ from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics, until
 
 if TYPE_CHECKING:
-    from tubes.memory.shared_tube import Home
+    from tubes.memory.shared_tube import SharedTube
 
 
-def count(home: Home) -> Statistics:
+def count(shared: SharedTube) -> Statistics:
     """Count. Under the lock."""
-    engine = home.engine
-    waiting = len(home.takers) + len(home.putters)
+    engine = shared.engine
+    waiting = len(shared.takers) + len(shared.putters)
     return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
 
 
-def overview(home: Home, now: int, *, ages: bool) -> Overview:
+def overview(shared: SharedTube, now: int, *, ages: bool) -> Overview:
     """The tube now, after what was due has happened. Under the lock."""
-    engine = home.engine
+    engine = shared.engine
     lanes = resting = 0
-    if home.driver.lane is not None:
+    if shared.driver.lane is not None:
         lanes, resting = engine.lanes.count()
     oldest = engine.oldest_ready() if ages else None
     return Overview(
-        home.driver.name,
-        count(home),
+        shared.driver.name,
+        count(shared),
         now / SECOND,
-        sum(home in session.holds for session in home.store.sessions.values()),
+        sum(shared in session.holds for session in shared.store.sessions.values()),
         lanes,
         resting,
         0.0,

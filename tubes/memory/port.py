@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from tubes.backend.listeners import Listener, checked
+from tubes.backend.listeners import Listener, check_listener
 from tubes.backend.waiters import PENDING
 from tubes.drivers import options as known
 from tubes.drivers.engine import Engine
@@ -17,18 +17,18 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, flag, micros, text, whole
 from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.overview import count
-from tubes.values.batch import Batch, gather, named, settled
+from tubes.values.batch import Batch, gather, mark_finished, tasks_by_id
 from tubes.values.codecs import encode
 from tubes.values.lane import Utube, changes_of, lane_of
-from tubes.values.task import SETTLED, F, Facts, log_lost, snapshot
+from tubes.values.task import FINISHED, F, TaskView, log_lost, snapshot
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from tubes.backend.waiters import Waiter
     from tubes.drivers.entry import Hold
-    from tubes.memory.connection import Member
-    from tubes.memory.shared_tube import Home
+    from tubes.memory.connection import Connection
+    from tubes.memory.shared_tube import SharedTube
     from tubes.values.statistics import Statistics
 
 _TAKEN: Final = State.TAKEN
@@ -43,9 +43,9 @@ class Port(Generic[F]):
     #: Verbs answer at once, in an event loop too.
     awaited = False
 
-    def __init__(self, member: Member, home: Home, hold: Hold) -> None:
-        self.member: Final = member
-        self.home: Final = home
+    def __init__(self, connection: Connection, shared: SharedTube, hold: Hold) -> None:
+        self.connection: Final = connection
+        self.shared: Final = shared
         #: What this connection's session holds of the tube.
         self.hold = hold
         #: Those of this port that stand in a line.
@@ -54,12 +54,12 @@ class Port(Generic[F]):
         self.listener: Listener | None = None
         #: Makes the error for a tube that is dropped or a queue that is closed.
         self.gone: Callable[[], TubesError] | None = None
-        self.url: Final = member.store.url
-        self.clock: Final = member.store.clock
-        self.codec: Final = member.store.codec
-        self._store: Final = member.store
-        self._micros: Final = member.store.clock.micros
-        self._engine: Final = home.engine
+        self.url: Final = connection.store.url
+        self.clock: Final = connection.store.clock
+        self.codec: Final = connection.store.codec
+        self._store: Final = connection.store
+        self._micros: Final = connection.store.clock.micros
+        self._engine: Final = shared.engine
 
     def show(self, entry: Entry) -> F:
         """The entry as the user sees it."""
@@ -71,7 +71,7 @@ class Port(Generic[F]):
 
     def put(self, data: Any, options: dict[str, Any]) -> F | None:
         """Add a task; None if there is no room."""
-        home = self.home
+        shared = self.shared
         engine = self._engine
         store = self._store
         # The name of a lane and nothing else, as most puts of lanes have it, is in order if it is a plain string.
@@ -89,21 +89,21 @@ class Port(Generic[F]):
                 raise self.gone()
             now = self._micros()
             if engine.ticking and engine.timers.soonest <= now:
-                home.settle(now)
+                shared.serve_waiters(now)
             if not engine.capacity or engine.admits(now, options):
                 id = engine.next_id
                 task = snapshot(self.kind, self.tube, engine.put(now, data, options), engine.dated)
-                if home.watched:
-                    home.settle(now)
+                if shared.watched:
+                    shared.serve_waiters(now)
             held = False
             store.lock.release()
-            if home.events:
-                home.tell()
+            if shared.events:
+                shared.tell()
             return task
         except BaseException as error:
             if held:
                 try:
-                    home.recover(error, id=id)
+                    shared.recover(error, id=id)
                 finally:
                     store.lock.release()
             self._retract(task, is_put=True)
@@ -111,7 +111,7 @@ class Port(Generic[F]):
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
-        home = self.home
+        shared = self.shared
         engine = self._engine
         store = self._store
         task: F | None = None
@@ -126,22 +126,22 @@ class Port(Generic[F]):
             if engine.ticking:
                 now = self._micros()
                 if engine.timers.soonest <= now:
-                    home.settle(now)
+                    shared.serve_waiters(now)
             turn = engine.next_turn
             entry = engine.take(now, self.hold)
             if entry is not None:
                 task = snapshot(self.kind, self.tube, entry, engine.dated)
-                if home.watched:
-                    home.settle(now or self._micros())
+                if shared.watched:
+                    shared.serve_waiters(now or self._micros())
             held = False
             store.lock.release()
-            if home.events:
-                home.tell()
+            if shared.events:
+                shared.tell()
             return task
         except BaseException as error:
             if held:
                 try:
-                    home.recover(error, turn=turn)
+                    shared.recover(error, turn=turn)
                 finally:
                     store.lock.release()
             self._retract(task, is_put=False)
@@ -149,7 +149,7 @@ class Port(Generic[F]):
 
     def ack(self, task: Any) -> F:
         """A held task is done."""
-        home = self.home
+        shared = self.shared
         engine = self._engine
         store = self._store
         held = False
@@ -162,40 +162,40 @@ class Port(Generic[F]):
             if engine.ticking:
                 now = self._micros()
                 if engine.timers.soonest <= now:
-                    home.settle(now)
+                    shared.serve_waiters(now)
             entry: Any = task._record if task.__class__ is self.kind else None
             if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
                 entry = engine.held(self.hold, *self._refer(task))
             engine.ack(now, entry)
             done = snapshot(self.kind, self.tube, entry, engine.dated)
-            if isinstance(task, Facts):
+            if isinstance(task, TaskView):
                 if task._record is not entry:
                     _keep_data(done, task, entry)
-                task._turn = SETTLED
-            if home.watched:
-                home.settle(now or self._micros())
+                task._turn = FINISHED
+            if shared.watched:
+                shared.serve_waiters(now or self._micros())
             held = False
             store.lock.release()
             return done
         except BaseException as error:
             if held:
                 try:
-                    home.recover(error)
+                    shared.recover(error)
                 finally:
                     store.lock.release()
             raise
         finally:
-            if home.events:
-                home.tell()
+            if shared.events:
+                shared.tell()
 
     def _retract(self, task: F | list[F] | None, *, is_put: bool) -> None:
         """Undo puts or takes whose caller gets an error for an answer."""
-        home = self.home
+        shared = self.shared
         if task is not None:
             with self._store.lock:
-                home.undo(task, is_put=is_put)
-                home.settle(self._micros())
-        home.tell()
+                shared.undo(task, is_put=is_put)
+                shared.serve_waiters(self._micros())
+        shared.tell()
 
     def next(self, task: Any) -> F | None:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
@@ -209,7 +209,7 @@ class Port(Generic[F]):
 
     def gather(self, items: Any, options: dict[str, Any]) -> Batch:
         """What is to be put, checked and encoded."""
-        return gather(self.home.driver, self.codec, self._engine.capacity, items, options)
+        return gather(self.shared.driver, self.codec, self._engine.capacity, items, options)
 
     def put_all(self, now: int, batch: Batch) -> list[F]:
         """Put a batch for which there is room. Under the lock."""
@@ -234,7 +234,7 @@ class Port(Generic[F]):
         """Add tasks, all or none; None if there is no room."""
 
         def act(now: int) -> list[F] | None:
-            return self.put_all(now, batch) if self.home.admits(now, batch) else None
+            return self.put_all(now, batch) if self.shared.admits(now, batch) else None
 
         return self._do_numbered(act, is_put=True)
 
@@ -250,7 +250,7 @@ class Port(Generic[F]):
 
     def _do_numbered(self, act: Callable[[int], list[F] | None], *, is_put: bool) -> list[F] | None:
         """Do many puts or takes. If the caller gets an error for an answer, their numbers tell which are undone."""
-        home = self.home
+        shared = self.shared
         engine = self._engine
         tasks: list[F] | None = None
         # Numbers of puts begin with 0, those of takes with 1.
@@ -262,18 +262,18 @@ class Port(Generic[F]):
                         raise self.gone()
                     now = self._micros()
                     if engine.timers.soonest <= now:
-                        home.settle(now)
+                        shared.serve_waiters(now)
                     first = engine.next_id if is_put else engine.next_turn
                     tasks = act(now)
                     over = engine.next_id if is_put else engine.next_turn
-                    if home.watched:
-                        home.settle(now)
+                    if shared.watched:
+                        shared.serve_waiters(now)
                 except BaseException as error:
                     count = (over if over > 0 else engine.next_id if is_put else engine.next_turn) - first
-                    home.recover(error, **{"id" if is_put else "turn": first}, count=count)
+                    shared.recover(error, **{"id" if is_put else "turn": first}, count=count)
                     raise
-            if home.events:
-                home.tell()
+            if shared.events:
+                shared.tell()
             return tasks
         except BaseException:
             self._retract(tasks, is_put=is_put)
@@ -294,8 +294,8 @@ class Port(Generic[F]):
     def release_many(self, tasks: Any, delay: float | None) -> dict[int, bool]:
         """Give held tasks back."""
         span = None if delay is None else micros("delay", delay)
-        if delay is not None and "delay" not in self.home.driver.options:
-            raise self.home.driver.lacks("delay")
+        if delay is not None and "delay" not in self.shared.driver.options:
+            raise self.shared.driver.lacks("delay")
 
         def release(now: int, entries: list[Entry]) -> None:
             for entry in entries:
@@ -306,14 +306,14 @@ class Port(Generic[F]):
     def renew_many(self, tasks: Any, seconds: float) -> dict[int, bool]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
-        if "ttr" not in self.home.driver.options:
-            raise self.home.driver.lacks("ttr")
+        if "ttr" not in self.shared.driver.options:
+            raise self.shared.driver.lacks("ttr")
 
         def renew(now: int, entries: list[Entry]) -> None:
             for entry in entries:
                 self._engine.renew(now, entry, span)
 
-        return self._do_many(tasks, renew, settles=False)
+        return self._do_many(tasks, renew, finishes=False)
 
     def delete_many(self, tasks: Any) -> dict[int, bool]:
         """Remove tasks."""
@@ -330,10 +330,10 @@ class Port(Generic[F]):
         verb: Callable[[int, list[Entry]], None],
         *,
         anybody: bool = False,
-        settles: bool = True,
+        finishes: bool = True,
     ) -> dict[int, bool]:
         """Do something with those of these tasks that this session has, or that `anybody` may; whether it was done."""
-        those = named(tasks, self._refer)
+        those = tasks_by_id(tasks, self._refer)
         done = dict.fromkeys(those, False)
 
         def act(engine: Engine, now: int) -> None:
@@ -347,13 +347,13 @@ class Port(Generic[F]):
             verb(now, entries)
 
         self._do(act)
-        return settled(those, done) if settles else done
+        return mark_finished(those, done) if finishes else done
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 
     def _do(self, act: Callable[[Engine, int], Any]) -> Any:
         """Run a verb; it answers an entry, which is shown, or something else, which is passed on."""
-        home = self.home
+        shared = self.shared
         try:
             with self._store.lock:
                 try:
@@ -361,36 +361,36 @@ class Port(Generic[F]):
                         raise self.gone()
                     now = self._micros()
                     if self._engine.timers.soonest <= now:
-                        home.settle(now)
+                        shared.serve_waiters(now)
                     answer = act(self._engine, now)
                     if isinstance(answer, Entry):
                         answer = self._show_after(answer, now)
-                    if home.watched:
-                        home.settle(now)
+                    if shared.watched:
+                        shared.serve_waiters(now)
                     return answer
                 except BaseException as error:
-                    home.recover(error)
+                    shared.recover(error)
                     raise
         finally:
-            if home.events:
-                home.tell()
+            if shared.events:
+                shared.tell()
 
     def _refer(self, task: Any) -> tuple[int, int]:
         """The id that a caller means, and by which take it has the task, if that is known."""
-        if not isinstance(task, Facts):
+        if not isinstance(task, TaskView):
             return whole("task", task), 0
         origin = task._tube
         if origin is not self.tube and origin.name != self.tube.name:
             raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
-        if origin is not self.tube and origin._port.home is not self.home:
+        if origin is not self.tube and origin._port.shared is not self.shared:
             return -1, 0  # Of another tube that had the same name: no task here.
         return task._record.id, task._turn if task._state is _TAKEN else 0
 
     @staticmethod
     def _settled(task: Any, answer: F) -> F:
         """The answer of a verb that has ended a caller's take of a task."""
-        if isinstance(task, Facts):
-            task._turn = SETTLED
+        if isinstance(task, TaskView):
+            task._turn = FINISHED
         return answer
 
     def _show_after(self, entry: Entry, now: int) -> F:
@@ -405,7 +405,7 @@ class Port(Generic[F]):
         def shown(engine: Engine, now: int) -> F:
             entry = act(engine, now)
             answer = self._show_after(entry, now)
-            if isinstance(task, Facts) and task._record is not entry:
+            if isinstance(task, TaskView) and task._record is not entry:
                 _keep_data(answer, task, entry)
             return answer
 
@@ -428,7 +428,7 @@ class Port(Generic[F]):
 
         return self._settled(task, self._do_held(task, act))
 
-    def give_back(self, task: Any) -> F:
+    def release_unfailed(self, task: Any) -> F:
         """Give a held task back at once: nothing has failed."""
         id, turn = self._refer(task)
 
@@ -477,12 +477,12 @@ class Port(Generic[F]):
     def update(self, task: Any, changes: Mapping[str, Any]) -> F:
         """Change a task."""
         id, _ = self._refer(task)
-        checked = self.home.driver.check_update(changes)
-        if not checked:
+        check_listener = self.shared.driver.check_update(changes)
+        if not check_listener:
             return self.peek(task)
-        if self.codec is not None and "data" in checked:
-            checked["data"] = encode(self.codec, checked["data"])
-        updated: F = self._do(lambda engine, now: engine.update(now, engine.find(id), **checked))
+        if self.codec is not None and "data" in check_listener:
+            check_listener["data"] = encode(self.codec, check_listener["data"])
+        updated: F = self._do(lambda engine, now: engine.update(now, engine.find(id), **check_listener))
         return updated
 
     def peek(self, task: Any) -> F:
@@ -493,15 +493,15 @@ class Port(Generic[F]):
 
     def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
         """Make buried tasks ready."""
-        checked = whole("count", count)
-        respawn = self.home.driver.check_kick(attempts, ttl)
-        kicked: int = self._do(lambda engine, now: engine.kick(now, checked, *respawn))
+        check_listener = whole("count", count)
+        respawn = self.shared.driver.check_kick(attempts, ttl)
+        kicked: int = self._do(lambda engine, now: engine.kick(now, check_listener, *respawn))
         return kicked
 
     def kick_task(self, task: Any, attempts: int | None, ttl: float | None) -> F:
         """Make one buried task ready."""
         id, _ = self._refer(task)
-        respawn = self.home.driver.check_kick(attempts, ttl)
+        respawn = self.shared.driver.check_kick(attempts, ttl)
 
         def act(engine: Engine, now: int) -> Entry:
             entry = engine.find(id)
@@ -513,8 +513,8 @@ class Port(Generic[F]):
 
     def buried(self, limit: int) -> list[F]:
         """The oldest buried tasks."""
-        checked = whole("limit", limit)
-        found: list[F] = self._do(lambda engine, now: [self.show(entry) for entry in engine.buried(checked)])
+        check_listener = whole("limit", limit)
+        found: list[F] = self._do(lambda engine, now: [self.show(entry) for entry in engine.buried(check_listener)])
         return found
 
     def oldest_ready_age(self) -> float | None:
@@ -552,12 +552,12 @@ class Port(Generic[F]):
 
     def block(self, utube: Any, seconds: Any) -> None:
         """No task of a lane starts for so long."""
-        name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
+        name, span = lane_of(self.shared.driver, utube), micros("seconds", seconds)
         self._do(lambda engine, now: engine.block(now, name, span))
 
     def configure(self, utube: Any, interval: Any, max_in_flight: Any) -> None:
         """A lane has limits of its own."""
-        name, changes = lane_of(self.home.driver, utube), changes_of(interval, max_in_flight)
+        name, changes = lane_of(self.shared.driver, utube), changes_of(interval, max_in_flight)
         self._do(lambda engine, now: engine.configure(now, name, changes))
 
     def utubes(self, limit: int) -> list[Utube]:
@@ -568,7 +568,7 @@ class Port(Generic[F]):
 
     def statistics(self) -> Statistics:
         """Count."""
-        counted: Statistics = self._do(lambda engine, now: count(self.home))
+        counted: Statistics = self._do(lambda engine, now: count(self.shared))
         return counted
 
     def tasks(self, start: int, limit: int) -> list[F]:
@@ -579,38 +579,38 @@ class Port(Generic[F]):
 
     def drop(self, force: bool) -> None:
         """Remove the tube."""
-        home = self.home
+        shared = self.shared
         flag("force", force)
 
         def gone() -> TubesError:
-            return TubeNotFound(name=home.name)
+            return TubeNotFound(name=shared.name)
 
         def act(engine: Engine, now: int) -> None:
-            waiting = sum(not waiter.is_gone() for line in (home.takers, home.putters) for waiter in line)
+            waiting = sum(not waiter.is_gone() for line in (shared.takers, shared.putters) for waiter in line)
             if (engine.taken or waiting) and not force:
-                raise TubeBusy(name=home.name, taken=engine.taken, waiting=waiting)
-            del self._store.homes[home.name]
-            for port in home.ports:
+                raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
+            del self._store.shared_tubes[shared.name]
+            for port in shared.ports:
                 port.gone = gone
-                port.member.forget(home)
+                port.connection.forget(shared)
             for session in self._store.sessions.values():
-                session.holds.pop(home, None)
-            home.dismiss({*home.takers, *home.putters}, gone)
+                session.holds.pop(shared, None)
+            shared.dismiss({*shared.takers, *shared.putters}, gone)
             engine.truncate()
 
         self._do(act)
 
     def listen(self, callback: Listener | None, wrap: Callable[[Any], Listener] | None = None) -> Listener | None:
         """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
-        listener = checked(callback, wrap)
-        before: Listener | None = self._do(lambda engine, now: self.home.listen(self, listener))
+        listener = check_listener(callback, wrap)
+        before: Listener | None = self._do(lambda engine, now: self.shared.listen(self, listener))
         return before
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def request(self, data: Any, options: dict[str, Any]) -> tuple[int | None, tuple[Any, dict[str, Any]]]:
         """What a put that may wait asks for: its timeout, and what is to be put; checked and encoded."""
-        options = self.home.driver.check_put(options)
+        options = self.shared.driver.check_put(options)
         return options.get("timeout"), (data if self.codec is None else encode(self.codec, data), options)
 
     def enlist(self, waiter: Waiter) -> None:
@@ -620,25 +620,25 @@ class Port(Generic[F]):
         def act(engine: Engine, now: int) -> None:
             if waiter.timeout is not None:
                 waiter.deadline = now + waiter.timeout
-            self.home.enlist(waiter)
+            self.shared.enlist(waiter)
 
         self._do(act)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
-        home = self.home
+        shared = self.shared
         with self._store.lock:
             try:
-                home.strike(waiter)
+                shared.strike(waiter)
                 answer = waiter.answer
                 if undo:
-                    home.undo(answer, is_put=waiter.request is not None)
-                if home.watched:
-                    home.settle(self._micros())
+                    shared.undo(answer, is_put=waiter.request is not None)
+                if shared.watched:
+                    shared.serve_waiters(self._micros())
             except BaseException as error:
-                home.recover(error)
+                shared.recover(error)
                 raise
-        home.tell()
+        shared.tell()
         return None if answer is PENDING else answer
 
     def keeps(self, waiter: Waiter) -> bool:
@@ -648,20 +648,20 @@ class Port(Generic[F]):
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of a verb."""
         if not self._store.forked:  # The parent's waiter waits on.
-            self.home.later(lambda: self.withdraw(waiter, undo=True))
+            self.shared.later(lambda: self.withdraw(waiter, undo=True))
 
-    def let_go(self, task: Any) -> None:
+    def release_later(self, task: Any) -> None:
         """Release a task that nobody works on any more; a moment later where a finalizer has come into a verb."""
         if self._store.forked:
             return  # The parent has it still.
         if _is_in_verb():
-            self.home.later(lambda: self._release_quietly(task))
+            self.shared.later(lambda: self._release_quietly(task))
         else:
             self._release_quietly(task)
 
     def _release_quietly(self, task: Any) -> None:
         with suppress(TubesError):
-            self.give_back(task)
+            self.release_unfailed(task)
 
 
 def _is_in_verb() -> bool:
@@ -674,7 +674,7 @@ def _is_in_verb() -> bool:
     return False
 
 
-def _keep_data(answer: Facts, task: Facts, entry: Entry) -> None:
+def _keep_data(answer: TaskView, task: TaskView, entry: Entry) -> None:
     """It was updated meanwhile: its taker goes on with the data that it was given."""
     if task._record.data is not entry.data:
         record = entry.copy()

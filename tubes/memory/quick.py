@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.memory.port import Port
-from tubes.values.task import NO_TIMES, SETTLED, F
+from tubes.values.task import FINISHED, NO_TIMES, F
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Hold
-    from tubes.memory.connection import Member
-    from tubes.memory.shared_tube import Home
+    from tubes.memory.connection import Connection
+    from tubes.memory.shared_tube import SharedTube
 
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-def port_of(member: Member, home: Home, hold: Hold) -> Port[Any]:
+def port_of(connection: Connection, shared: SharedTube, hold: Hold) -> Port[Any]:
     """What a connection can do with a tube, by the shortest ways that it allows."""
-    if home.engine.plain and member.store.codec is None:
-        return QuickPort(member, home, hold)
-    return Port(member, home, hold)
+    if shared.engine.plain and connection.store.codec is None:
+        return QuickPort(connection, shared, hold)
+    return Port(connection, shared, hold)
 
 
 class QuickPort(Port[F]):
@@ -34,8 +34,8 @@ class QuickPort(Port[F]):
 
     def put(self, data: Any, options: dict[str, Any]) -> F | None:
         """Add a task; None if there is no room."""
-        home = self.home
-        if options or home.watched:
+        shared = self.shared
+        if options or shared.watched:
             return super().put(data, options)
         engine = self._engine
         store = self._store
@@ -47,7 +47,7 @@ class QuickPort(Port[F]):
                 break
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            if line is not None and not (home.watched or engine.ticking or self.gone):
+            if line is not None and not (shared.watched or engine.ticking or self.gone):
                 id = engine.next_id
                 entry = Entry()
                 entry.id = entry.rank = id
@@ -74,7 +74,7 @@ class QuickPort(Port[F]):
         except BaseException as error:
             if held:
                 try:
-                    home.recover(error, id=id)
+                    shared.recover(error, id=id)
                 finally:
                     store.lock.release()
             if task is not None:
@@ -84,7 +84,7 @@ class QuickPort(Port[F]):
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
-        home = self.home
+        shared = self.shared
         engine = self._engine
         store = self._store
         task: F | None = None
@@ -96,7 +96,7 @@ class QuickPort(Port[F]):
                 break
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            is_clear = not (offers._back or home.watched or engine.ticking or engine.pause._on or self.gone)
+            is_clear = not (offers._back or shared.watched or engine.ticking or engine.pause._on or self.gone)
             if is_clear and not line:
                 is_empty = True
             elif is_clear and line[0].index is offers:
@@ -124,7 +124,7 @@ class QuickPort(Port[F]):
         except BaseException as error:
             if held:
                 try:
-                    home.recover(error, turn=turn)
+                    shared.recover(error, turn=turn)
                 finally:
                     store.lock.release()
             if task is not None:
@@ -136,7 +136,7 @@ class QuickPort(Port[F]):
         """A held task is done."""
         if task.__class__ is not self.kind:
             return super().ack(task)
-        home = self.home
+        shared = self.shared
         engine = self._engine
         store = self._store
         done: F | None = None
@@ -150,7 +150,7 @@ class QuickPort(Port[F]):
                 entry.hold is hold
                 and entry.turn == task._turn
                 and entry.more is None
-                and not (home.watched or engine.ticking or self.gone)
+                and not (shared.watched or engine.ticking or self.gone)
             ):
                 id = entry.id
                 del hold[id]
@@ -166,14 +166,14 @@ class QuickPort(Port[F]):
                 made._more = None
                 made._times = NO_TIMES
                 made._turn = entry.turn
-                task._turn = SETTLED
+                task._turn = FINISHED
                 done = made
             held = False
             store.lock.release()
         except BaseException as error:
             if held:
                 try:
-                    home.recover(error)
+                    shared.recover(error)
                 finally:
                     store.lock.release()
             raise

@@ -18,7 +18,7 @@ from tubes.drivers.engine import Engine
 from tubes.drivers.moves import State
 from tubes.errors import DuplicateKey, TubesError
 from tubes.values.batch import Batch
-from tubes.values.task import Facts, snapshot
+from tubes.values.task import TaskView, snapshot
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tubes")
 
 
-class Home:
+class SharedTube:
     """One tube of a store: its tasks, who waits on it, who listens to it."""
 
     def __init__(self, store: MemoryStore, name: str, driver: Driver, options: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class Home:
         self._later: Final[deque[Callable[[], object]]] = deque()
         self._call: Final = Alarm(store.clock, self._do_later)
 
-    def settle(self, now: int) -> None:
+    def serve_waiters(self, now: int) -> None:
         """Serve whoever waits, in order of arrival, and see to it that the next deadline is kept. Under the lock."""
         engine = self.engine
         takers = self.takers
@@ -82,7 +82,7 @@ class Home:
                 if engine.timers.soonest > now and not self._admits_first(now):
                     break
         except BaseException as error:
-            self._mend(error, turn=turn)
+            self._rebuild(error, turn=turn)
             raise
         self.watched = bool(takers or self.putters or engine.listener)
         if self.watched:  # Somebody would notice.
@@ -99,10 +99,10 @@ class Home:
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
-                    self._mend(error, id=id, count=self.engine.next_id - id)
+                    self._rebuild(error, id=id, count=self.engine.next_id - id)
                     raise
                 except BaseException as error:
-                    self._mend(error, id=id, count=self.engine.next_id - id)
+                    self._rebuild(error, id=id, count=self.engine.next_id - id)
                     waiter.answer = error
                 if not waiter.wake():
                     self.undo(waiter.answer, is_put=True)
@@ -138,15 +138,15 @@ class Home:
         `turn` and `id` name the take and the put of which the caller will not hear, or the first of `count`: they are
         undone.
         """
-        if self._mend(error, turn=turn, id=id, count=count):
-            self.settle(self.store.clock.micros())
+        if self._rebuild(error, turn=turn, id=id, count=count):
+            self.serve_waiters(self.store.clock.micros())
 
-    def _mend(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
+    def _rebuild(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
         now = self.store.clock.micros()
-        engine.mend(now)
+        engine.rebuild_indexes(now)
         for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
@@ -171,7 +171,7 @@ class Home:
             self._alarm.silence()
             if not self.watched:
                 return
-            self.settle(now)
+            self.serve_waiters(now)
             if self.store.rings_sleepers:
                 for waiter in [*self.takers, *self.putters]:
                     if waiter.deadline is None:
@@ -181,7 +181,7 @@ class Home:
                         waiter.wake()
                     else:
                         self._alarm.set(waiter.deadline)
-                self.settle(now)
+                self.serve_waiters(now)
         self.tell()
 
     def listen(self, port: Port[Any], callback: Listener | None) -> Listener | None:
@@ -230,7 +230,7 @@ class Home:
         if task.__class__ is list:
             for each in reversed(task):  # As if time ran backwards: each has its place again.
                 self.undo(each, is_put=is_put)
-        if not isinstance(task, Facts):  # It got an error, or nothing.
+        if not isinstance(task, TaskView):  # It got an error, or nothing.
             return
         entry = self.engine.tasks.get(task.id)
         if entry is not None and entry.turn == task._turn and task.created_now:

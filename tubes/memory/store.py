@@ -12,7 +12,7 @@ from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import difference, flag
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
-from tubes.memory.shared_tube import Home
+from tubes.memory.shared_tube import SharedTube
 from tubes.values.codecs import find as find_codec
 from tubes.values.codecs import same
 
@@ -37,7 +37,7 @@ class MemoryStore:
         self.keep_out(threading.Lock())
         #: Whether this is a fork's copy of a store that belongs to the parent.
         self.forked = False
-        self.homes: Final[dict[str, Home]] = {}
+        self.shared_tubes: Final[dict[str, SharedTube]] = {}
         self.sessions: Final[dict[str, Session]] = {}
         _stores.add(self)
 
@@ -52,7 +52,7 @@ class MemoryStore:
 
     def create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
-    ) -> Home:
+    ) -> SharedTube:
         """A new tube; with `if_not_exists` the living one, if it is what was asked for."""
         name = check_name("tube", name)
         flag("if_not_exists", if_not_exists)
@@ -62,33 +62,33 @@ class MemoryStore:
         self.registry.admit(driver)
         checked = driver.check_tube(options)
         with self.lock:
-            home = self.homes.get(name)
-            if home is None:
+            shared = self.shared_tubes.get(name)
+            if shared is None:
                 self.registry.register(driver)
-                home = self.homes[name] = Home(self, name, driver, checked)
+                shared = self.shared_tubes[name] = SharedTube(self, name, driver, checked)
             elif not if_not_exists:
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")
-            elif home.driver != driver:
-                raise TubeExists(name=name, why=f"with driver {home.driver.name!r}, not {driver.name!r}")
-            elif home.options != checked:
-                raise TubeExists(name=name, why=difference(home.options, checked))
-            return home
+            elif shared.driver != driver:
+                raise TubeExists(name=name, why=f"with driver {shared.driver.name!r}, not {driver.name!r}")
+            elif shared.options != checked:
+                raise TubeExists(name=name, why=difference(shared.options, checked))
+            return shared
 
     def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Driver:
         """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
         name = check_name("driver", name)
         with self.lock:
-            home = self.homes.get(tube)
-        if home is not None and if_not_exists and home.driver.name != name:
-            raise TubeExists(name=tube, why=f"with driver {home.driver.name!r}, not {name!r}")
+            shared = self.shared_tubes.get(tube)
+        if shared is not None and if_not_exists and shared.driver.name != name:
+            raise TubeExists(name=tube, why=f"with driver {shared.driver.name!r}, not {name!r}")
         return self.registry.find(name)
 
-    def find(self, name: str) -> Home:
+    def find(self, name: str) -> SharedTube:
         """The living tube of this name."""
         name = check_name("tube", name)
         with self.lock:
             try:
-                return self.homes[name]
+                return self.shared_tubes[name]
             except KeyError:
                 raise TubeNotFound(name=name) from None
 

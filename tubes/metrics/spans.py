@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tubes.drivers.moves import State
 
 if TYPE_CHECKING:
-    from tubes.values.task import Facts
+    from tubes.values.task import TaskView
 
 #: Of so many tasks of a tube it is known since when they are where they are; of more, the oldest are forgotten.
 MOST: Final = 100_000
@@ -66,7 +66,7 @@ class Spans:
         self._known: Final[OrderedDict[int, tuple[State, float]]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
-    def __call__(self, task: Facts, event: str) -> None:
+    def __call__(self, task: TaskView, event: str) -> None:
         """Hear of a change."""
         now, state = self._now(), task.state
         with self._lock:

@@ -14,7 +14,7 @@ from tubes.redis.port import AnyPort, running
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply
-from tubes.values.batch import Batch, Named, gather, named, settled
+from tubes.values.batch import Batch, TasksById, gather, mark_finished, tasks_by_id
 from tubes.values.task import F
 
 #: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
@@ -37,7 +37,7 @@ class BatchPort(AnyPort[F]):
 
     def gather(self, items: Any, options: dict[str, Any]) -> Batch:
         """What is to be put, checked and encoded."""
-        return gather(self.home.driver, self.codec, self.home.options.get("capacity", 0), items, options)
+        return gather(self.shared.driver, self.codec, self.shared.options.get("capacity", 0), items, options)
 
     def _put_many(self, batch: Batch) -> Flow[list[F] | None]:
         """Add tasks, all or none; None if there is no room."""
@@ -50,8 +50,8 @@ class BatchPort(AnyPort[F]):
             raise self.gone()
         if not batch.size:
             return []
-        home = self.home
-        written = [task_codec.write(home.driver, home.options, options) for options, _ in batch.runs]
+        shared = self.shared
+        written = [task_codec.write(shared.driver, shared.options, options) for options, _ in batch.runs]
         words: list[Any] = []
         for new, (options, data) in zip(written, batch.runs, strict=True):
             words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
@@ -61,8 +61,8 @@ class BatchPort(AnyPort[F]):
         is_there = True
         if not batch.staged and (batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES):
             batch.staged, is_there = uuid4().hex, False
-        about = (batch.size, batch.staged, len(words), home.options.get("capacity") or "")
-        waiting = (home.count_local(), home.store.process) if waits else ("", "")
+        about = (batch.size, batch.staged, len(words), shared.options.get("capacity") or "")
+        waiting = (shared.count_local(), shared.store.process) if waits else ("", "")
         try:
             while True:
                 if not is_there:
@@ -80,7 +80,7 @@ class BatchPort(AnyPort[F]):
                 if reply.code == "DUPLICATE":
                     _, id, number = str(reply).split()
                     key = next(islice(batch, int(number), None))[1]["key"]
-                    raise DuplicateKey(key=key, tube=home.name, id=int(id), item=int(number))
+                    raise DuplicateKey(key=key, tube=shared.name, id=int(id), item=int(number))
                 is_there = False
         except BaseException:
             self._unstage(batch)
@@ -96,20 +96,20 @@ class BatchPort(AnyPort[F]):
         tasks: list[F] = []
         for new, (options, data) in zip(written, batch.runs, strict=True):
             if new.due != "":
-                home.watch(created + int(new.due))
-            lane = options.get(home.driver.lane) if home.driver.lane is not None else None
+                shared.watch(created + int(new.due))
+            lane = options.get(shared.driver.lane) if shared.driver.lane is not None else None
             tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
         return tasks
 
-    def _show_keyed(self, batch: Batch, written: list[task_codec.Written], head: bytes, *found: Any) -> Flow[list[F]]:
+    def _show_keyed(self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: Any) -> Flow[list[F]]:
         """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
 
         Of those for which the answer had no room it tells the ids.
         """
         tasks: list[F] = []
         id = int(head[7:])
-        named = [int(answer[1:]) for answer in found if answer.__class__ is bytes and answer[:1] == _NAMED]
-        others = {task[0]: task for task in (yield from self.parsed(sorted(set(named))))} if named else {}
+        tasks_by_id = [int(answer[1:]) for answer in found if answer.__class__ is bytes and answer[:1] == _NAMED]
+        others = {task[0]: task for task in (yield from self.parsed(sorted(set(tasks_by_id))))} if tasks_by_id else {}
         answers = iter(found)
         for new, (options, data) in zip(written, batch.runs, strict=True):
             for raw in data:
@@ -147,7 +147,7 @@ class BatchPort(AnyPort[F]):
         """What was brought is not needed any more."""
         name, batch.staged = batch.staged, ""
         if name:
-            self.home.store.later(lambda: self._remove(name))
+            self.shared.store.later(lambda: self._remove(name))
 
     def _remove(self, name: str) -> Flow[None]:
         with suppress(TubesError):
@@ -157,9 +157,9 @@ class BatchPort(AnyPort[F]):
 
     def _take_many(self, limit: int) -> Flow[list[F]]:
         """The first tasks that may be taken, up to so many. Whoever waits in this process comes first."""
-        home = self.home
-        while home.takers and self.serves:
-            if not (yield from home.serve_one()):
+        shared = self.shared
+        while shared.takers and self.serves:
+            if not (yield from shared.serve_one()):
                 return []
         tasks: list[F] = []
         reply: Any = None
@@ -194,7 +194,7 @@ class BatchPort(AnyPort[F]):
         moments = [int(due) for due in dues.split()]
         soonest = min((due for due in moments if due >= 0), default=None)
         if soonest is not None:
-            self.home.watch(soonest)
+            self.shared.watch(soonest)
         return task_codec.shown_taken(self.kind, self.tube, take, ids.split(), attempts.split(), moments, raws)
 
     def untake_many(self, reply: Any) -> None:
@@ -206,46 +206,46 @@ class BatchPort(AnyPort[F]):
         those = list(reversed(taken.items()))  # As if time ran backwards.
         for first in range(0, len(those), TAKES):
             words = [word for one in those[first : first + TAKES] for word in one]
-            self.home.store.later(lambda words=words: self.undo("untake", *words))  # type: ignore[misc]
+            self.shared.store.later(lambda words=words: self.undo("untake", *words))  # type: ignore[misc]
 
     # -- what the taker does, and anybody ------------------------------------------------------------------------------
 
     def _ack_many(self, tasks: Any) -> Flow[dict[int, bool]]:
         """Held tasks are done."""
-        done: dict[int, bool] = yield from self._about_many("ack_many", named(tasks, self._refer))
+        done: dict[int, bool] = yield from self._about_many("ack_many", tasks_by_id(tasks, self._refer))
         return done
 
     def _release_many(self, tasks: Any, delay: float | None) -> Flow[dict[int, bool]]:
         """Give held tasks back."""
         span = self.rest_word(delay)
-        if delay is not None and "delay" not in self.home.driver.options:
-            raise self.home.driver.lacks("delay")
-        done: dict[int, bool] = yield from self._about_many("release_many", named(tasks, self._refer), span)
+        if delay is not None and "delay" not in self.shared.driver.options:
+            raise self.shared.driver.lacks("delay")
+        done: dict[int, bool] = yield from self._about_many("release_many", tasks_by_id(tasks, self._refer), span)
         return done
 
     def _renew_many(self, tasks: Any, seconds: float) -> Flow[dict[int, bool]]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
-        if "ttr" not in self.home.driver.options:
-            raise self.home.driver.lacks("ttr")
-        those = named(tasks, self._refer)
-        done: dict[int, bool] = yield from self._about_many("renew_many", those, span, settles=False)
+        if "ttr" not in self.shared.driver.options:
+            raise self.shared.driver.lacks("ttr")
+        those = tasks_by_id(tasks, self._refer)
+        done: dict[int, bool] = yield from self._about_many("renew_many", those, span, finishes=False)
         return done
 
     def _delete_many(self, tasks: Any) -> Flow[dict[int, bool]]:
         """Remove tasks."""
-        those = named(tasks, self._refer)
+        those = tasks_by_id(tasks, self._refer)
         meant = {id: ((refer[0], self._put_of(task, refer[1])), task) for id, (refer, task) in those.items()}
         done: dict[int, bool] = yield from self._about_many("delete_many", meant)
         return done
 
-    def _about_many(self, verb: str, those: Named, *args: Any, settles: bool = True) -> Flow[dict[int, bool]]:
+    def _about_many(self, verb: str, those: TasksById, *args: Any, finishes: bool = True) -> Flow[dict[int, bool]]:
         """Do something with each of these tasks, which settles them or not; whether it was done."""
         done = dict.fromkeys(those, False)
         ids = list(those)
         try:
             size = IDS if verb == "ack_many" else IDS_ALONE
-            if self.home.driver.lane is not None:
+            if self.shared.driver.lane is not None:
                 size = min(size, IDS_WITH_LANES)
             for first in range(0, len(ids), size):
                 some = ids[first : first + size]
@@ -259,8 +259,8 @@ class BatchPort(AnyPort[F]):
                 for id, answer in zip(some, reply, strict=True):
                     done[id] = answer != _LOST[0]
         finally:
-            if settles:
-                settled(those, done)
+            if finishes:
+                mark_finished(those, done)
         return done
 
     put_many = running("put_many", _put_many)

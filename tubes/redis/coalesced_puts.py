@@ -14,8 +14,8 @@ from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.transport import reply_types
-from tubes.redis.transport.loop_channel import LoopLine
-from tubes.redis.transport.script_call import CERTAIN, UNSURE, Call
+from tubes.redis.transport.loop_channel import LoopChannel
+from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
 from tubes.values.codecs import encode
 from tubes.values.task import F
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tubes.errors import TubesError
-    from tubes.redis.connection import LoopMember
-    from tubes.redis.shared_tube import Home
-    from tubes.redis.transport.script_call import Session
+    from tubes.redis.connection import LoopConnection
+    from tubes.redis.shared_tube import SharedTube
+    from tubes.redis.transport.script_call import TubeSession
 
 #: How many puts go together at most, and so many bytes that no further one comes in: a script is not to take long.
 MOST: Final = 100
@@ -35,7 +35,7 @@ BYTES: Final = 500_000
 _FAILED: Final = "ERR"
 
 
-class Joint(Call):
+class CoalescedPuts(ScriptCall):
     """Puts into one tube, of one session, that go as one call; it is open for more until it is packed."""
 
     grows = True
@@ -43,24 +43,24 @@ class Joint(Call):
 
     __slots__ = ("_answers", "_open", "_port", "_puts", "_size")
 
-    def __init__(self, port: LoopPort[Any], session: Session, open: dict[str, Joint]) -> None:
-        super().__init__(port.home.script("put"), port.home.key, (), session, port.member.store.now())
+    def __init__(self, port: LoopPort[Any], session: TubeSession, open: dict[str, CoalescedPuts]) -> None:
+        super().__init__(port.shared.script("put"), port.shared.key, (), session, port.connection.store.now())
         # No key, and always room.
         self.answers = reply_types.BYTES
         self._port: Final = port
         # Where it stands as long as it is open.
         self._open: Final = open
-        self._puts: Final[list[tuple[task_codec.Written, bytes]]] = []
+        self._puts: Final[list[tuple[task_codec.NewTask, bytes]]] = []
         self._answers: Final[list[asyncio.Future[Any]]] = []
         self._size = 0
 
-    def add(self, new: task_codec.Written, raw: bytes, answer: asyncio.Future[Any]) -> None:
+    def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[Any]) -> None:
         """One more put. `answer`: gets what the script `put` would answer it."""
         self._puts.append((new, raw))
         self._answers.append(answer)
         self._size += len(raw)
         if len(self._puts) == 2:
-            self.script = self._port.home.script("put_many")
+            self.script = self._port.shared.script("put_many")
         if len(self._puts) == MOST or self._size >= BYTES:
             self._close()
 
@@ -83,7 +83,7 @@ class Joint(Call):
             self.args = self._port.put_words(*self._puts[0], waits=False)
             return
         words: list[Any] = []
-        of_all: task_codec.Written | None = None
+        of_all: task_codec.NewTask | None = None
         at = 0
         for new, raw in self._puts:
             if new is not of_all:
@@ -93,7 +93,7 @@ class Joint(Call):
             words.append(raw)
         self.args = (len(self._puts), "", len(words), "", "", "", *words)
 
-    # -- what its line does with it as with a future -------------------------------------------------------------------
+    # -- what its channel does with it as with a future ----------------------------------------------------------------
 
     def done(self) -> bool:
         """Whether nobody waits for it any more: that is asked of each put when the reply is there."""
@@ -119,44 +119,44 @@ class Joint(Call):
 class LoopPort(BatchPort[F]):
     """A port for event loops."""
 
-    def __init__(self, member: LoopMember, home: Home) -> None:
-        super().__init__(member, home)
-        self._lines: Final = member.lines
-        self._plain: Final = task_codec.write(home.driver, home.options, {})
+    def __init__(self, connection: LoopConnection, shared: SharedTube) -> None:
+        super().__init__(connection, shared)
+        self._channels: Final = connection.channels
+        self._plain: Final = task_codec.write(shared.driver, shared.options, {})
         #: Whether any of its puts went together.
         self.has_joined = False
         # Where there may be no room each put is told so.
-        self._joins: Final = not member.store.manual and not home.options.get("capacity")
+        self._joins: Final = not connection.store.manual and not shared.options.get("capacity")
 
     def put(self, data: Any, options: dict[str, Any]) -> Coroutine[Any, Any, F | None]:
         """Add a task; None if there is no room."""
         try:
-            line = self._lines.get(asyncio.get_running_loop())
+            channel = self._channels.get(asyncio.get_running_loop())
         except RuntimeError:  # None runs in a forked child, which is told so.
-            line = None
+            channel = None
         session = self.session
-        if session is None or not self._joins or not isinstance(line, LoopLine) or "key" in options:
+        if session is None or not self._joins or not isinstance(channel, LoopChannel) or "key" in options:
             put: Coroutine[Any, Any, F | None] = super().put(data, options)
             return put
         new = self._plain
         if options:
-            options = self.home.driver.check_put(options)
-            new = task_codec.write(self.home.driver, self.home.options, options)
-        return self._put_joined(line, session, new, encode(self.codec, data), options)
+            options = self.shared.driver.check_put(options)
+            new = task_codec.write(self.shared.driver, self.shared.options, options)
+        return self._put_joined(channel, session, new, encode(self.codec, data), options)
 
     async def _put_joined(
-        self, line: LoopLine, session: Session, new: task_codec.Written, raw: bytes, options: dict[str, Any]
+        self, channel: LoopChannel, session: TubeSession, new: task_codec.NewTask, raw: bytes, options: dict[str, Any]
     ) -> F | None:
         if self.gone is not None:
             raise self.gone()
-        answer: asyncio.Future[Any] = line.loop.create_future()
-        joint = line.joints.get(self.home.key)
+        answer: asyncio.Future[Any] = channel.loop.create_future()
+        joint = channel.joints.get(self.shared.key)
         if joint is not None and joint.session is session:
             joint.add(new, raw, answer)
         else:
-            joint = Joint(self, session, line.joints)
+            joint = CoalescedPuts(self, session, channel.joints)
             joint.add(new, raw, answer)
-            line.submit(joint, joint)
+            channel.submit(joint, joint)
         reply = await answer
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
@@ -167,5 +167,5 @@ class LoopPort(BatchPort[F]):
         elif joint.resent and reply.code != _FAILED:
             raise self._refusal(reply)
         # Nothing was put, and perhaps another one is to blame.
-        alone: F | None = await self.member.run(self.put_encoded(raw, options, waits=False))
+        alone: F | None = await self.connection.run(self.put_encoded(raw, options, waits=False))
         return alone

@@ -28,22 +28,22 @@ from tubes.redis.overview import living, overview
 from tubes.redis.port import AnyPort, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
-from tubes.redis.scripts.assembly import Settings, script, trial
+from tubes.redis.scripts.assembly import TubeSettings, script, trial
 from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.store import born_of, open_store
-from tubes.redis.transport.channel import ThreadLine
-from tubes.redis.transport.loop_channel import LoopLine, ThreadedLine
-from tubes.redis.transport.script_call import Call, Flow, Session, Slots
+from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
+from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, TubeSession
 from tubes.redis.transport.wire import ErrorReply, error_of, hiredis
 from tubes.redis.validation import describe, describe_options
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.backend.interface import Face
+    from tubes.backend.interface import ApiKind
     from tubes.calls import Replies
     from tubes.errors import TubesError
     from tubes.redis.scripts.assembly import Script
-    from tubes.redis.shared_tube import Home
+    from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
     from tubes.values.codecs import Codec
     from tubes.values.overview import Overview
@@ -53,29 +53,29 @@ T = TypeVar("T")
 _REPLIES_STAY: Final = 12_000
 
 
-class Member:
+class Connection:
     """One connection to a server: what a `Queue` works through.
 
     It has a session of its own. That is known to the tubes in which it is open, and to nobody else until `identify`
     tells its name: then it is written down, and others may join it.
     """
 
-    def __init__(self, store: RedisStore, face: Face) -> None:
+    def __init__(self, store: RedisStore, api: ApiKind) -> None:
         self.closed: Callable[[], TubesError] | None = None
         #: Where it gets the replies to its calls.
         self.replies: Replies | None = None
         self.store: Final = store
         self.uuid = uuid4().hex
-        self._face: Final = face
+        self._api: Final = api
         #: Whether its verbs are to be awaited.
-        self.awaited: Final = face.awaited
+        self.awaited: Final = api.awaited
         # Its name among the callers of a shared session, which nobody else has: a server that has lost its last writes
         # could give a number again.
         self._name: Final = uuid4().hex[:12]
         #: The name by which its answers are kept.
         self._caller = "0"
         self._shared = False
-        self._ports: Final[dict[Home, AnyPort[Any]]] = {}
+        self._ports: Final[dict[SharedTube, AnyPort[Any]]] = {}
         self._pid: Final = os.getpid()
         store.join(self)
 
@@ -99,11 +99,11 @@ class Member:
         if self.closed is not None:
             raise self.closed()
 
-    def sibling(self, face: Face | None = None) -> Member:
+    def sibling(self, api: ApiKind | None = None) -> Connection:
         """Another connection to the same store, with a session of its own; perhaps with another face."""
         self.check()
         self.store.enter()
-        return _make(self.store, face or self._face)
+        return _make(self.store, api or self._api)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""
@@ -133,7 +133,7 @@ class Member:
             rule = "needs rank_lua, the same order as a Lua expression, to run on Redis"
             raise InvalidOption(option="driver", value=driver.name, rule=rule)
         if driver.rank_lua is not None:
-            reply = yield Call(trial(driver.rank_lua), self.store.key(name), ())
+            reply = yield ScriptCall(trial(driver.rank_lua), self.store.key(name), ())
             if isinstance(reply, ErrorReply):
                 raise InvalidOption(
                     option="rank_lua", value=driver.rank_lua, rule=f"does not run on the server: {reply}"
@@ -178,7 +178,7 @@ class Member:
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            there: Any = yield Call(script("there"), self.store.key(tube), ())
+            there: Any = yield ScriptCall(script("there"), self.store.key(tube), ())
             if if_not_exists and there.__class__ is list:
                 its = validation.driver_name(tube, there[0])
                 if its != name:
@@ -221,10 +221,10 @@ class Member:
         self._leave_out(strange)
         return found
 
-    def examine(self, name: str, mends: bool) -> Any:
-        """What is wrong with a tube; `mends`: it is mended."""
+    def examine(self, name: str, repairs: bool) -> Any:
+        """What is wrong with a tube; `repairs`: it is mended."""
         self.check()
-        return self.run(examine(self.store, check_name("tube", name), mends=mends))
+        return self.run(examine(self.store, check_name("tube", name), repairs=repairs))
 
     def _known_names(self) -> Flow[list[str]]:
         """The names that were written down, in their order: of tubes that are there, or were."""
@@ -244,12 +244,12 @@ class Member:
 
     def _names(self, what: str, name: str | bytes) -> Flow[Any]:
         key = f"{self.store.prefix}:names"
-        return self._sane((yield Call(script("names"), key, (what, name))), key)
+        return self._sane((yield ScriptCall(script("names"), key, (what, name))), key)
 
     def forget_name(self, name: str) -> Flow[None]:
         """A tube was dropped; if it was created anew meanwhile its name stays."""
         yield from self._names("remove", name)
-        there = yield Call(script("there"), self.store.key(name), ())
+        there = yield ScriptCall(script("there"), self.store.key(name), ())
         if there is not None:
             yield from self._names("add", name)
 
@@ -266,7 +266,7 @@ class Member:
         """Open a tube for this session."""
         span = self.store.span()
         args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker, LAYOUT)
-        reply: Any = yield Call(script("open"), self.store.key(name), args, parts=PARTS)
+        reply: Any = yield ScriptCall(script("open"), self.store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
         about: list[Any] = self._sane(reply, f"tube {name!r}")
@@ -286,38 +286,38 @@ class Member:
         if unheard:
             self.store.warn_of_silence()
         self.store.set_time(now)
-        home = self.store.home(name, driver, options, token)
+        shared = self.store.shared(name, driver, options, token)
         if self.closed is not None:
             raise self.closed()
-        port: AnyPort[Any] | None = self._ports.get(home)
+        port: AnyPort[Any] | None = self._ports.get(shared)
         if port is None:
-            port = self.make_port(home)
-            port.kind, port.awaited = self._face.task, self._face.awaited
-            port.tube = self._face.tube(port)
-            self._ports[home] = port
-            home.ports.add(port)
+            port = self.make_port(shared)
+            port.kind, port.awaited = self._api.task, self._api.awaited
+            port.tube = self._api.tube(port)
+            self._ports[shared] = port
+            shared.ports.add(port)
         yield from self._note(port, (number, token, self._caller))
         return port
 
     def enter(self, port: Port[Any]) -> Flow[None]:
         """Open a port's tube again: the session has changed, or its lease was over."""
-        home = port.home
+        shared = port.shared
         uuid, caller = self.uuid, self._caller
-        reply = yield from self._open(home.name, "any")
-        if isinstance(reply, ErrorReply) or born_of(reply[3]) != home.born:
-            home.vanish()
-            raise TubeNotFound(name=home.name)
+        reply = yield from self._open(shared.name, "any")
+        if isinstance(reply, ErrorReply) or born_of(reply[3]) != shared.born:
+            shared.vanish()
+            raise TubeNotFound(name=shared.name)
         if self.uuid == uuid:  # Nobody has moved to another session meanwhile.
             yield from self._note(port, (reply[2], reply[3], caller))
 
-    def _note(self, port: Port[Any], session: Session) -> Flow[None]:
+    def _note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
         port.session = session
         if self._shared:
-            yield from self._share("tube", port.home.name)
+            yield from self._share("tube", port.shared.name)
 
-    def forget(self, home: Home) -> None:
+    def forget(self, shared: SharedTube) -> None:
         """The tube is gone."""
-        self._ports.pop(home, None)
+        self._ports.pop(shared, None)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class Member:
         key = f"{self.store.prefix}:session:{uuid or self.uuid}"
         span = self.store.span()
         args = (what, span, self.store.now(), tube, micros("session_ttl", self.store.lease), self._name)
-        reply: Any = self._sane((yield Call(script("session"), key, args)), key)
+        reply: Any = self._sane((yield ScriptCall(script("session"), key, args)), key)
         if reply is None:
             return None
         names, strange = validation.names(reply[1:])
@@ -342,7 +342,7 @@ class Member:
             if self.closed is None:  # It was over meanwhile, or the server has lost it.
                 yield from self._publish("again")
             return
-        here = {port.home.name for port in self._all()}
+        here = {port.shared.name for port in self._all()}
         for name in known[1:]:
             if name not in here:
                 yield from self._open_too(name)
@@ -380,17 +380,17 @@ class Member:
         """Write down the session, for others to join. `how`: publish, or again: others may be in it already."""
         yield from self._share(how)
         for port in self._all():
-            yield from self._share("tube", port.home.name)
+            yield from self._share("tube", port.shared.name)
 
     def _all(self) -> list[AnyPort[Any]]:
         """The ports as they are now: the thread that finds a tube dropped takes its port out."""
         return list(self._ports.values())
 
-    def _sessions(self) -> dict[str, Session]:
+    def _sessions(self) -> dict[str, TubeSession]:
         """Where the session is open, by the tubes' keys."""
-        return {port.home.key: port.session for port in self._all() if port.session is not None}
+        return {port.shared.key: port.session for port in self._all() if port.session is not None}
 
-    def _leave(self, how: str, uuid: str, open_in: dict[str, Session]) -> Flow[None]:
+    def _leave(self, how: str, uuid: str, open_in: dict[str, TubeSession]) -> Flow[None]:
         """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
         others: dict[str, str] = {}
         if self._shared:
@@ -407,9 +407,9 @@ class Member:
                 if key not in open_in and (reply := (yield from self._open_too(name, uuid))) is not None:
                     open_in[key] = (reply[2], reply[3], self._caller)
         span: int | str = micros("session_ttl", self.store.lease) if how == "lose" else ""
-        homes = [port.home for port in self._all()]
-        idle = {home.key for home in homes if home.waits_for_nobody()}
-        scripts = {home.key: home.script("leave") for home in homes}
+        shared_tubes = [port.shared for port in self._all()]
+        idle = {shared.key for shared in shared_tubes if shared.waits_for_nobody()}
+        scripts = {shared.key: shared.script("leave") for shared in shared_tubes}
         for key, session in open_in.items():
             leave = scripts.get(key)
             if leave is None:
@@ -417,10 +417,10 @@ class Member:
                 if leave is None:
                     continue
             process = self.store.process if key in idle else ""
-            yield Call(leave, key, (span, process), session, self.store.now())
+            yield ScriptCall(leave, key, (span, process), session, self.store.now())
         if how == "lose":
             for port in self._all():
-                port.home.watch(self.store.clock.micros() + int(span))
+                port.shared.watch(self.store.clock.micros() + int(span))
 
     def _open_too(self, name: str, uuid: str | None = None) -> Flow[Any]:
         """Open another tube of the session; None if it is gone or refused: then the lease runs out there."""
@@ -433,12 +433,12 @@ class Member:
 
     def _script_for(self, name: str, key: str) -> Flow[Script | None]:
         """What leaves one of the session's other tubes; None as for `_open_too`, and where its driver is not known."""
-        there: Any = self._sane((yield Call(script("there"), key, ())), f"tube {name!r}")
+        there: Any = self._sane((yield ScriptCall(script("there"), key, ())), f"tube {name!r}")
         if there is None:
             return None
         try:
             driver = self.store.driver_of(name, there[0])
-            return script("leave", driver, Settings.of(validation.options(name, there[1], driver)))
+            return script("leave", driver, TubeSettings.of(validation.options(name, there[1], driver)))
         except (Unreadable, DriverNotFound) as error:
             self._leave_out({name: error})
             return None
@@ -460,9 +460,9 @@ class Member:
         self.closed = _closed
         for port in self._all():
             port.gone = _closed
-            port.home.dismiss(port.home.waiters_of(port), _closed)
+            port.shared.dismiss(port.shared.waiters_of(port), _closed)
             port.listener = None
-            port.home.ears.note(port)
+            port.shared.subscription.note(port)
         return self.run(self._close("lose" if lost else "leave"))
 
     def _close(self, how: str) -> Flow[None]:
@@ -470,17 +470,17 @@ class Member:
             yield from self._leave(how, self.uuid, self._sessions())
         finally:
             for port in self._all():
-                port.home.ports.discard(port)
+                port.shared.ports.discard(port)
             self._ports.clear()
             self.hang_up()
             self.store.leave()
 
-    def make_port(self, home: Home) -> AnyPort[Any]:
+    def make_port(self, shared: SharedTube) -> AnyPort[Any]:
         """Its port for a tube."""
         raise NotImplementedError
 
     def hang_up(self) -> None:
-        """End its lines, after the last reply."""
+        """End its channels, after the last reply."""
         raise NotImplementedError
 
     def __del__(self) -> None:
@@ -497,79 +497,83 @@ class Member:
             yield from self._leave("lose", self.uuid, self._sessions())
 
 
-def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, face: Face) -> Member:
+def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind) -> Connection:
     """A connection to the server of this URL or client; for threads it is tried out at once."""
     store = open_store(url, clock, codec, session_ttl)
-    member = _make(store, face)
-    if face.awaited:
-        return member
+    connection = _make(store, api)
+    if api.awaited:
+        return connection
     try:
         store.meet()
     except BaseException:
-        member.close()
+        connection.close()
         raise
-    return member
+    return connection
 
 
-def _make(store: RedisStore, face: Face) -> Member:
-    return LoopMember(store, face) if face.awaited else ThreadMember(store, face)
+def _make(store: RedisStore, api: ApiKind) -> Connection:
+    return LoopConnection(store, api) if api.awaited else ThreadConnection(store, api)
 
 
-class ThreadMember(Member):
+class ThreadConnection(Connection):
     """For threads: its verbs answer when they are done."""
 
-    def __init__(self, store: RedisStore, face: Face) -> None:
-        self.line: Final = ThreadLine(store.server, closed=_closed)
-        super().__init__(store, face)
+    def __init__(self, store: RedisStore, api: ApiKind) -> None:
+        self.channel: Final = ThreadChannel(store.server, closed=_closed)
+        super().__init__(store, api)
 
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
             raise QueueForked(parent=self._pid, child=os.getpid())
-        return self.line.run(flow)
+        return self.channel.run(flow)
 
     def may_run(self) -> bool:
-        return self.line.is_idle()
+        return self.channel.is_idle()
 
     def hang_up(self) -> None:
-        self.line.close()
+        self.channel.close()
 
-    def make_port(self, home: Home) -> AnyPort[Any]:
-        return ThreadPort(self, home)
+    def make_port(self, shared: SharedTube) -> AnyPort[Any]:
+        return ThreadPort(self, shared)
 
 
-class LoopMember(Member):
-    """For asyncio: its verbs are awaited. Each event loop has a line of its own."""
+class LoopConnection(Connection):
+    """For asyncio: its verbs are awaited. Each event loop has a channel of its own."""
 
-    def __init__(self, store: RedisStore, face: Face) -> None:
-        self.lines: Final[dict[asyncio.AbstractEventLoop, LoopLine | ThreadedLine]] = {}
+    def __init__(self, store: RedisStore, api: ApiKind) -> None:
+        self.channels: Final[dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]] = {}
         self._slots: Final = Slots()
-        super().__init__(store, face)
+        super().__init__(store, api)
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         if self._pid != os.getpid():
             raise QueueForked(parent=self._pid, child=os.getpid())
         loop = asyncio.get_running_loop()
-        line = self.lines.get(loop)
-        if line is None:
-            line = self._make_line(loop)
-        return line.run(flow)
+        channel = self.channels.get(loop)
+        if channel is None:
+            channel = self._make_line(loop)
+        return channel.run(flow)
 
-    def _make_line(self, loop: asyncio.AbstractEventLoop) -> LoopLine | ThreadedLine:
-        for other in [other for other in self.lines if other.is_closed()]:
-            del self.lines[other]
+    def _make_line(self, loop: asyncio.AbstractEventLoop) -> LoopChannel | ThreadedChannel:
+        for other in [other for other in self.channels if other.is_closed()]:
+            del self.channels[other]
         server = self.store.server
         pipelines = hiredis is not None and not server.secure
-        line = LoopLine(server, loop, self._slots, _closed) if pipelines else ThreadedLine(server, self._slots, _closed)
-        self.lines[loop] = line
-        return line
+        channel = (
+            LoopChannel(server, loop, self._slots, _closed)
+            if pipelines
+            else ThreadedChannel(server, self._slots, _closed)
+        )
+        self.channels[loop] = channel
+        return channel
 
-    def make_port(self, home: Home) -> AnyPort[Any]:
-        return LoopPort(self, home)
+    def make_port(self, shared: SharedTube) -> AnyPort[Any]:
+        return LoopPort(self, shared)
 
     def hang_up(self) -> None:
-        for loop, line in list(self.lines.items()):
+        for loop, channel in list(self.channels.items()):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(line.close)
+                loop.call_soon_threadsafe(channel.close)
 
 
 def _closed() -> QueueClosed:

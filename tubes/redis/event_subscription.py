@@ -17,7 +17,7 @@ from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:
     from tubes.redis.port import Port
-    from tubes.redis.shared_tube import Home
+    from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.script_call import Flow
 
 _log = logging.getLogger("tubes")
@@ -28,11 +28,11 @@ _LONGEST_REST: Final = 5.0
 _SILENCE: Final = 15.0
 
 
-class Ears:
+class EventSubscription:
     """Hears the changes of one tube."""
 
-    def __init__(self, home: Home) -> None:
-        self._home: Final = home
+    def __init__(self, shared: SharedTube) -> None:
+        self._shared_tube: Final = shared
         self._lock: Final = threading.Lock()
         self._ports: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
         self._wire: Wire | None = None
@@ -48,7 +48,7 @@ class Ears:
 
     def open(self, port: Port[Any]) -> Flow[None]:
         """Begin to hear: whatever happens after this is told. Raises what the server says where it does not let us."""
-        store = self._home.store
+        store = self._shared_tube.store
         with self._lock:
             if self._wire is None:  # Others may listen, and have lost it.
                 self._wire = self._subscribe()
@@ -65,7 +65,7 @@ class Ears:
             raise
         self._ports[port] = None
         if soonest:
-            self._home.watch(soonest)
+            self._shared_tube.watch(soonest)
 
     def note(self, port: Port[Any]) -> None:
         """Whether a port listens has changed."""
@@ -85,9 +85,9 @@ class Ears:
             wire.hang_up()
 
     def _subscribe(self) -> Wire:
-        wire = Wire(self._home.store.server, self._home.key)
+        wire = Wire(self._shared_tube.store.server, self._shared_tube.key)
         try:
-            wire.send(pack("SUBSCRIBE", f"{self._home.key}:events"))
+            wire.send(pack("SUBSCRIBE", f"{self._shared_tube.key}:events"))
             reply = wire.receive(LIST)
             if reply.__class__ is ErrorReply:
                 raise ConnectionLost(url=wire.url, why=reply) if reply.code in PASSING else error_of(reply, wire.url)
@@ -128,7 +128,7 @@ class Ears:
                     if self._wire is wire:
                         self._wire = None
                 asked = False
-                stopped.wait(outage.rest(f"what happens in tube {self._home.name!r} is not heard", error))
+                stopped.wait(outage.rest(f"what happens in tube {self._shared_tube.name!r} is not heard", error))
         if wire is not None:
             wire.close()
 
@@ -139,12 +139,14 @@ class Ears:
         except Exception as error:  # Anybody may publish there.
             if not self._is_foreign:
                 self._is_foreign = True
-                _log.warning("tube %r was told what is no change of a task: %r (%s)", self._home.name, message, error)
+                _log.warning(
+                    "tube %r was told what is no change of a task: %r (%s)", self._shared_tube.name, message, error
+                )
 
     def _tell(self, message: bytes) -> None:
         event, reply = task_codec.heard(message)
         if reply[4] >= 0:
-            self._home.watch(reply[4])
+            self._shared_tube.watch(reply[4])
         for port in list(self._ports):
             callback = port.listener
             if callback is None:

@@ -8,8 +8,8 @@ from tubes.drivers.options import SECOND
 from tubes.drivers.timers import NEVER
 from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
-from tubes.redis.scripts.assembly import Settings, script
-from tubes.redis.transport.script_call import Call, Flow, Session
+from tubes.redis.scripts.assembly import TubeSettings, script
+from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
 from tubes.redis.transport.wire import ErrorReply, error_of
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics, until
@@ -28,7 +28,7 @@ _NAMES: Final = 1000
 #: The calls that the meta hash counts by name.
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 # A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
-_NOBODY: Final[Session] = (0, "born", "0")
+_NOBODY: Final[TubeSession] = (0, "born", "0")
 #: How often a script that had much else to do first is called again.
 _TRIES: Final = 100
 
@@ -62,7 +62,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _TUBES):
         keys = [store.key(name) for name in some]
-        reply: Any = yield Call(script("overview"), keys[0], (store.now(), *keys))
+        reply: Any = yield ScriptCall(script("overview"), keys[0], (store.now(), *keys))
         if isinstance(reply, ErrorReply):
             raise error_of(reply, store.url)
         now, *seen = reply
@@ -96,7 +96,7 @@ def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[st
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _NAMES):
         keys = [store.key(name) for name in some]
-        reply: Any = yield Call(script("living"), keys[0], (*keys,))
+        reply: Any = yield ScriptCall(script("living"), keys[0], (*keys,))
         if isinstance(reply, ErrorReply):
             raise error_of(reply, store.url)
         for name, driver in zip(some, reply, strict=True):
@@ -117,12 +117,12 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
     """How long ago the oldest ready task of a tube was put; None also where this process lacks the tube's driver."""
     try:
         its = store.driver_of(name, driver)
-        known = script("age", its, Settings.of(validation.options(name, options, its)))
+        known = script("age", its, TubeSettings.of(validation.options(name, options, its)))
     except DriverNotFound:
         return None
     start: int | str = ""
     for _ in range(_TRIES):
-        reply: Any = yield Call(known, store.key(name), (start,), _NOBODY, store.now())
+        reply: Any = yield ScriptCall(known, store.key(name), (start,), _NOBODY, store.now())
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None

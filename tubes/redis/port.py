@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from tubes.backend.listeners import Listener, checked
+from tubes.backend.listeners import Listener, check_listener
 from tubes.drivers import options as known_options
 from tubes.drivers.entry import NOTHING_MORE, More
 from tubes.drivers.moves import State
@@ -29,17 +29,17 @@ from tubes.errors import (
 from tubes.redis import task_codec, validation
 from tubes.redis.overview import statistics_of
 from tubes.redis.scripts.assembly import script
-from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Call, Flow, Look, Session
+from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook, TubeSession
 from tubes.redis.transport.wire import ErrorReply, error_of
 from tubes.values.codecs import encode
 from tubes.values.lane import Utube, changes_of, lane_of
 from tubes.values.statistics import Statistics
-from tubes.values.task import F, Facts, log_lost
+from tubes.values.task import F, TaskView, log_lost
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.connection import Member
-    from tubes.redis.shared_tube import Home
+    from tubes.redis.connection import Connection
+    from tubes.redis.shared_tube import SharedTube
 
 #: How many buried tasks one call kicks.
 _KICKS: Final = 50
@@ -82,19 +82,19 @@ class Port(Generic[F]):
     #: Whether its verbs are to be awaited.
     awaited = False
 
-    def __init__(self, member: Member, home: Home) -> None:
-        self.member: Final = member
-        self.home: Final = home
+    def __init__(self, connection: Connection, shared: SharedTube) -> None:
+        self.connection: Final = connection
+        self.shared: Final = shared
         #: The session in this tube; None: not open yet.
-        self.session: Session | None = None
+        self.session: TubeSession | None = None
         #: Makes the error for a tube that is dropped or a queue that is closed.
         self.gone: Callable[[], TubesError] | None = None
         self.listener: Listener | None = None
         # An event loop may stand still in the middle of a verb, and would keep those who wait from being served.
-        self.serves: Final = not member.awaited or member.store.manual
-        self.url: Final = member.store.url
-        self.clock: Final = member.store.clock
-        self.codec: Final = member.store.codec
+        self.serves: Final = not connection.awaited or connection.store.manual
+        self.url: Final = connection.store.url
+        self.clock: Final = connection.store.clock
+        self.codec: Final = connection.store.codec
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -108,17 +108,19 @@ class Port(Generic[F]):
     ) -> Flow[Any]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
-        `slot`, `parts`: as for `Call`.
+        `slot`, `parts`: as for `ScriptCall`.
         """
-        known = self.home.script(verb)
+        known = self.shared.script(verb)
         while True:
             if self.gone is not None:
                 raise self.gone()
             session = self.session
             if session is None:
-                yield from self.member.enter(self)
+                yield from self.connection.enter(self)
                 continue
-            call = Call(known, self.home.key, args, session, self.member.store.now(), orphaned, slot, parts=parts)
+            call = ScriptCall(
+                known, self.shared.key, args, session, self.connection.store.now(), orphaned, slot, parts=parts
+            )
             reply = yield call
             if reply.__class__ is not ErrorReply:
                 return reply
@@ -138,17 +140,17 @@ class Port(Generic[F]):
 
     def ask_alone(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Flow[Any]:
         """As `ask`, for scripts that know no session: they may be done twice."""
-        return (yield from self._answer(Call(script(verb), self.home.key, args, parts=parts)))
+        return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[Any]]:
         """The replies to plain commands that only look, packed: at one moment, while the tube is there. For threads."""
         replies: list[Any]
-        *replies, there = yield from self._answer(Look(commands, script("there"), self.home.key))
+        *replies, there = yield from self._answer(ScriptLook(commands, script("there"), self.shared.key))
         if there is None:
             raise self._refusal(ErrorReply("TUBEGONE there is no such tube"))
         return replies
 
-    def _answer(self, call: Call) -> Flow[Any]:
+    def _answer(self, call: ScriptCall) -> Flow[Any]:
         reply = yield call
         if reply.__class__ is ErrorReply and reply.code not in _ABOUT_TASKS:
             raise self._refusal(reply)
@@ -156,13 +158,13 @@ class Port(Generic[F]):
 
     def _refusal(self, reply: ErrorReply) -> TubesError:
         if reply.code == "TUBEGONE":
-            self.home.vanish()
-            return TubeNotFound(name=self.home.name)
-        if self.home.driver.rank is not None:  # An order may fail for a task.
+            self.shared.vanish()
+            return TubeNotFound(name=self.shared.name)
+        if self.shared.driver.rank is not None:  # An order may fail for a task.
             return error_of(reply, self.url)
-        return validation.refusal(f"tube {self.home.name!r}", reply, self.url)
+        return validation.refusal(f"tube {self.shared.name!r}", reply, self.url)
 
-    def lose(self, session: Session) -> None:
+    def lose(self, session: TubeSession) -> None:
         """The session has ended on the server: the next call opens a new one."""
         if self.session == session:
             self.session = None
@@ -170,7 +172,7 @@ class Port(Generic[F]):
     def show(self, reply: Any, known: Any = None) -> F:
         """A task as the user sees it, of what `record.parse` says of it."""
         if reply[4] >= 0:
-            self.home.watch(reply[4])
+            self.shared.watch(reply[4])
         return task_codec.show(self.kind, self.tube, reply, known)
 
     def _show_each(self, parsed: Iterable[Any]) -> Iterator[F]:
@@ -179,21 +181,21 @@ class Port(Generic[F]):
             try:
                 yield self.show(reply)
             except Unreadable as error:
-                self.home.store.strangers.leave_out(f"tube {self.home.name!r}", {error.facts["what"]: error})
+                self.shared.store.strangers.leave_out(f"tube {self.shared.name!r}", {error.facts["what"]: error})
 
     # -- putting and taking --------------------------------------------------------------------------------------------
 
     def _put(self, data: Any, options: Mapping[str, Any]) -> Flow[F | None]:
         """Add a task; None if there is no room."""
-        checked = self.home.driver.check_put(options) if options else {}
+        check_listener = self.shared.driver.check_put(options) if options else {}
         raw = encode(self.codec, data)
-        task: F | None = yield from self.put_encoded(raw, checked, waits=False)
+        task: F | None = yield from self.put_encoded(raw, check_listener, waits=False)
         return task
 
     def put_encoded(self, raw: bytes, options: Mapping[str, Any], *, waits: bool) -> Flow[F | None]:
         """The same with data that is encoded and options that are checked; `waits`: for room, if there is none."""
-        home = self.home
-        new = task_codec.write(home.driver, home.options, options)
+        shared = self.shared
+        new = task_codec.write(shared.driver, shared.options, options)
         key = self._key_words(options) if "key" in options else ()
         reply = yield from self.ask(
             "put", *self.put_words(new, raw, waits=waits), *key, slot=SERVING if waits else None
@@ -201,21 +203,21 @@ class Port(Generic[F]):
         if reply.__class__ is list:
             return self._show_kept(reply[0], new, raw, options)
         if reply.__class__ is ErrorReply:
-            raise DuplicateKey(key=options["key"], tube=home.name, id=int(str(reply).split()[1]))
+            raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
         return None if reply is None else self.show_put(reply, new, raw, options)
 
-    def put_words(self, new: task_codec.Written, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
+    def put_words(self, new: task_codec.NewTask, raw: bytes, *, waits: bool) -> tuple[Any, ...]:
         """What the script is told of a new task."""
-        home = self.home
-        room = home.options.get("capacity") or ""
-        waiting = (home.count_local(), home.store.process) if waits else ("", "")
+        shared = self.shared
+        room = shared.options.get("capacity") or ""
+        waiting = (shared.count_local(), shared.store.process) if waits else ("", "")
         return new.flags, new.header + raw, new.due, new.pri, new.lane, room, *waiting
 
     @staticmethod
     def _key_words(options: Mapping[str, Any]) -> tuple[Any, ...]:
         return _raw(options["key"]), options.get("on_duplicate", "keep")
 
-    def _show_kept(self, reply: Any, new: task_codec.Written, raw: bytes, options: Mapping[str, Any]) -> F:
+    def _show_kept(self, reply: Any, new: task_codec.NewTask, raw: bytes, options: Mapping[str, Any]) -> F:
         """The task that a put found by its key: it lives, or only its key is remembered."""
         if reply.__class__ is not int:
             task = self.show(task_codec.parse(reply) if reply.__class__ is bytes else reply)
@@ -229,12 +231,12 @@ class Port(Generic[F]):
         return task
 
     def _stored(
-        self, id: int, created: int, new: task_codec.Written, raw: bytes, options: Mapping[str, Any]
-    ) -> task_codec.Stored:
-        stored = task_codec.Stored()
+        self, id: int, created: int, new: task_codec.NewTask, raw: bytes, options: Mapping[str, Any]
+    ) -> task_codec.StoredTask:
+        stored = task_codec.StoredTask()
         stored.id, stored.created, stored.data, stored.more = id, created, raw, new.more
         stored.pri, stored.ttl, stored.ttr = new.pri or 0, new.ttl, new.ttr  # type: ignore[assignment]
-        stored.utube = options.get(self.home.driver.lane) if self.home.driver.lane is not None else None
+        stored.utube = options.get(self.shared.driver.lane) if self.shared.driver.lane is not None else None
         return stored
 
     def read_put(self, reply: bytes) -> tuple[int, int]:
@@ -242,33 +244,33 @@ class Port(Generic[F]):
         try:
             return int.from_bytes(reply[:7], "big"), int(reply[7:])
         except ValueError as error:
-            raise validation.unreadable(f"tube {self.home.name!r}: the answer to a put", error) from error
+            raise validation.unreadable(f"tube {self.shared.name!r}: the answer to a put", error) from error
 
-    def show_put(self, reply: bytes, new: task_codec.Written, raw: bytes, options: Mapping[str, Any]) -> F:
+    def show_put(self, reply: bytes, new: task_codec.NewTask, raw: bytes, options: Mapping[str, Any]) -> F:
         """A task that was put, as the user sees it."""
-        home = self.home
+        shared = self.shared
         created, id = self.read_put(reply)
         stored = self._stored(id, created, new, raw, options)
         due = NEVER
         if new.due != "":
             due = created + int(new.due)
-            home.watch(due)
+            shared.watch(due)
         return task_codec.shown(self.kind, self.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
 
     def _take(self) -> Flow[F | None]:
         """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
-        home = self.home
-        while self.serves and home.has_unserved():
-            if not (yield from home.serve_one()):
+        shared = self.shared
+        while self.serves and shared.has_unserved():
+            if not (yield from shared.serve_one()):
                 return None
         reply = yield from self.ask("take", orphaned=self.untake)
         return None if reply.__class__ is int else self.show(task_codec.parse(reply))
 
     def _next(self, task: Any) -> Flow[F | None]:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
-        home = self.home
+        shared = self.shared
         id, take, _ = self._refer(task)
-        if home.takers and self.serves:
+        if shared.takers and self.serves:
             try:
                 yield from self._ack(task)
             except TaskNotTaken as lost:
@@ -281,9 +283,9 @@ class Port(Generic[F]):
 
     def show_next(self, task: Any, reply: bytes) -> F | None:
         """What `next` answers."""
-        task_codec.settled(task)
+        task_codec.mark_finished(task)
         if reply[0] == _LOST:
-            log_lost(TaskNotTaken(id=task.id, tube=self.home.name))
+            log_lost(TaskNotTaken(id=task.id, tube=self.shared.name))
         return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
 
     def unnext(self, reply: Any) -> None:
@@ -293,10 +295,10 @@ class Port(Generic[F]):
 
     def take_waiting(self, count: int) -> Flow[Any]:
         """For a caller that waits, one of so many: what `show` shows, or the moment at which something is due."""
-        reply = yield from self.ask("take", count, self.home.store.process, orphaned=self.untake, slot=SERVING)
+        reply = yield from self.ask("take", count, self.shared.store.process, orphaned=self.untake, slot=SERVING)
         return reply if reply.__class__ is int else task_codec.parse(reply)
 
-    def take_ahead(self, count: int) -> Call | None:
+    def take_ahead(self, count: int) -> ScriptCall | None:
         """The same as a call, to be sent before there is a task; None where nothing can be taken before more is said.
 
         Errors are not dealt with: where there is one nothing was taken.
@@ -304,43 +306,43 @@ class Port(Generic[F]):
         session = self.session
         if session is None or self.gone is not None:
             return None
-        args = (count, self.home.store.process)
+        args = (count, self.shared.store.process)
 
         def orphaned(reply: Any) -> None:
             self.untake(reply, session)
 
-        return Call(self.home.script("take"), self.home.key, args, session, orphaned=orphaned, slot=AHEAD)
+        return ScriptCall(self.shared.script("take"), self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
 
-    def untake(self, reply: Any, session: Session | None = None) -> None:
+    def untake(self, reply: Any, session: TubeSession | None = None) -> None:
         """Give back what was taken for somebody who is gone."""
         if reply.__class__ is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
-            self.home.store.later(lambda: self.undo("untake", id, take, session=session))
+            self.shared.store.later(lambda: self.undo("untake", id, take, session=session))
 
     def _untake(self, id: int, take: int) -> Flow[None]:
         yield from self.undo("untake", id, take)
 
-    def undo(self, verb: str, *args: Any, slot: str | None = None, session: Session | None = None) -> Flow[None]:
+    def undo(self, verb: str, *args: Any, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
         """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle.
 
         `session`: by which it was done, if that is not certainly the port's.
         """
-        known = self.home.script(verb)
+        known = self.shared.script(verb)
         if (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
             for first in range(0, len(args), _UNDONE):
                 some = args[first : first + _UNDONE]
-                yield Call(known, self.home.key, some, by, self.member.store.now(), slot=slot)
+                yield ScriptCall(known, self.shared.key, some, by, self.connection.store.now(), slot=slot)
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
     def _refer(self, task: Any) -> tuple[int, int | str, Any]:
         """The id that a caller means, which take of it or which put of it if that is known, and the data if that is."""
-        if not isinstance(task, Facts):
+        if not isinstance(task, TaskView):
             return whole("task", task), "", None
         origin: Any = task._tube
         if origin is not self.tube and origin.name != self.tube.name:
             raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
-        if origin is not self.tube and origin._port.home is not self.home:
+        if origin is not self.tube and origin._port.shared is not self.shared:
             return -1, "", None  # Of another tube that had the same name: no task here.
         return task._record.id, task._turn if task._state is State.TAKEN else task_codec.put_of(task), task._record.data
 
@@ -358,7 +360,7 @@ class Port(Generic[F]):
         reply = yield from self.ask(verb, id, by, knows, *args)
         if reply.__class__ is ErrorReply:
             missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
-            raise missing(id=id, tube=self.home.name)
+            raise missing(id=id, tube=self.shared.name)
         if reply.__class__ is int:  # The caller knows it.
             return task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         return self.show(task_codec.parse(reply), known)
@@ -366,7 +368,7 @@ class Port(Generic[F]):
     def _ack(self, task: Any) -> Flow[F]:
         """A held task is done."""
         done: F = yield from self._about("ack", task)
-        task_codec.settled(task)
+        task_codec.mark_finished(task)
         return done
 
     def _release(self, task: Any, delay: float | None, reason: str | None = None) -> Flow[F]:
@@ -374,25 +376,25 @@ class Port(Generic[F]):
         if reason is not None:
             text("reason", reason)
         span = self.rest_word(delay)
-        if delay is not None and "delay" not in self.home.driver.options:
+        if delay is not None and "delay" not in self.shared.driver.options:
             yield from self._check_held(task)
-            raise self.home.driver.lacks("delay")
+            raise self.shared.driver.lacks("delay")
         released: F = yield from self._about("release", task, span, _raw(reason or ""))
-        task_codec.settled(task)
+        task_codec.mark_finished(task)
         return released
 
     def rest_word(self, delay: float | None) -> int | str:
         """For how long a task that is released rests, as scripts are told it."""
         if delay is not None:
             return micros("delay", delay)
-        return "backoff" if "backoff" in self.home.options else ""
+        return "backoff" if "backoff" in self.shared.options else ""
 
     def _touch(self, task: Any, seconds: float) -> Flow[F]:
         """Prolong the time to run of a held task."""
         span = micros("seconds", seconds)
-        if "ttr" not in self.home.driver.options:
+        if "ttr" not in self.shared.driver.options:
             yield from self._check_held(task)
-            raise self.home.driver.lacks("ttr")
+            raise self.shared.driver.lacks("ttr")
         touched: F = yield from self._about("touch", task, span)
         return touched
 
@@ -402,10 +404,10 @@ class Port(Generic[F]):
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    def _give_back(self, task: Any) -> Flow[F]:
+    def _release_unfailed(self, task: Any) -> Flow[F]:
         """Give a held task back at once: nothing has failed."""
         released: F = yield from self._about("release", task, "")
-        task_codec.settled(task)
+        task_codec.mark_finished(task)
         return released
 
     def _bury(self, task: Any, reason: str | None) -> Flow[F]:
@@ -413,13 +415,13 @@ class Port(Generic[F]):
         if reason is not None:
             reason = text("reason", reason)
         buried: F = yield from self._about("bury", task, _raw(reason or ""))
-        task_codec.settled(task)
+        task_codec.mark_finished(task)
         return buried
 
     def _delete(self, task: Any) -> Flow[F]:
         """Remove a task."""
         deleted: F = yield from self._about("delete", task)
-        task_codec.settled(task)
+        task_codec.mark_finished(task)
         return deleted
 
     def _peek(self, task: Any) -> Flow[F]:
@@ -430,22 +432,22 @@ class Port(Generic[F]):
     def _update(self, task: Any, changes: Mapping[str, Any]) -> Flow[F]:
         """Change a task."""
         id, by, _ = self._refer(task)
-        checked = self.home.driver.check_update(changes)
-        if not checked:
+        check_listener = self.shared.driver.check_update(changes)
+        if not check_listener:
             found: F = yield from self._peek(task)
             return found
-        data = ("1", encode(self.codec, checked["data"])) if "data" in checked else ("", "")
+        data = ("1", encode(self.codec, check_listener["data"])) if "data" in check_listener else ("", "")
         reply = yield from self.ask(
-            "update", id, self._put_of(task, by), "", *data, *(checked.get(name, "") for name in _CHANGES)
+            "update", id, self._put_of(task, by), "", *data, *(check_listener.get(name, "") for name in _CHANGES)
         )
         if reply.__class__ is ErrorReply:
             if reply.code == "NOTFOUND":
-                raise TaskNotFound(id=id, tube=self.home.name)
-            raise self.home.driver.cannot_update(checked, State(str(reply).split()[1]))
+                raise TaskNotFound(id=id, tube=self.shared.name)
+            raise self.shared.driver.cannot_update(check_listener, State(str(reply).split()[1]))
         return self.show(task_codec.parse(reply))
 
     def _respawn(self, attempts: int | None, ttl: float | None) -> tuple[Any, ...]:
-        return tuple("" if value is None else value for value in self.home.driver.check_kick(attempts, ttl))
+        return tuple("" if value is None else value for value in self.shared.driver.check_kick(attempts, ttl))
 
     def _kick(self, count: int, attempts: int | None, ttl: float | None) -> Flow[int]:
         """Make buried tasks ready."""
@@ -466,7 +468,7 @@ class Port(Generic[F]):
     def _buried(self, limit: int) -> Flow[list[F]]:
         """The oldest buried tasks."""
         left = whole("limit", limit)
-        driver = self.home.driver
+        driver = self.shared.driver
         # Where places are more than ids, the oldest may have any place.
         in_order = driver.signs == (0, 1) and driver.rank is None
         ids: list[int] = []
@@ -516,19 +518,19 @@ class Port(Generic[F]):
 
     def _block(self, utube: Any, seconds: Any) -> Flow[None]:
         """No task of a lane starts for so long."""
-        name, span = lane_of(self.home.driver, utube), micros("seconds", seconds)
+        name, span = lane_of(self.shared.driver, utube), micros("seconds", seconds)
         yield from self.ask("pace", _raw(name), span)
 
     def _configure(self, utube: Any, interval: Any, max_in_flight: Any) -> Flow[None]:
         """A lane has limits of its own."""
-        name, changes = lane_of(self.home.driver, utube), changes_of(interval, max_in_flight)
+        name, changes = lane_of(self.shared.driver, utube), changes_of(interval, max_in_flight)
         limits = [unset if changes.get(limit, "") is None else changes.get(limit, "") for limit, unset in _UNSET]
         yield from self.ask("pace", _raw(name), "", *limits)
 
     def _utubes(self, limit: int) -> Flow[list[Utube]]:
         """Look at the lanes: some at a time."""
         most = whole("limit", limit)
-        lane_of(self.home.driver, "")
+        lane_of(self.shared.driver, "")
         found: dict[str, Utube] = {}
         cursor: Any = 0
         while True:
@@ -537,7 +539,7 @@ class Port(Generic[F]):
                 try:
                     name = name.decode("utf-8", "surrogatepass")
                 except UnicodeDecodeError as error:
-                    self.home.store.strangers.leave_out(f"the utubes of tube {self.home.name!r}", {name: error})
+                    self.shared.store.strangers.leave_out(f"the utubes of tube {self.shared.name!r}", {name: error})
                     continue
                 found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
             if int(cursor) == 0:
@@ -551,7 +553,7 @@ class Port(Generic[F]):
             return
         ends = yield from self.ask("pause", "" if span is None else span)
         if span is not None:
-            self.home.watch(int(ends))
+            self.shared.watch(int(ends))
 
     def _resume(self) -> Flow[None]:
         """Let tasks be taken again."""
@@ -559,10 +561,10 @@ class Port(Generic[F]):
 
     def _statistics(self) -> Flow[Statistics]:
         """Count."""
-        home = self.home
+        shared = self.shared
         reply = yield from self.ask("statistics")
-        with validation.reading(f"tube {home.name!r}"):
-            return statistics_of(reply, home.store.count_waiting(home.name, reply[4]))
+        with validation.reading(f"tube {shared.name!r}"):
+            return statistics_of(reply, shared.store.count_waiting(shared.name, reply[4]))
 
     def _tasks(self, start: int, limit: int) -> Flow[list[F]]:
         """The tasks from an id on."""
@@ -577,30 +579,30 @@ class Port(Generic[F]):
 
     def _drop(self, force: bool) -> Flow[None]:
         """Remove the tube."""
-        home = self.home
+        shared = self.shared
         flag("force", force)
-        busy = yield from self.ask("drop", "1" if force else "", home.store.process, home.count_local())
+        busy = yield from self.ask("drop", "1" if force else "", shared.store.process, shared.count_local())
         if busy is not None:
-            raise TubeBusy(name=home.name, taken=busy[0], waiting=busy[1])
-        home.vanish()
-        yield from self.member.forget_name(home.name)
+            raise TubeBusy(name=shared.name, taken=busy[0], waiting=busy[1])
+        shared.vanish()
+        yield from self.connection.forget_name(shared.name)
 
     def _listen(self, callback: Any, wrap: Callable[[Any], Listener] | None = None) -> Flow[Listener | None]:
         """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
-        listener = checked(callback, wrap)
+        listener = check_listener(callback, wrap)
         if self.gone is not None:
             raise self.gone()
         if listener is not None:
-            yield from self.home.ears.open(self)
+            yield from self.shared.subscription.open(self)
         before, self.listener = self.listener, listener
-        self.home.ears.note(self)
+        self.shared.subscription.note(self)
         return before
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def request(self, data: Any, options: dict[str, Any]) -> tuple[int | None, tuple[Any, dict[str, Any]]]:
         """What a put that may wait asks for: its timeout, and what is to be put; checked and encoded."""
-        options = self.home.driver.check_put(options)
+        options = self.shared.driver.check_put(options)
         return options.get("timeout"), (encode(self.codec, data), options)
 
     def enlist(self, waiter: Waiter) -> None:
@@ -610,27 +612,27 @@ class Port(Generic[F]):
             raise self.gone()
         if waiter.timeout is not None:
             waiter.deadline = self.clock.micros() + waiter.timeout
-        self.home.enlist(waiter)
+        self.shared.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
-        return self.home.withdraw(waiter, undo=undo)
+        return self.shared.withdraw(waiter, undo=undo)
 
     def keeps(self, waiter: Waiter) -> bool:
         """Whether its put is on its way: then it is woken soon, although its time is over."""
-        return self.home.keeps(waiter)
+        return self.shared.keeps(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
-        self.home.store.later(lambda: self.home.withdraw(waiter, undo=True))
+        self.shared.store.later(lambda: self.shared.withdraw(waiter, undo=True))
 
-    def let_go(self, task: Any) -> None:
+    def release_later(self, task: Any) -> None:
         """Release a task that nobody works on any more; a moment later where the line is busy, or must not block."""
-        if self.member.may_run():
+        if self.connection.may_run():
             with suppress(TubesError):
-                self.member.run(self._let_go(task))
+                self.connection.run(self._let_go(task))
         else:
-            self.home.store.later(lambda: self._let_go(task))
+            self.shared.store.later(lambda: self._let_go(task))
 
     def _let_go(self, task: Any) -> Flow[None]:
         id, take, _ = self._refer(task)
@@ -644,7 +646,7 @@ def _raw(text: str) -> bytes:
 
 #: Those that may make something takeable, or make room.
 _SERVING: Final = frozenset(
-    {"put", "next", "ack", "release", "give_back", "bury", "delete", "update", "kick", "kick_task"}
+    {"put", "next", "ack", "release", "release_unfailed", "bury", "delete", "update", "kick", "kick_task"}
     | {"release_all", "truncate", "put_many", "ack_many", "release_many", "delete_many", "pause", "resume"}
     | {"block", "configure"}
 )
@@ -654,16 +656,16 @@ def running(name: str, flow: Any) -> Any:
     """A verb of a port: its flow, run by the member; those who wait in this process are served then."""
 
     def verb(self: Any, *args: Any, **options: Any) -> Any:
-        return self.member.run(flow(self, *args, **options))
+        return self.connection.run(flow(self, *args, **options))
 
-    def serving(self: Any, *args: Any, **options: Any) -> Any:
-        home = self.home
+    def wait_loop(self: Any, *args: Any, **options: Any) -> Any:
+        shared = self.shared
         # Else the thread that looks after them hears of it as soon.
-        if home.store.manual and (home.takers or home.putters):
-            return self.member.run(home.after(flow(self, *args, **options)))
-        return self.member.run(flow(self, *args, **options))
+        if shared.store.manual and (shared.takers or shared.putters):
+            return self.connection.run(shared.after(flow(self, *args, **options)))
+        return self.connection.run(flow(self, *args, **options))
 
-    chosen = serving if name in _SERVING else verb
+    chosen = wait_loop if name in _SERVING else verb
     chosen.__doc__ = flow.__doc__
     return chosen
 
@@ -681,7 +683,7 @@ class AnyPort(Port[F]):
     ack = _running("ack")
     release = _running("release")
     touch = _running("touch")
-    give_back = _running("give_back")
+    release_unfailed = _running("release_unfailed")
     bury = _running("bury")
     update = _running("update")
     delete = _running("delete")

@@ -15,19 +15,19 @@ from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.transport.reply_types import BYTES, answers_of
-from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import pack
 from tubes.values.codecs import encode
-from tubes.values.task import F, Facts
+from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tubes.drivers.driver import Driver
-    from tubes.redis.connection import ThreadMember
-    from tubes.redis.shared_tube import Home
-    from tubes.redis.transport.channel import ThreadLine
-    from tubes.redis.transport.script_call import Session
+    from tubes.redis.connection import ThreadConnection
+    from tubes.redis.shared_tube import SharedTube
+    from tubes.redis.transport.channel import ThreadChannel
+    from tubes.redis.transport.script_call import TubeSession
 
 _TAKEN: Final = State.TAKEN
 #: The kinds of replies: to a put without a key, as to one of many; to a take; to an ack.
@@ -49,46 +49,46 @@ os.register_at_fork(after_in_child=_after_fork)
 class ThreadPort(BatchPort[F]):
     """A port for threads."""
 
-    def __init__(self, member: ThreadMember, home: Home) -> None:
-        super().__init__(member, home)
-        self._line: Final[ThreadLine] = member.line
+    def __init__(self, connection: ThreadConnection, shared: SharedTube) -> None:
+        super().__init__(connection, shared)
+        self._channel: Final[ThreadChannel] = connection.channel
         self._pid: Final = _process
         # In a cluster a call names all its keys; a clock in a test's hands tells it the time.
-        self._packs: Final = not member.store.manual and not member.store.server.moving
+        self._packs: Final = not connection.store.manual and not connection.store.server.moving
         # The session for which requests are packed ahead.
-        self._packed_for: Session | None = None
+        self._packed_for: TubeSession | None = None
         self._heads: dict[str, bytes] = {}
-        self._plain: Final = task_codec.write(home.driver, home.options, {})
-        self._room: Final = home.options.get("capacity") or ""
-        self._of_put: Final = _words_of_put(home.driver, self._room)
+        self._plain: Final = task_codec.write(shared.driver, shared.options, {})
+        self._room: Final = shared.options.get("capacity") or ""
+        self._of_put: Final = _words_of_put(shared.driver, self._room)
         self._plain_end: Final = self._end_of_put(self._plain)
 
     def _is_plain(self) -> bool:
         """Whether nothing is in the way."""
-        home = self.home
-        if home.takers or home.putters or self.gone is not None or self.session is None:
+        shared = self.shared
+        if shared.takers or shared.putters or self.gone is not None or self.session is None:
             return False
         if self.session is not self._packed_for:
             self._pack_ahead(self.session)
         return self._packs and self._pid == _process
 
-    def _pack_ahead(self, session: Session) -> None:
+    def _pack_ahead(self, session: TubeSession) -> None:
         number, token, caller = session
-        field = f"a{token}.{caller}.{self._line.slot}"
+        field = f"a{token}.{caller}.{self._channel.slot}"
         for verb, count in {"put": self._of_put, "take": 0, "ack": 3, "next": 2}.items():
-            head = pack("EVALSHA", self.home.script(verb).sha, 1, self.home.key, number, token, field)
+            head = pack("EVALSHA", self.shared.script(verb).sha, 1, self.shared.key, number, token, field)
             # These seven words, the number of the call, the time, and the verb's own.
             self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
         self._packed_for = session
 
-    def _end_of_put(self, new: task_codec.Written) -> bytes:
+    def _end_of_put(self, new: task_codec.NewTask) -> bytes:
         return _words(*(new.due, new.pri, new.lane, self._room)[: self._of_put - 2])
 
-    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Any], None] | None) -> Call:
+    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Any], None] | None) -> ScriptCall:
         """The call by that number, to send it again."""
         words = self.put_words(*words, waits=False) if verb == "put" else words
-        known, sent = self.home.script(verb), (self._line.slot, number)
-        return Call(known, self.home.key, words, self._packed_for, orphaned=orphaned, sent=sent)
+        known, sent = self.shared.script(verb), (self._channel.slot, number)
+        return ScriptCall(known, self.shared.key, words, self._packed_for, orphaned=orphaned, sent=sent)
 
     def put(self, data: Any, options: dict[str, Any]) -> Any:
         """Add a task; None if there is no room."""
@@ -98,27 +98,27 @@ class ThreadPort(BatchPort[F]):
         if options:
             if "key" in options:
                 return super().put(data, options)
-            options = self.home.driver.check_put(options)
-            new = task_codec.write(self.home.driver, self.home.options, options)
+            options = self.shared.driver.check_put(options)
+            new = task_codec.write(self.shared.driver, self.shared.options, options)
             end = self._end_of_put(new)
         raw = encode(self.codec, data)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
-        reply = self._line.exchange(
-            self.home.key, self._heads["put"], tail, _OF_PUT, self._again, "put", (new, raw), None
+        reply = self._channel.exchange(
+            self.shared.key, self._heads["put"], tail, _OF_PUT, self._again, "put", (new, raw), None
         )
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
         if reply is None:
             return None
-        return self.member.run(self.put_encoded(raw, options, waits=False))
+        return self.connection.run(self.put_encoded(raw, options, waits=False))
 
     def take(self) -> Any:
         """The first task that may be taken; None if there is none."""
         if not self._is_plain():
             return super().take()
         head, tail = self._heads["take"], b"\r\n$0\r\n\r\n"
-        reply = self._line.exchange(self.home.key, head, tail, _OF_TAKE, self._again, "take", (), self.untake)
+        reply = self._channel.exchange(self.shared.key, head, tail, _OF_TAKE, self._again, "take", (), self.untake)
         if reply.__class__ is int:
             return None
         if reply.__class__ is not bytes:
@@ -133,13 +133,13 @@ class ThreadPort(BatchPort[F]):
 
     def ack(self, task: Any) -> Any:
         """A held task is done."""
-        mine = isinstance(task, Facts) and task._tube is self.tube and task._state is _TAKEN and task.key is None
+        mine = isinstance(task, TaskView) and task._tube is self.tube and task._state is _TAKEN and task.key is None
         if not mine or not self._is_plain():
             return super().ack(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
         head, words = self._heads["ack"], (id, turn, "1")
-        reply = self._line.exchange(self.home.key, head, tail, _OF_ACK, self._again, "ack", words, None)
+        reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, self._again, "ack", words, None)
         if reply.__class__ is int:
             known: Any = task._record
             done = task_codec.shown(self.kind, self.tube, known, State.DONE, task._attempts, NEVER)
@@ -147,7 +147,7 @@ class ThreadPort(BatchPort[F]):
             done = self.show(task_codec.parse(reply), task._record.data)
         else:
             return super().ack(task)
-        task_codec.settled(task)
+        task_codec.mark_finished(task)
         return done
 
     def next(self, task: Any) -> Any:
@@ -157,7 +157,7 @@ class ThreadPort(BatchPort[F]):
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
         head = self._heads["next"]
-        reply = self._line.exchange(self.home.key, head, tail, BYTES, self._again, "next", (id, turn), self.unnext)
+        reply = self._channel.exchange(self.shared.key, head, tail, BYTES, self._again, "next", (id, turn), self.unnext)
         if reply.__class__ is not bytes:
             return super().next(task)
         return self.show_next(task, reply)

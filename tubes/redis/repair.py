@@ -13,7 +13,7 @@ from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import TAKES, knobs_of, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
-from tubes.redis.transport.script_call import Call, Flow
+from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, error_of
 from tubes.values.problem import BEYOND, KINDS, Problem
 
@@ -32,21 +32,21 @@ _NAMED, _KNOWN = 10, 10_000
 _TRIES: Final = 3
 
 
-def examine(store: RedisStore, name: str, *, mends: bool) -> Flow[list[Problem]]:
-    """What is wrong with a tube; `mends`: it is mended."""
-    about: Any = yield Call(script("there"), store.key(name), ())
+def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
+    """What is wrong with a tube; `repairs`: it is mended."""
+    about: Any = yield ScriptCall(script("there"), store.key(name), ())
     if isinstance(about, ErrorReply):
         raise error_of(about, store.url)
     if about is None:
         raise TubeNotFound(name=name)
-    found = _Found(mends=mends)
+    found = _Found(repairs=repairs)
     try:
         driver = store.driver_of(name, about[0])
         options = validation.options(name, about[1], driver)
     except Unreadable:
         found.add(["tube", name])
         return found.problems()
-    examination = _Examination(store, name, driver, found, mends=mends)
+    examination = _Examination(store, name, driver, found, repairs=repairs)
     yield from examination.run(options.get("capacity", 0), _asked(options))
     return found.problems()
 
@@ -68,8 +68,8 @@ def _session_of(score: Any) -> int:
 class _Found:
     """What was found so far, by kind."""
 
-    def __init__(self, *, mends: bool) -> None:
-        self._mends: Final = mends
+    def __init__(self, *, repairs: bool) -> None:
+        self._mends: Final = repairs
         self._known: Final[dict[str, set[str]]] = {}
         self._counts: Final[Counter[str]] = Counter()
 
@@ -102,17 +102,17 @@ def _text(word: Any) -> str:
 class _Examination:
     """One tube, looked at once."""
 
-    def __init__(self, store: RedisStore, name: str, driver: Driver, found: _Found, *, mends: bool) -> None:
+    def __init__(self, store: RedisStore, name: str, driver: Driver, found: _Found, *, repairs: bool) -> None:
         self._store: Final = store
         self._name: Final = name
         self._driver: Final = driver
         self._knobs: Final = knobs_of(driver)
         self._found: Final = found
-        self._mends: Final = mends
+        self._mends: Final = repairs
 
     def _ask(self, verb: str, *args: Any) -> Flow[Any]:
         words = ("1" if self._mends else "", self._store.now(), *args)
-        reply: Any = yield Call(script(verb, self._driver), self._store.key(self._name), words, parts=PARTS)
+        reply: Any = yield ScriptCall(script(verb, self._driver), self._store.key(self._name), words, parts=PARTS)
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
@@ -139,7 +139,7 @@ class _Examination:
             yield from self._counts()
         if self._mends:
             for marker in ("marker", "room"):  # Whoever waits looks again.
-                yield Call(script("mark"), self._store.key(self._name), (marker,), parts=(marker,))
+                yield ScriptCall(script("mark"), self._store.key(self._name), (marker,), parts=(marker,))
 
     def _ids(self) -> Flow[set[int]]:
         """The ids of all tasks."""

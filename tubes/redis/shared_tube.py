@@ -13,10 +13,10 @@ from tubes.backend.waiters import PENDING
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError, Unreadable
 from tubes.redis import task_codec
-from tubes.redis.event_subscription import Ears
-from tubes.redis.scripts.assembly import Settings, script
-from tubes.redis.transport.script_call import AHEAD, SERVING, Call, Flow, Rest
-from tubes.redis.wait_loop import Serving
+from tubes.redis.event_subscription import EventSubscription
+from tubes.redis.scripts.assembly import TubeSettings, script
+from tubes.redis.transport.script_call import AHEAD, SERVING, Flow, ScriptCall, WaitForLock
+from tubes.redis.wait_loop import WaitLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,11 +51,11 @@ def _named(answer: Any) -> list[Any]:
     return [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]
 
 
-class Home:
+class SharedTube:
     """One tube of a server, as one process sees it.
 
-    Those who wait stand in line here, and one thread looks after all of them, while there are any (`serving`): it takes
-    for the first, and when there is nothing it waits for a marker, which a script leaves when something has become
+    Those who wait stand in line here, and one thread looks after all of them while there are any (`wait_loop`): it
+    takes for the first, and when there is nothing it waits for a marker, which a script leaves when something has become
     takeable. Whoever gets the marker takes, and leaves another one if there is more: no herd, and no polling.
     """
 
@@ -67,24 +67,24 @@ class Home:
         self.key: Final = key
         self.driver: Final = driver
         self.options: Final = options
-        self._settings: Final = Settings.of(options)
+        self._settings: Final = TubeSettings.of(options)
         #: Which of the tubes that have had this name.
         self.born: Final = born
         self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
-        self.ears: Final = Ears(self)
+        self.subscription: Final = EventSubscription(self)
         self.lock: Final = threading.RLock()
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.gone = False
-        self._serving: Final = threading.Lock()
+        self._serving_lock: Final = threading.Lock()
         self._arriving: Final[set[Waiter]] = set()
-        #: The waiter for whom the server has a take already; `serving` looks after it.
+        #: The waiter for whom the server has a take already; `wait_loop` looks after it.
         self.armed: Waiter | None = None
         # The waiter whose put is on its way; whether its time is over meanwhile; and those of whose puts nobody knows.
         self._in_hand: Waiter | None = None
         self._overdue = False
         self._unsure: Final[set[Waiter]] = set()
-        self.serving: Final = Serving(self)
+        self.wait_loop: Final = WaitLoop(self)
         self._alarm: Final = Alarm(store.clock, self.ring)
         self._leaving: Final = Alarm(store.clock, self._leave)
 
@@ -108,7 +108,7 @@ class Home:
             line[waiter] = None
             if self.store.manual and waiter.deadline is not None:
                 self._alarm.set(waiter.deadline)
-            served = self.serving.begin()
+            served = self.wait_loop.begin()
         if self.store.manual:
             self.store.run_now(self.tick())
             self._arriving.discard(waiter)
@@ -116,7 +116,7 @@ class Home:
             if first:
                 self.nudge()
         else:
-            self.serving.serve(waiter)
+            self.wait_loop.serve(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
         """Take a waiter out; answers None, or what it was given meanwhile; `undo`: give that back."""
@@ -126,7 +126,7 @@ class Home:
             if waiter in self._unsure and answer is PENDING:
                 answer = ConnectionLost(url=self.store.url, why=_UNSURE)
             self._unsure.discard(waiter)
-            alone = self.serving.on and not self.takers and not self.putters
+            alone = self.wait_loop.on and not self.takers and not self.putters
         if alone and not self.store.manual:  # The server is not to wait on for somebody who has gone.
             self.store.poke(self.key)
         if answer is PENDING and waiter.request is not None and self.putters:
@@ -168,7 +168,7 @@ class Home:
                     waiter.answer = error()
                     waiter.wake()
             left = bool(self.putters)
-        self.serving.dismiss(waiters)
+        self.wait_loop.dismiss(waiters)
         if left:  # Who stood behind one of them may need less room.
             self.nudge()
 
@@ -202,7 +202,7 @@ class Home:
         try:
             soonest = yield from self._serve_taker()
         finally:
-            self._serving.release()
+            self._serving_lock.release()
         return soonest is None
 
     def after(self, verb: Flow[T]) -> Flow[T]:
@@ -216,8 +216,8 @@ class Home:
 
     def _begin(self) -> Flow[None]:
         """One serves at a time: so those who wait are served in the order in which they came."""
-        while not self._serving.acquire(blocking=False):
-            yield Rest(self._serving)
+        while not self._serving_lock.acquire(blocking=False):
+            yield WaitForLock(self._serving_lock)
 
     def first(self, line: OrderedDict[Waiter, None]) -> Waiter | None:
         """The first of a line for whom nothing is done yet."""
@@ -303,7 +303,7 @@ class Home:
                 self.strike(waiter)
                 waiter.wake()
 
-    def hand_out(self, port: Port[Any], call: Call, reply: Any) -> Flow[None]:
+    def hand_out(self, port: Port[Any], call: ScriptCall, reply: Any) -> Flow[None]:
         """Give a task that was taken ahead to whoever is the first now, if it is of that session; else back."""
         task: Any = None
         first: Waiter | None = None
@@ -332,7 +332,7 @@ class Home:
                 if soonest is not None:
                     return soonest
         finally:
-            self._serving.release()
+            self._serving_lock.release()
 
     def linger(self) -> None:
         """Nobody waits here any more, as it seems."""
@@ -341,12 +341,12 @@ class Home:
     def _leave(self, now: int) -> None:
         """Nobody has waited here for a while: other processes need not think so."""
         self._leaving.silence()
-        self.store.later(self.serving.forget)
+        self.store.later(self.wait_loop.forget)
 
     def waits_for_nobody(self) -> bool:
         """Whether the server may think that somebody waits here, and nobody does."""
         with self.lock:
-            return self.serving.has_served() and not self.takers and not self.putters
+            return self.wait_loop.has_served() and not self.takers and not self.putters
 
     def nudge(self) -> None:
         """Have the thread look again."""
@@ -355,11 +355,11 @@ class Home:
     def _nudge(self) -> Flow[None]:
         for marker, who in (("marker", self.takers), ("room", self.putters)):
             if who:
-                yield Call(self.store.marking, self.key, (marker,), parts=(marker,))
+                yield ScriptCall(self.store.marking, self.key, (marker,), parts=(marker,))
 
     def watch(self, due: int) -> None:
         """Something is due then, and somebody may notice."""
-        if self.takers or self.putters or self.ears.listening:
+        if self.takers or self.putters or self.subscription.listening:
             moment = self.store.local_micros(due)
             self._alarm.set(moment)
             # A clock in a test's hands may have been advanced since the server was asked, and does not ring for that.
@@ -370,7 +370,7 @@ class Home:
         """A deadline has come."""
         self._alarm.silence()
         if not self.store.manual:
-            if not self.serving.on:  # Else the thread looks at that moment, and serves those who wait in their order.
+            if not self.wait_loop.on:  # Else the thread looks at that moment, and serves those who wait in their order.
                 self.store.later(self.tick)
             return
         self.store.run_now(self.tick())
@@ -427,7 +427,7 @@ class Home:
         self.store.forget(self)
         for port in ports:
             port.gone = gone
-            port.member.forget(self)
+            port.connection.forget(self)
         self.dismiss([*self.takers, *self.putters], gone)
-        self.ears.close()
-        self.serving.hang_up()
+        self.subscription.close()
+        self.wait_loop.hang_up()

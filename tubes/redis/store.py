@@ -23,16 +23,16 @@ from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.rights import CALLING
-from tubes.redis.shared_tube import Home
-from tubes.redis.transport.channel import ThreadLine
-from tubes.redis.transport.script_call import Call, Flow
+from tubes.redis.shared_tube import SharedTube
+from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, error_of, foreign
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.redis.connection import Member
+    from tubes.redis.connection import Connection
     from tubes.redis.transport.server import Server
     from tubes.values.codecs import Codec
 
@@ -64,8 +64,8 @@ class RedisStore:
         self.marking: Final = script("mark")
         self.ringing: Final = script("ring")
         self.closed = False
-        self.members: Final[WeakSet[Member]] = WeakSet()
-        self._homes: Final[dict[str, Home]] = {}
+        self.members: Final[WeakSet[Connection]] = WeakSet()
+        self._homes: Final[dict[str, SharedTube]] = {}
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
@@ -75,7 +75,7 @@ class RedisStore:
         self._met = False
         self._silent = False
         self._meeting: Final = threading.Lock()
-        self._line: Final = ThreadLine(server, "s")
+        self._channel: Final = ThreadChannel(server, "s")
         self._inbox: Final[SimpleQueue[Callable[[], Any] | None]] = SimpleQueue()
         self._helper: threading.Thread | None = None
         self._beating: threading.Thread | None = None
@@ -93,13 +93,13 @@ class RedisStore:
                 raise QueueClosed(why="close() was called")
             self._users += 1
 
-    def join(self, member: Member) -> None:
+    def join(self, connection: Connection) -> None:
         """A connection that has entered."""
         with self._lock:
-            self.members.add(member)
+            self.members.add(connection)
             if self._beating is None and not self.manual:
                 self._beating = threading.Thread(
-                    target=self._beat, args=(member.awaited,), name="tubes-leases", daemon=True
+                    target=self._beat, args=(connection.awaited,), name="tubes-leases", daemon=True
                 )
                 self._beating.start()
 
@@ -111,14 +111,14 @@ class RedisStore:
                 return
             _stores.pop(self._key, None)
             self.closed = True
-            homes = list(self._homes.values())
+            shared_tubes = list(self._homes.values())
         self._stop.set()
         self._inbox.put(None)
-        for home in homes:
-            home.ears.close()
-            home.serving.hang_up()
+        for shared in shared_tubes:
+            shared.subscription.close()
+            shared.wait_loop.hang_up()
         if self._helper is None:
-            self._line.close()
+            self._channel.close()
 
     def now(self) -> int | str:
         """The time that scripts are told: none, since servers know it, unless it is in a test's hands."""
@@ -151,12 +151,12 @@ class RedisStore:
 
     def _poke(self, key: str) -> None:
         self._poking = False
-        self._line.request(key, "PING")
+        self._channel.request(key, "PING")
 
     def run_now(self, flow: Flow[T]) -> T | None:
         """Run a flow in this thread; what fails is logged."""
         try:
-            return self._line.run(flow)
+            return self._channel.run(flow)
         except TubesError:
             _log.debug("a late call failed", exc_info=True)
             return None
@@ -171,7 +171,7 @@ class RedisStore:
                 _log.debug("a late call failed", exc_info=True)
             except Exception:
                 _log.exception("a late call failed")
-        self._line.close()
+        self._channel.close()
 
     def _next(self) -> Callable[[], Any] | None:
         act = self._inbox.get()
@@ -191,7 +191,7 @@ class RedisStore:
         `meets`: look at the server first; for asyncio, which connects without a word.
         """
         # A server that is down must not keep the sessions elsewhere waiting until their leases are over.
-        line = ThreadLine(self.server, "b", patience=min(self.lease / 12, 5.0))
+        channel = ThreadChannel(self.server, "b", patience=min(self.lease / 12, 5.0))
         if meets:
             try:
                 self.meet()
@@ -200,45 +200,45 @@ class RedisStore:
         while not self._stop.wait(self.lease / 3):
             self._is_out = False
             try:
-                self._beat_once(line)
+                self._beat_once(channel)
             except Exception as error:  # The sessions depend on it: whatever has happened, the next beat comes.
                 self._warn("sessions could not be renewed", error)
             if not self._is_out:
                 self._outage.end()
-        line.close()
+        channel.close()
 
-    def _beat_once(self, line: ThreadLine) -> None:
+    def _beat_once(self, channel: ThreadChannel) -> None:
         lost: set[str] = set()
-        for home in list(self._homes.values()):
-            sessions = [port.session[1] for port in copied(home.ports) if port.session is not None]
-            listening = "1" if home.ears.listening else ""
+        for shared in list(self._homes.values()):
+            sessions = [port.session[1] for port in copied(shared.ports) if port.session is not None]
+            listening = "1" if shared.subscription.listening else ""
             if not sessions and not listening:
                 continue
             node = ""
             reply: Any = None
             try:
-                node = self.server.node(home.key)
+                node = self.server.node(shared.key)
                 # One node that does not answer must not cost the sessions on the others their leases.
                 if node in lost:
                     continue
                 for first in range(0, max(len(sessions), 1), _BEATS):
                     words = (micros("lease", self.lease), listening, *sessions[first : first + _BEATS])
-                    reply = line.call(Call(script("beat"), home.key, words, parts=("leases",)))
+                    reply = channel.call(ScriptCall(script("beat"), shared.key, words, parts=("leases",)))
             except ConnectionLost as error:
                 lost.add(node)
                 self._warn("sessions could not be renewed", error)
                 continue
             if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
-                home.vanish()
+                shared.vanish()
             elif isinstance(reply, ErrorReply):
                 self._warn("sessions could not be renewed", error_of(reply, self.url))
-        for member in copied(self.members):
-            self._beat_shared(line, member)
-        self.read_time(line)
+        for connection in copied(self.members):
+            self._beat_shared(channel, connection)
+        self.read_time(channel)
 
-    def _beat_shared(self, line: ThreadLine, member: Member) -> None:
+    def _beat_shared(self, channel: ThreadChannel, connection: Connection) -> None:
         try:
-            line.run(member.beat_shared())
+            channel.run(connection.beat_shared())
         except TubesError as error:
             self._warn("a shared session could not be renewed", error)
 
@@ -248,12 +248,12 @@ class RedisStore:
         if not self._stop.is_set():
             self._outage.say(what, error)
 
-    def read_time(self, line: ThreadLine | None = None) -> None:
+    def read_time(self, channel: ThreadChannel | None = None) -> None:
         """See how far the server's clock is ahead of this process's. If it was set, tubes hear of that."""
         if self.manual:
             return
         before = self.clock.micros()
-        reply: Any = (line or self._line).request(self.prefix, "TIME")
+        reply: Any = (channel or self._channel).request(self.prefix, "TIME")
         after = self.clock.micros()
         if reply.__class__ is not ErrorReply:
             try:
@@ -262,14 +262,14 @@ class RedisStore:
                 raise ConnectionLost(url=self.url, why=foreign(reply)) from None
             known, self._ahead = self._ahead, seconds * SECOND + rest - (before + after) // 2
             if self._timed and abs(self._ahead - known) > _STEP:
-                for home in list(self._homes.values()):
-                    self.later(home.go_by_the_clock)
+                for shared in list(self._homes.values()):
+                    self.later(shared.go_by_the_clock)
             self._timed = True
 
-    def heed(self, soonest: int, line: ThreadLine | None = None) -> None:
+    def heed(self, soonest: int, channel: ThreadChannel | None = None) -> None:
         """By the server's clock nothing is due before this moment: if it is past by this process's, that is wrong."""
         if not self.manual and self.local_micros(soonest) < self.clock.micros() - _SLACK:
-            self.read_time(line)
+            self.read_time(channel)
 
     def set_time(self, moment: int) -> None:
         """What a reply says of the server's clock: good enough until it is read."""
@@ -282,14 +282,14 @@ class RedisStore:
             if self._met:
                 return
             patience = first_patience.get()
-            line = self._line if patience is None else ThreadLine(self.server, "m", patience)
+            channel = self._channel if patience is None else ThreadChannel(self.server, "m", patience)
             try:
-                self._check_rights(line)
-                self.read_time(line)
-                reply: Any = line.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+                self._check_rights(channel)
+                self.read_time(channel)
+                reply: Any = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
             finally:
-                if line is not self._line:
-                    line.close()
+                if channel is not self._channel:
+                    channel.close()
             known = reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is bytes
             policy: str = reply[1].decode(errors="replace") if known else "noeviction"
             self._met = True
@@ -297,9 +297,9 @@ class RedisStore:
             what = f"{self.url} has maxmemory-policy {policy}: it may throw away tasks; set it to noeviction"
             warnings.warn(what, RuntimeWarning, stacklevel=6)
 
-    def _check_rights(self, line: ThreadLine) -> None:
+    def _check_rights(self, channel: ThreadChannel) -> None:
         """Raise `ServerRefused` if the server lets this user call no scripts."""
-        reply: Any = line.request(self.prefix, "EVAL", CALLING, 0)
+        reply: Any = channel.request(self.prefix, "EVAL", CALLING, 0)
         if reply.__class__ is bytes:
             reply = ErrorReply(f"NOPERM the user has no right to run {reply.decode()}")
         if reply.__class__ is ErrorReply:
@@ -317,16 +317,16 @@ class RedisStore:
         """The key of a tube; all its keys begin with it, and share its slot."""
         return f"{self.prefix}:{{{name}}}"
 
-    def home(self, name: str, driver: bytes, options: bytes, token: str) -> Home:
+    def shared(self, name: str, driver: bytes, options: bytes, token: str) -> SharedTube:
         """The home of a tube that a server told about, made when it is first asked for."""
         born = born_of(token)
         with self._lock:
-            home = self._homes.get(name)
-            if home is None or home.born != born:
+            shared = self._homes.get(name)
+            if shared is None or shared.born != born:
                 known = self.driver_of(name, driver)
-                home = Home(self, name, self.key(name), known, validation.options(name, options, known), born)
-                self._homes[name] = home
-            return home
+                shared = SharedTube(self, name, self.key(name), known, validation.options(name, options, known), born)
+                self._homes[name] = shared
+            return shared
 
     def count_waiting(self, name: str, processes: list[Any]) -> int:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
@@ -342,18 +342,18 @@ class RedisStore:
                     others += callers
         if 2 * there > len(some) > 0:
             others = round(others * there * 2 / len(some))
-        home = self._homes.get(name)
-        return others if home is None else others + home.count_local()
+        shared = self._homes.get(name)
+        return others if shared is None else others + shared.count_local()
 
     def driver_of(self, name: str, about: bytes) -> Driver:
         """The driver of a tube that a server told about: the one that is registered here, if it is the same."""
         return validation.driver(name, about, self.registry)
 
-    def forget(self, home: Home) -> None:
+    def forget(self, shared: SharedTube) -> None:
         """A tube is gone."""
         with self._lock:
-            if self._homes.get(home.name) is home:
-                del self._homes[home.name]
+            if self._homes.get(shared.name) is shared:
+                del self._homes[shared.name]
 
 
 def born_of(token: str) -> str:

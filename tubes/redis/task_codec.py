@@ -12,7 +12,7 @@ from tubes.drivers.options import MAX_COUNT, OF_FEW
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import validation
-from tubes.values.task import SETTLED, F, Facts
+from tubes.values.task import FINISHED, F, TaskView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ _ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
 _MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT = 1, 2, 4, 8, 32
 
 
-class Stored:
+class StoredTask:
     """A task's facts that do not change by what happens to it, and those that a touch or a delay may change."""
 
     __slots__ = ("created", "data", "id", "more", "pri", "ttl", "ttr", "utube")
@@ -45,7 +45,7 @@ class Stored:
     more: More | None
 
 
-class Written(NamedTuple):
+class NewTask(NamedTuple):
     """A task to be put: its flags, the rest of its header, and what the script asks for besides."""
 
     flags: bytes
@@ -60,7 +60,7 @@ class Written(NamedTuple):
     more: More | None
 
 
-def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> Written:
+def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> NewTask:
     """A new task with these options in a tube with those, both as `Driver` checked them."""
     flags, header = 0, b""
     pri = options.get("pri", tube.get("pri", 0)) if "pri" in driver.options else 0
@@ -90,7 +90,7 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
     if delay:
         flags |= 1
     due = delay or ("" if ttl is None else ttl)
-    return Written(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), more)
+    return NewTask(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), more)
 
 
 def _text(words: bytes) -> bytes:
@@ -166,9 +166,9 @@ def _read_context(packed: bytes) -> dict[str, str]:
     return context
 
 
-def read(id: int, raw: bytes) -> tuple[Stored, int]:
+def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
     """A stored task, and where its data begins."""
-    stored = Stored()
+    stored = StoredTask()
     (begin,) = _BEGIN(raw)
     stored.id = id
     stored.created = begin & _MOMENT
@@ -215,7 +215,7 @@ def show(kind: type[F], tube: Any, reply: Any, known: Any = None) -> F:
     return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due, take)
 
 
-def shown(kind: type[F], tube: Any, stored: Stored, state: State, attempts: int, due: int, take: int = 0) -> F:
+def shown(kind: type[F], tube: Any, stored: StoredTask, state: State, attempts: int, due: int, take: int = 0) -> F:
     """A task of these facts."""
     task = kind()
     task._tube = tube
@@ -249,7 +249,7 @@ class _Plain:
 
 
 def shown_new(
-    kind: type[F], tube: Any, first: int, created: int, new: Written, lane: str | None, data: list[bytes]
+    kind: type[F], tube: Any, first: int, created: int, new: NewTask, lane: str | None, data: list[bytes]
 ) -> list[F]:
     """Tasks that were put together, with ids from `first`. In the path of every batch: hence plain stores."""
     state = State.DELAYED if new.is_delayed else State.READY
@@ -261,7 +261,7 @@ def shown_new(
     for id, raw in enumerate(data, first):
         task = kind()
         task._tube = tube
-        stored = _Plain() if plain else Stored()
+        stored = _Plain() if plain else StoredTask()
         task._record = stored
         stored.id = id
         stored.created = created
@@ -332,7 +332,7 @@ def put_of(task: Any) -> str:
     return f"c{task._record.created}"
 
 
-def settled(task: object) -> None:
+def mark_finished(task: object) -> None:
     """The caller has dealt with what it took."""
-    if isinstance(task, Facts):
-        task._turn = SETTLED
+    if isinstance(task, TaskView):
+        task._turn = FINISHED

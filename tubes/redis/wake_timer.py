@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.backend.alarms import Alarm
 from tubes.drivers.timers import NEVER
-from tubes.redis.transport.script_call import Call
+from tubes.redis.transport.script_call import ScriptCall
 
 if TYPE_CHECKING:
-    from tubes.redis.shared_tube import Home
+    from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.script_call import Flow
 
 
-class Bell:
+class WakeTimer:
     """Rings for those who wait in one tube, as long as they sleep.
 
     Where nothing else happens a server looks only ten times a second whose wait is over. So at the moment at which
@@ -22,10 +22,10 @@ class Bell:
     wait for one moment the first to ask wakes one, whoever has waited longest.
     """
 
-    def __init__(self, home: Home) -> None:
-        self._home: Final = home
+    def __init__(self, shared: SharedTube) -> None:
+        self._shared_tube: Final = shared
         self._lock: Final = threading.Lock()
-        self._alarm: Final = Alarm(home.store.clock, self._ring)
+        self._alarm: Final = Alarm(shared.store.clock, self._ring)
         # When to ring, by this process's clock; NEVER: nobody sleeps, or it has rung.
         self._until = NEVER
         self._due = 0
@@ -38,7 +38,7 @@ class Bell:
         with self._lock:
             self._number += 1
             self._due, self._marker = due, marker
-            self._set(self._home.store.local_micros(due))
+            self._set(self._shared_tube.store.local_micros(due))
 
     def silence(self) -> None:
         """Nobody sleeps any more."""
@@ -59,14 +59,14 @@ class Bell:
                 return
             self._until = NEVER
             number = self._number
-        self._home.store.later(lambda: self._ask(number))
+        self._shared_tube.store.later(lambda: self._ask(number))
 
     def _ask(self, number: int) -> Flow[None]:
-        home, due, marker = self._home, self._due, self._marker
+        shared, due, marker = self._shared_tube, self._due, self._marker
         if number != self._number:
             return
-        left = yield Call(home.store.ringing, home.key, (marker, due), parts=(marker,))
+        left = yield ScriptCall(shared.store.ringing, shared.key, (marker, due), parts=(marker,))
         with self._lock:
             # The clocks do not quite agree.
             if left.__class__ is int and left > 0 and number == self._number:
-                self._set(home.store.clock.micros() + left)
+                self._set(shared.store.clock.micros() + left)

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tubes.errors import TubesError
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
-from tubes.spark.server.bulk_read import Part, Records
+from tubes.spark.server.bulk_read import BulkReader, Part
 from tubes.spark.server.streams import Chunk, Claim, Stream
-from tubes.spark.workers import settle
+from tubes.spark.workers import freeze_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -224,7 +224,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `StreamFenced` in the end if another query goes on with the stream: what that took again may be missing.
         """
         assert isinstance(partition, Taken)
-        settle()
+        freeze_loaded()
         claim = partition.claim
         by = dict(zip(partition.ids, partition.attempts, strict=True))
         take_of = dict(zip(partition.ids, partition.takes, strict=True))
@@ -244,7 +244,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
             def delivered() -> Iterator[Part]:
-                for part in Records(tube).of(partition.ids):
+                for part in BulkReader(tube).of(partition.ids):
                     ours = still_ours(part)
                     if ours.size < part.size:
                         # An ack counts for what was delivered and for nothing else.

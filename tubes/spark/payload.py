@@ -93,7 +93,7 @@ class Payload:
 
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
         """Record batches as runs of tasks with the same options."""
-        driver = writer.tube._port.home.driver
+        driver = writer.tube._port.shared.driver
         encode = _encoder(self.settings)
         plain = self._head(writer, driver, (None,) * len(self.options))
         heads: dict[tuple[Any, ...], Head] = {}

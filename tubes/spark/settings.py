@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import tubes
-from tubes.backend.url import shown
+from tubes.backend.url import redact_url
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption
@@ -135,7 +135,7 @@ def _text(name: str, value: str) -> str:
 def _url(name: str, value: str) -> str:
     if value.lower().startswith("memory:"):
         rule = "lives in one process, and Spark's executors are others: use redis://… or another URL of a server"
-        raise InvalidOption(option=name, value=shown(value), rule=rule)
+        raise InvalidOption(option=name, value=redact_url(value), rule=rule)
     return _text(name, value)
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.server.bulk_write import Staged, Writer
-from tubes.spark.workers import settle
+from tubes.spark.workers import freeze_loaded
 
 if TYPE_CHECKING:
     from tubes.spark.payload import Payload
@@ -41,7 +41,7 @@ class _Sink:
 
     def _bring(self, batches: Iterator[RecordBatch], write: str) -> list[Staged]:
         """On an executor: bring rows for a write; without one put them."""
-        settle()
+        freeze_loaded()
         staged: list[Staged] = []
         with self._settings.connect() as queue:
             writer = Writer(self._settings.find(queue))

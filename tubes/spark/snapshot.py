@@ -11,8 +11,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
-from tubes.spark.server.bulk_read import Records
-from tubes.spark.workers import settle
+from tubes.spark.server.bulk_read import BulkReader
+from tubes.spark.workers import freeze_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,7 +54,7 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks, cut into parts of about the same size."""
         with self._settings.connect() as queue:
-            records = Records(self._settings.find(queue))
+            records = BulkReader(self._settings.find(queue))
             extent = records.extent()
             count = self._settings.num_partitions or -(-extent.tasks // _PARTITION)
             count = min(count, extent.tasks) or 1
@@ -68,10 +68,10 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The tasks of a part, on an executor."""
-        settle()
+        freeze_loaded()
         states = self._settings.states
         with self._settings.connect() as queue:
-            records = Records(self._settings.find(queue))
+            records = BulkReader(self._settings.find(queue))
             if isinstance(partition, Between):
                 parts = records.between(partition.first, partition.end)
             else:

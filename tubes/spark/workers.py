@@ -9,7 +9,7 @@ from pyspark import TaskContext
 _settled = False
 
 
-def settle() -> None:
+def freeze_loaded() -> None:
     """Called by what runs in a task: let collections of garbage pass over all that the process has loaded.
 
     Spark makes one after each of its tasks, over pyspark and pyarrow again and again: some 50 ms.

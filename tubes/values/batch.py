@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from tubes.drivers.options import whole
 from tubes.errors import InvalidOption, TubesError
 from tubes.values.codecs import encode
-from tubes.values.task import SETTLED, Facts
+from tubes.values.task import FINISHED, TaskView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,14 +138,14 @@ def check_limit(value: Any) -> int:
 
 
 #: By id what a caller names: what a port makes of it (its id, under 0 if there is no such task, …), and it itself.
-Named: TypeAlias = dict[int, tuple[Any, Any]]
+TasksById: TypeAlias = dict[int, tuple[Any, Any]]
 
 
-def named(tasks: Any, refer: Callable[[Any], Any]) -> Named:
+def tasks_by_id(tasks: Any, refer: Callable[[Any], Any]) -> TasksById:
     """The tasks that a caller names, by tasks or ids, each once; `refer`: what a port makes of one."""
-    if isinstance(tasks, (str, bytes, bytearray, Facts)) or not isinstance(tasks, Iterable):
+    if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
-    found: Named = {}
+    found: TasksById = {}
     those: Iterable[Any] = tasks  # pyright: ignore[reportUnknownVariableType]
     for number, task in enumerate(those):
         try:
@@ -158,9 +158,9 @@ def named(tasks: Any, refer: Callable[[Any], Any]) -> Named:
     return found
 
 
-def settled(those: Named, done: dict[int, bool]) -> dict[int, bool]:
+def mark_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
     """The callers have dealt with these tasks, as far as that was done."""
     for id, (_, task) in those.items():
-        if done[id] and isinstance(task, Facts):
-            task._turn = SETTLED
+        if done[id] and isinstance(task, TaskView):
+            task._turn = FINISHED
     return done

@@ -38,7 +38,7 @@ class Record(Protocol):
     created: int
 
 
-class Facts:
+class TaskView:
     """What is known of a task at the moment of the call that answered it. Nothing here changes later."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Facts:
     _attempts: int
     _more: More | None
     _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
-    # Which take of the task this is, and `SETTLED` once the caller has dealt with it through this object.
+    # Which take of the task this is, and `FINISHED` once the caller has dealt with it through this object.
     _turn: int
 
     @property
@@ -165,7 +165,7 @@ class Facts:
             raise TaskNotTaken(id=self.id, tube=self.tube)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Facts):
+        if not isinstance(other, TaskView):
             return NotImplemented
         return _key(self) == _key(other)
 
@@ -190,12 +190,12 @@ _key = attrgetter(
     "tube", "id", "_state", "_attempts", "_more", "_record.data", "utube", "pri", "_record.created", "_times"
 )
 
-F = TypeVar("F", bound=Facts)
+F = TypeVar("F", bound=TaskView)
 
 
 NO_TIMES = (None, None, None, None)
 
-SETTLED: Final = -1
+FINISHED: Final = -1
 
 
 class Origin(Protocol):
@@ -218,10 +218,10 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
     return task
 
 
-def of_face(kind: type[F], tube: Origin, task: Facts) -> F:
+def of_face(kind: type[F], tube: Origin, task: TaskView) -> F:
     """The same task, and the same take of it, for the other face's tube."""
     other = kind()
-    for slot in Facts.__slots__:
+    for slot in TaskView.__slots__:
         setattr(other, slot, getattr(task, slot))
     other._tube = tube
     return other
@@ -232,7 +232,7 @@ def log_lost(error: TubesError) -> None:
     _log.warning("the work on a task ended too late, it may be done twice: %s", error)
 
 
-class Task(Facts):
+class Task(TaskView):
     """A task of a `Tube`: frozen facts, and the verbs on it.
 
     As a context manager it is acked when the block ends, and released when the block raises:
@@ -288,23 +288,23 @@ class Task(Facts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._turn == SETTLED:
+        if self._turn == FINISHED:
             return
         if kind is None:
             self.ack()
             return
         if kind is GeneratorExit:
             # Perhaps from the garbage collector, which may come in the middle of a verb.
-            self._tube._port.let_go(self)
+            self._tube._port.release_later(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
             if issubclass(kind, Exception):
                 self.release()
             else:  # It was interrupted: the task has not failed.
-                self._tube._port.give_back(self)
+                self._tube._port.release_unfailed(self)
 
 
-class AsyncTask(Facts):
+class AsyncTask(TaskView):
     """A task of an `AsyncTube`: as `Task`, with verbs to be awaited and `async with`."""
 
     __slots__ = ()
@@ -349,17 +349,17 @@ class AsyncTask(Facts):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._turn == SETTLED:
+        if self._turn == FINISHED:
             return
         if kind is None:
             await self.ack()
             return
         if kind is GeneratorExit:
-            self._tube._port.let_go(self)
+            self._tube._port.release_later(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
             if issubclass(kind, Exception):
                 await self.release()
             else:  # It was cancelled: the task has not failed.
-                answer = self._tube._port.give_back(self)
+                answer = self._tube._port.release_unfailed(self)
                 await answer if self._tube._awaited else answer

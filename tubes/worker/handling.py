@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.calls import answer_async, is_call
 from tubes.errors import CodecError, QueueClosed, ServerFull, ServerRefused, TubesError
-from tubes.values.task import SETTLED, Task, of_face
+from tubes.values.task import FINISHED, Task, of_face
 from tubes.worker import retry
 from tubes.worker.acks import Acks
 from tubes.worker.finishing import settle_async
@@ -99,10 +99,10 @@ class Handling:
             elif crew.keeper.claim(flight):
                 flight.is_settling = True
                 outcome = ""
-                if flight.task._turn != SETTLED:
+                if flight.task._turn != FINISHED:
                     outcome = await self.settle(flight, verdict)
                 if not told:
-                    await self._tell(task, result, why, settled=True)
+                    await self._tell(task, result, why, mark_finished=True)
                 crew.end(flight, outcome)
         except BaseException as unforeseen:
             if crew.has_ended():
@@ -122,14 +122,14 @@ class Handling:
         try:
             if self._would_spin(flight, verdict):
                 await crew.rest(retry.after(task.attempts))
-            if (flight.is_settling or crew.keeper.claim(flight)) and task._turn != SETTLED:
+            if (flight.is_settling or crew.keeper.claim(flight)) and task._turn != FINISHED:
                 outcome = await settle_async(task._tube, task, verdict, crew.has_ended)
         except Exception:
             log.exception("task %d of tube %r stays with this worker until that ends", task.id, task.tube)
         finally:
             crew.end(flight, outcome)
 
-    async def _tell(self, task: Any, result: Any, why: str | None, *, settled: bool = False) -> bool:
+    async def _tell(self, task: Any, result: Any, why: str | None, *, mark_finished: bool = False) -> bool:
         """Tell the caller what came of a task, however long the backend is away.
 
         False: a server is full, which the end of the task may change; so that comes first.
@@ -143,7 +143,7 @@ class Handling:
                 if self._crew.has_ended() or _is_lasting(error):
                     log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)
                     return True
-                if isinstance(error, ServerFull) and not settled:
+                if isinstance(error, ServerFull) and not mark_finished:
                     return False
                 span = spans.next()
                 log.warning("%s, again in %.1f s: the reply to task %d of tube %r", error, span, task.id, task.tube)
@@ -194,8 +194,8 @@ class Handling:
         future: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
 
         def done(result: Any, error: BaseException | None) -> None:
-            if mine is not None and mine._turn == SETTLED:
-                task._turn = SETTLED
+            if mine is not None and mine._turn == FINISHED:
+                task._turn = FINISHED
             if future.done():
                 log.warning("too late: the handler of %r has ended, and its task has gone back", task)
             else:
@@ -264,7 +264,7 @@ class Handling:
         """Whether a task goes back, at once as far as its handler has asked for, and for any number of times."""
         task = flight.task
         later = bool(verdict.delay) and "delay" in task._tube.driver.options
-        return verdict.verb == "release" and not later and task.max_attempts is None and task._turn != SETTLED
+        return verdict.verb == "release" and not later and task.max_attempts is None and task._turn != FINISHED
 
 
 def _is_lasting(error: TubesError) -> bool:
@@ -276,7 +276,7 @@ def _is_lasting(error: TubesError) -> bool:
 
 def _rests_of(task: Any) -> Any:
     """What its tube says of rests after failures."""
-    return task._tube._port.home.options.get("backoff")
+    return task._tube._port.shared.options.get("backoff")
 
 
 def _its_own(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:

@@ -221,7 +221,7 @@ class Crew:
     def thread_tube(self, tube: AsyncTube) -> Tube:
         """The same tube, for threads."""
         known = self._tubes.get(tube.name)
-        if known is None or known._port.home is not tube._port.home:
+        if known is None or known._port.shared is not tube._port.shared:
             known = self._tubes[tube.name] = self.threads.tube(tube.name)
         return known
 

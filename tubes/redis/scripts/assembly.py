@@ -74,7 +74,7 @@ class Script(NamedTuple):
     answers: frozenset[type]
 
 
-class Settings(NamedTuple):
+class TubeSettings(NamedTuple):
     """What the scripts of a tube have to know of its options: they never change while it lives."""
 
     #: The delays of its backoff, their jitter and its seed.
@@ -85,7 +85,7 @@ class Settings(NamedTuple):
     bounded: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Settings:
+    def of(cls, options: Mapping[str, Any]) -> TubeSettings:
         """The options as the server keeps them. They become a part of the scripts: hence none but numbers."""
         rests, idle = options.get("backoff"), options.get("idle")
         return cls(
@@ -95,11 +95,11 @@ class Settings(NamedTuple):
         )
 
 
-_PLAINEST: Final = Settings()
+_PLAINEST: Final = TubeSettings()
 
 
 @cache
-def script(verb: str, driver: Driver | None = None, settings: Settings = _PLAINEST) -> Script:
+def script(verb: str, driver: Driver | None = None, settings: TubeSettings = _PLAINEST) -> Script:
     """The script of a verb, for a driver unless it needs none, and a tube with such settings."""
     lines = _plain(verb) if driver is None or verb in _PLAIN else _Assembly(verb, driver, settings).lines
     raw = "\n".join(gated(lines)).encode()
@@ -132,7 +132,7 @@ def _code(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def knobs_of(driver: Driver, settings: Settings = _PLAINEST) -> frozenset[str]:
+def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[str]:
     """What a file may ask for about a driver, and a tube of it."""
     lane = driver.lane is not None
     timed = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
@@ -155,7 +155,7 @@ def knobs_of(driver: Driver, settings: Settings = _PLAINEST) -> frozenset[str]:
 class _Assembly:
     """One script in the making."""
 
-    def __init__(self, verb: str, driver: Driver, settings: Settings) -> None:
+    def __init__(self, verb: str, driver: Driver, settings: TubeSettings) -> None:
         self._verb: Final = verb
         self._driver: Final = driver
         self._settings: Final = settings

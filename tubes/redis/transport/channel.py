@@ -1,4 +1,4 @@
-"""A line to a server for threads: one call at a time, sent again until there is an answer."""
+"""A channel to a server for threads: one call at a time, sent again until there is an answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tubes.errors import ConnectionLost, ServerRefused, TubesError
 from tubes.redis.transport import script_call
 from tubes.redis.transport.reply_types import MARKER
-from tubes.redis.transport.script_call import Call, Rest
+from tubes.redis.transport.script_call import ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ANY, ErrorReply, Wire, pack
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds for which a finalizer waits for the line.
+# Seconds for which a finalizer waits for the channel.
 _PAUSE: Final = 0.05
 # Refusals of a call behind a command that waits, after which it is sent once more.
 _AGAIN: Final = script_call.PASSING | {"NOSCRIPT", script_call.FIRST}
@@ -33,14 +33,14 @@ class _Wait:
 
     __slots__ = ("call", "key", "wire")
 
-    def __init__(self, key: str, call: Call | None) -> None:
+    def __init__(self, key: str, call: ScriptCall | None) -> None:
         self.key: Final = key
         self.call: Final = call
         #: Where the replies come; None: nothing could be sent.
         self.wire: Wire | None = None
 
 
-class ThreadLine:
+class ThreadChannel:
     """The calls of one connection, for threads: one at a time."""
 
     def __init__(
@@ -69,7 +69,11 @@ class ThreadLine:
             call = next(flow)
             while True:
                 try:
-                    reply = self.call(call) if isinstance(call, Call) else call.sleep()  # type: ignore[func-returns-value]
+                    if isinstance(call, ScriptCall):
+                        reply: Any = self.call(call)
+                    else:
+                        reply = None
+                        call.sleep()
                 except BaseException as error:
                     call = flow.throw(error)
                 else:
@@ -79,13 +83,13 @@ class ThreadLine:
             return answer
 
     def is_idle(self) -> bool:
-        """Whether nobody uses the line, now or in a moment: a finalizer may come in the middle of a call."""
+        """Whether nobody uses the channel, now or in a moment: a finalizer may come in the middle of a call."""
         until = time.monotonic() + _PAUSE
         while self._lock.locked() and time.monotonic() < until:
-            time.sleep(Rest.SECONDS)
+            time.sleep(WaitForLock.SECONDS)
         return not self._lock.locked()
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: ScriptCall) -> Any:
         """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
         with self._lock:
             call.begin(self.slot)
@@ -103,11 +107,11 @@ class ThreadLine:
         """Whether a wait was begun that has not ended."""
         return self._wait is not None
 
-    def begin_wait(self, key: str, words: tuple[Any, ...], call: Call | None, sent: Callable[[], None]) -> None:
+    def begin_wait(self, key: str, words: tuple[Any, ...], call: ScriptCall | None, sent: Callable[[], None]) -> None:
         """Send a plain command that waits, and a call behind it, if there is one.
 
         Both go out at once: a server does what comes behind a command that waits as soon as that is over. `sent`:
-        called when they are on their way. Until `end_wait`, perhaps in another thread, nobody else uses the line.
+        called when they are on their way. Until `end_wait`, perhaps in another thread, nobody else uses the channel.
         """
         self._lock.acquire()
         self._wait = wait = _Wait(key, call)
@@ -190,12 +194,18 @@ class ThreadLine:
             self._lock.release()
 
     def exchange(
-        self, key: str, head: bytes, tail: bytes, answers: frozenset[type], again: Callable[..., Call], *about: Any
+        self,
+        key: str,
+        head: bytes,
+        tail: bytes,
+        answers: frozenset[type],
+        again: Callable[..., ScriptCall],
+        *about: Any,
     ) -> Any:
         """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
 
         `answers`: the kinds of replies to it. `again`: makes a call by that number, of what it is `about`, if it must
-        be sent once more. Until there is a reply nobody else uses the line: the slot with its answer is not written
+        be sent once more. Until there is a reply nobody else uses the channel: the slot with its answer is not written
         over.
         """
         with self._lock:
@@ -220,7 +230,7 @@ class ThreadLine:
                 raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
             return reply
 
-    def _orphan(self, call: Call) -> None:
+    def _orphan(self, call: ScriptCall) -> None:
         """Interrupted: whether it was done nobody knows yet; if so, somebody may want to undo it."""
         if call.orphaned is not None:
             call.resent = True
@@ -232,7 +242,7 @@ class ThreadLine:
         with self._lock:
             return self._until_answered(pack(*words), key)
 
-    def _until_answered(self, packed: bytes, key: str, call: Call | None = None) -> Any:
+    def _until_answered(self, packed: bytes, key: str, call: ScriptCall | None = None) -> Any:
         until = time.monotonic() + (self._patience or script_call.PATIENCE)
         answers, replies = (ANY, 1) if call is None else (call.answers, call.replies)
         tries = 0
@@ -256,7 +266,7 @@ class ThreadLine:
                 self._forget_wires()
                 lost = ConnectionLost(url=self._server.url, why=reply)
             except ConnectionLost as error:
-                # Looking again who has what may take long where a server hangs: no work for a line that has no time.
+                # Looking again who has what may take long where a server hangs: no work for a channel that has no time.
                 if self._patience is None:
                     self._server.moved()
                 self._forget_wires()
@@ -299,13 +309,13 @@ class ThreadLine:
         self._wires.clear()
 
     def hang_up(self) -> None:
-        """End the line, whoever is using it."""
+        """End the channel, whoever is using it."""
         self._closed = True
         for wire in list(self._wires.values()):
             wire.hang_up()
 
     def close(self) -> None:
-        """End the line, when nobody uses it any more."""
+        """End the channel, when nobody uses it any more."""
         with self._lock:
             self._closed = True
             self._forget_wires()

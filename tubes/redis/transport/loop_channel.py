@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
 from tubes.redis.transport import script_call
-from tubes.redis.transport.channel import ThreadLine
-from tubes.redis.transport.script_call import Call, Rest
+from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.script_call import ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ErrorReply, foreign, hiredis
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def _run(flow: Flow[T], ask: Callable[[Call], Awaitable[Any]]) -> T:
+async def _run(flow: Flow[T], ask: Callable[[ScriptCall], Awaitable[Any]]) -> T:
     """Run a verb, whose calls are made by `ask`."""
     try:
         call = next(flow)
         while True:
             try:
-                reply = await (ask(call) if isinstance(call, Call) else asyncio.sleep(Rest.SECONDS))
+                reply = await (ask(call) if isinstance(call, ScriptCall) else asyncio.sleep(WaitForLock.SECONDS))
             except BaseException as error:
                 call = flow.throw(error)
             else:
@@ -37,7 +37,7 @@ async def _run(flow: Flow[T], ask: Callable[[Call], Awaitable[Any]]) -> T:
         return answer
 
 
-def _orphan(call: Call, done: asyncio.Future[Any]) -> None:
+def _orphan(call: ScriptCall, done: asyncio.Future[Any]) -> None:
     """Nobody waits for this reply any more."""
     if not done.cancelled() and done.exception() is None and call.orphaned is not None:
         call.orphaned(done.result())
@@ -58,7 +58,7 @@ class _Sent:
 
     __slots__ = ("_moving", "answer", "call", "packed", "slot", "tries", "until")
 
-    def __init__(self, call: Call, slot: int, answer: Answer, *, moving: bool) -> None:
+    def __init__(self, call: ScriptCall, slot: int, answer: Answer, *, moving: bool) -> None:
         self._moving: Final = moving
         self.call = call
         self.slot = slot
@@ -83,8 +83,8 @@ class _Sent:
 class _Pipe(asyncio.Protocol):
     """A connection on which many calls are on their way at once."""
 
-    def __init__(self, line: LoopLine, loop: asyncio.AbstractEventLoop) -> None:
-        self._line = line
+    def __init__(self, channel: LoopChannel, loop: asyncio.AbstractEventLoop) -> None:
+        self._channel = channel
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._reader: Any = hiredis.Reader(replyError=ErrorReply)
@@ -116,21 +116,21 @@ class _Pipe(asyncio.Protocol):
                 unasked = not sent or (len(sent) == 1 and reader.has_data())
                 if unasked or reply.__class__ not in sent[0].call.answers:
                     raise foreign(reply)
-                self._line.answered(self, sent[0], reply)
+                self._channel.answered(self, sent[0], reply)
                 sent.popleft()
         except Exception as error:  # No reply, or nobody's, or one without sense: so may be what comes behind it.
             self.close()
-            self._line.broken(self, error)
+            self._channel.broken(self, error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._line.broken(self, exc)
+        self._channel.broken(self, exc)
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
 
-class LoopLine:
+class LoopChannel:
     """The calls of one connection, for the tasks of one event loop: all on their way at once, one write per tick.
 
     Each call on its way has a slot of its own, in which the server keeps its answer until the slot is used again.
@@ -156,7 +156,7 @@ class LoopLine:
         """Run a verb."""
         return await _run(flow, self._ask)
 
-    async def _ask(self, call: Call) -> Any:
+    async def _ask(self, call: ScriptCall) -> Any:
         future: asyncio.Future[Any] = self.loop.create_future()
         self.submit(call, future)
         try:
@@ -166,7 +166,7 @@ class LoopLine:
             _orphan(call, future)
             raise
 
-    def submit(self, call: Call, answer: Answer) -> None:
+    def submit(self, call: ScriptCall, answer: Answer) -> None:
         """Send a call. `answer`: gets its reply, or `ConnectionLost`."""
         if self._closed:
             answer.set_exception(self._why_closed())
@@ -329,7 +329,7 @@ class LoopLine:
             self._set_watch()
 
     def close(self) -> None:
-        """End the line."""
+        """End the channel."""
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
@@ -340,10 +340,10 @@ class LoopLine:
             self._give_up(node, self._why_closed())
 
 
-class ThreadedLine:
+class ThreadedChannel:
     """The calls of one connection for an event loop where they cannot be pipelined: over TLS, and without hiredis.
 
-    Each call has a thread and a line of its own while it is on its way.
+    Each call has a thread and a channel of its own while it is on its way.
     """
 
     def __init__(self, server: Server, slots: Slots, closed: Callable[[], TubesError]) -> None:
@@ -352,20 +352,20 @@ class ThreadedLine:
         # What is raised once it is closed.
         self._why_closed: Final = closed
         self._closed = False
-        self._lines: Final[dict[int, ThreadLine]] = {}
+        self._channels: Final[dict[int, ThreadChannel]] = {}
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a verb."""
         return await _run(flow, self._ask)
 
-    async def _ask(self, call: Call) -> Any:
+    async def _ask(self, call: ScriptCall) -> Any:
         if self._closed:
             raise self._why_closed()
         slot = self._slots.take()
-        line = self._lines.get(slot)
-        if line is None:
-            line = self._lines[slot] = ThreadLine(self._server, slot, closed=self._why_closed)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, line.call, call)
+        channel = self._channels.get(slot)
+        if channel is None:
+            channel = self._channels[slot] = ThreadChannel(self._server, slot, closed=self._why_closed)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, channel.call, call)
         answer.add_done_callback(lambda _: self._slots.free(slot))
         try:
             return await asyncio.shield(answer)
@@ -374,8 +374,8 @@ class ThreadedLine:
             raise
 
     def close(self) -> None:
-        """End the lines."""
+        """End the channels."""
         self._closed = True
-        for line in list(self._lines.values()):
-            line.hang_up()  # Else the loop would wait for whoever uses it.
-            line.close()
+        for channel in list(self._channels.values()):
+            channel.hang_up()  # Else the loop would wait for whoever uses it.
+            channel.close()

@@ -1,6 +1,6 @@
 """What kinds of replies there are to a script: anything else is not its answer, whatever has sent it.
 
-Something else than the server may answer on a line, and one reply too many would be taken for that to the next call.
+Something else than the server may answer on a channel, and one reply too many would be taken for that to the next call.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tubes.redis.scripts.assembly import Script
 
 T = TypeVar("T")
-#: A session in a tube: see `Call`.
-Session: TypeAlias = tuple[int, str, str]
+#: A session in a tube: see `ScriptCall`.
+TubeSession: TypeAlias = tuple[int, str, str]
 #: A verb: asks for calls, gets replies, ends with its answer.
-Flow: TypeAlias = "Generator[Call | Rest, Any, T]"
+Flow: TypeAlias = "Generator[ScriptCall | WaitForLock, Any, T]"
 
-#: The slot of whoever serves those who wait: one at a time in a process and tube, on a line of any session.
+#: The slot of whoever serves those who wait: one at a time in a process and tube, on a channel of any session.
 SERVING: Final = "w"
 #: The slot of the take that is sent ahead for who waits: it is on its way for seconds, and others serve meanwhile.
 AHEAD: Final = "v"
@@ -49,11 +49,11 @@ CERTAIN: Final = frozenset({"SESSIONGONE", "TUBEGONE", "OOM", "NOPERM", "MISCONF
 ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
 
 
-class Call:
+class ScriptCall:
     """A script with its arguments.
 
     `session`: its number in the tube, the field that says that it lives, and the caller's name among its callers.
-    `slot`: where its answer is kept, if not in a slot of the line: for calls for a session that is not the line's.
+    `slot`: where its answer is kept, if not in a slot of the channel: for calls for another session than the channel's.
     """
 
     #: How many replies come; the last one counts, unless one is an error.
@@ -73,7 +73,7 @@ class Call:
         script: Script,
         key: str,
         args: tuple[Any, ...],
-        session: Session | None = None,
+        session: TubeSession | None = None,
         now: int | str = "",
         orphaned: Callable[[Any], None] | None = None,
         slot: str | None = None,
@@ -122,7 +122,7 @@ class Call:
         return pack(*what, *keys, session, token, field, self.number, self.now, *self.args)
 
 
-class Look(Call):
+class ScriptLook(ScriptCall):
     """Plain commands and a script that only look, all at one moment: answers the replies of all."""
 
     __slots__ = ("_commands", "replies")
@@ -139,7 +139,7 @@ class Look(Call):
         return b"".join((pack("MULTI"), *self._commands, super().pack(whole=whole, moving=moving), pack("EXEC")))
 
 
-class Rest:
+class WaitForLock:
     """Asked for by a flow that waits for another one, which holds `lock`: a moment."""
 
     #: Its seconds.
@@ -158,9 +158,9 @@ class Rest:
             self._lock.release()
 
 
-#: A number is never used again in this process, whichever line a session's calls go out on. All have 16 digits, and are
-#: below 2**53, for Lua. Each process begins at a random one: what a server that has lost its last writes knows of one
-#: call is not taken for another's.
+#: A number is never used again in this process, whichever channel a session's calls go out on. All have 16 digits, and
+#: are below 2**53, for Lua. Each process begins at a random one: what a server that has lost its last writes knows of
+#: one call is not taken for another's.
 numbers = count()
 
 

@@ -53,7 +53,7 @@ ANY: Final = frozenset({NoneType, int, bytes, list, ErrorReply})
 
 
 def foreign(reply: object) -> redis.InvalidResponse:
-    """Why a line is given up that has answered what nobody has asked for."""
+    """Why a channel is given up that has answered what nobody has asked for."""
     return redis.InvalidResponse(f"it answered {short(reply)}, which is no answer to what it was asked")
 
 

@@ -125,7 +125,7 @@ class Extent(NamedTuple):
     next: int
 
 
-class Records:
+class BulkReader:
     """Reads tasks by their ids. For threads; a call looks at 2,000 tasks, each about a µs of the server's.
 
     >>> import tubes
@@ -143,13 +143,13 @@ class Records:
         self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
         #: Whether nothing was taken, or due, when it last looked.
         self._idle = True
-        self._timed: Final = "TIMED" in knobs_of(self._port.home.driver)
+        self._timed: Final = "TIMED" in knobs_of(self._port.shared.driver)
 
     def extent(self) -> Extent:
         """Where its tasks are."""
         reply = self._call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
         if reply is None:
-            raise TubeNotFound(name=self._port.home.name)
+            raise TubeNotFound(name=self._port.shared.name)
         return Extent(*reply)
 
     def ids(self) -> list[int]:
@@ -177,7 +177,7 @@ class Records:
 
     def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Part, list[int]]:
         """Tasks, and how large some others are."""
-        key = self._port.home.key
+        key = self._port.shared.key
         words = _Words(ids)
         commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in ahead]
         commands.append(words.after("HMGET", f"{key}:tasks"))
@@ -196,7 +196,7 @@ class Records:
         return self._run(self._port.ask_alone(verb, *args, parts=parts))
 
     def _run(self, flow: Flow[Any]) -> Any:
-        return self._port.member.run(flow)
+        return self._port.connection.run(flow)
 
 
 _NOTHING: Final = Same(None)

@@ -84,14 +84,14 @@ class Writer:
     def __init__(self, tube: Tube) -> None:
         self.tube: Final = tube
         self._port: Final[BatchPort[Any]] = cast("BatchPort[Any]", tube._port)
-        self._home: Final = self._port.home
-        self._lanes: Final = self._home.driver.lane is not None
+        self._shared_tube: Final = self._port.shared
+        self._lanes: Final = self._shared_tube.driver.lane is not None
 
     # -- chunks --------------------------------------------------------------------------------------------------------
 
     def head(self, options: Mapping[str, Any]) -> Head:
         """Options, as `Driver.check_put` checked them, as the scripts read them."""
-        new = task_codec.write(self._home.driver, self._home.options, options)
+        new = task_codec.write(self._shared_tube.driver, self._shared_tube.options, options)
         words = (new.flags, new.due, new.pri, new.lane, new.header)
         keyed = "key" in options
         return Head((*words, *self._port._key_words(options)) if keyed else words, keyed)
@@ -100,7 +100,7 @@ class Writer:
         """Runs of tasks with the same options in chunks of at most `most`; where there are lanes or keys of fewer."""
         if self._lanes:
             most = min(most, CHUNK_WITH_LANES)
-        most = min(most, self._home.options.get("capacity") or most)
+        most = min(most, self._shared_tube.options.get("capacity") or most)
         words: list[Any] = []
         count = size = 0
         keyed = False
@@ -135,20 +135,20 @@ class Writer:
 
     def _put(self, keyed: bool, tasks: int, name: str, count: int, words: Sequence[Any], timeout: float) -> int:
         """Put a chunk; how many tasks it had: none if it was brought, and is put already."""
-        room = self._home.options.get("capacity") or ""
+        room = self._shared_tube.options.get("capacity") or ""
         parts = (f"staged:{name}",) if name else ()
         ends = time.monotonic() + timeout
         while True:
             flow = self._port.ask(
                 "put_keyed" if keyed else "put_many", tasks, name, count, room, "", "", *words, parts=parts
             )
-            reply = self._port.member.run(flow)
+            reply = self._port.connection.run(flow)
             if reply is not None and reply.__class__ is not ErrorReply:
                 return tasks
             if reply is not None:
                 return 0
             if time.monotonic() >= ends:
-                raise TubeFull(tube=self._home.name, capacity=room, tasks=tasks)
+                raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
             time.sleep(_REST)
 
     # -- all or none ---------------------------------------------------------------------------------------------------
@@ -189,11 +189,11 @@ class Writer:
         return count
 
     def _wait_for_room(self, tasks: int, timeout: float) -> None:
-        room = self._home.options.get("capacity")
+        room = self._shared_tube.options.get("capacity")
         ends = time.monotonic() + timeout
         while room and tasks + self.tube.statistics().tasks["total"] > room:
             if tasks > room or time.monotonic() >= ends:
-                raise TubeFull(tube=self._home.name, capacity=room, tasks=tasks)
+                raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
             time.sleep(_REST)
 
     def _keep(self, plan: list[Staged]) -> int:
@@ -228,7 +228,7 @@ class Writer:
         is_known = self._call("write_done", name, number, known, parts=_of(name))
         # Else others have put the rest, and said so.
         if not is_known and count < sum(tasks for _, tasks, _, _ in plan):
-            raise WriteAborted(write=name, tube=self._home.name, why="the server has lost what was brought")
+            raise WriteAborted(write=name, tube=self._shared_tube.name, why="the server has lost what was brought")
         return count
 
     def _finish_others(self) -> int:
@@ -243,11 +243,13 @@ class Writer:
                         words = name.decode(), number.decode(), chunks.decode().split()
                     count += self._finish(*words, KNOWN, 0.0)
                 except Unreadable as error:
-                    self._home.store.strangers.leave_out(f"tube {self._home.name!r}", {error.facts["what"]: error})
+                    self._shared_tube.store.strangers.leave_out(
+                        f"tube {self._shared_tube.name!r}", {error.facts["what"]: error}
+                    )
         return count
 
     def _what(self, name: Any) -> str:
-        return f"tube {self._home.name!r}: what is written down of write {name!r}"
+        return f"tube {self._shared_tube.name!r}: what is written down of write {name!r}"
 
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
         """Remove what was brought for a write.
@@ -260,9 +262,9 @@ class Writer:
             left = self._call("write_clean", write, *words, parts=(f"chunks:{write}",))
 
     def _call(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Any:
-        reply = self._port.member.run(self._port.ask_alone(verb, *args, parts=parts))
+        reply = self._port.connection.run(self._port.ask_alone(verb, *args, parts=parts))
         if reply.__class__ is ErrorReply:
-            raise WriteAborted(write=args[0], tube=self._home.name, why=str(reply).partition(" ")[2])
+            raise WriteAborted(write=args[0], tube=self._shared_tube.name, why=str(reply).partition(" ")[2])
         return reply
 
 

@@ -20,7 +20,7 @@ from tubes.redis.transport.wire import ErrorReply, pack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tubes.redis.connection import Member
+    from tubes.redis.connection import Connection
     from tubes.redis.port import Port
     from tubes.sync import Queue, Tube
 
@@ -62,22 +62,22 @@ class Claim(NamedTuple):
             some = [f"{id}.{attempts}" for id, attempts in takes[first : first + CHUNK]]
             port = cast("Port[Any]", tube._port)
             flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *some, parts=parts)
-            if port.member.run(flow).__class__ is ErrorReply:
+            if port.connection.run(flow).__class__ is ErrorReply:
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
         """What `skip` was told: whoever reads a batch again leaves the same out."""
         port = cast("Port[Any]", tube._port)
-        (takes,) = port.member.run(port.look(pack("SMEMBERS", f"{port.home.key}:skipped:{self.stream}")))
+        (takes,) = port.connection.run(port.look(pack("SMEMBERS", f"{port.shared.key}:skipped:{self.stream}")))
         with validation.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
             return frozenset((int(id), int(attempts)) for id, _, attempts in (take.partition(b".") for take in takes))
 
     def check(self, tube: Tube) -> None:
         """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
         port = cast("Port[Any]", tube._port)
-        key = port.home.key
+        key = port.shared.key
         looks = pack("HGET", f"{key}:stream:{self.stream}", "epoch"), pack("HGET", key, "born")
-        epoch, born = port.member.run(port.look(*looks))
+        epoch, born = port.connection.run(port.look(*looks))
         if born != self.born:
             raise TubeNotFound(name=tube.name)
         if epoch != self.epoch:
@@ -107,7 +107,7 @@ class Stream:
         self.name: Final = name
         self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
         #: Whether its tasks keep others of their lane back.
-        self.lanes: Final = self._port.home.driver.lane is not None
+        self.lanes: Final = self._port.shared.driver.lane is not None
         self._most: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
         self._parts: Final = (f"stream:{name}", f"skipped:{name}")
         self._epoch = b""
@@ -124,10 +124,12 @@ class Stream:
         process is gone. Leave it by `detach`: `close` would give back what is not done.
         """
         text("stream", name)
-        member = cast("Member", queue._member)
-        member.uuid = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:32]
+        connection = cast("Connection", queue._connection)
+        connection.uuid = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[
+            :32
+        ]
         # Others may speak for the same session: answers are kept by caller.
-        member._caller = member._name
+        connection._caller = connection._name
         stream = cls(queue.tube(tube), name)
         reply: bytes = stream._run("stream_open")
         with validation.reading(f"stream {name!r} of tube {tube!r}"):
@@ -184,7 +186,7 @@ class Stream:
         return count
 
     def _run(self, verb: str, *args: Any) -> Any:
-        reply = self._port.member.run(self._port.ask(verb, self.name, *args, parts=self._parts))
+        reply = self._port.connection.run(self._port.ask(verb, self.name, *args, parts=self._parts))
         if reply.__class__ is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply
