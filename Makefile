@@ -33,7 +33,7 @@ test: .venv/ready  ## all tests
 	$(BIN)/python -m pytest -n auto --dist loadscope
 
 soak: .venv/ready  ## producers, workers and chaos with books on every task, and a plot: make soak MINUTES=30
-	PYTHONPATH=tests $(BIN)/python -m soak $(or $(MINUTES),10) $(ARGS)
+	$(BIN)/python -m tests.soak $(or $(MINUTES),10) $(ARGS)
 
 soak-faults: .venv/ready  ## the fault tests, long and again and again: make soak-faults MINUTES=30
 	$(BIN)/python tests/faults/rounds.py $(or $(MINUTES),10)

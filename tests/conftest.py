@@ -29,8 +29,8 @@ _TOGETHER = (
     "tests/spark/test_session",
     "tests/faults/test_cluster",
     "tests/faults/test_other_servers",
-    "tests/test_examples",
-    "tests/test_packaging",
+    "tests/docs/test_examples",
+    "tests/docs/test_packaging",
 )
 
 

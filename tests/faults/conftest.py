@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from faults.ledger import Ledger
-from faults.proxy import Proxy
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
 from tubes.drivers.registry import Registry
 from tubes.redis.scripts.assembly import script
 from tubes.testing import LocalServer

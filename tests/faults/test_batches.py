@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import tubes
-from faults.ledger import Ledger
-from faults.proxy import Proxy
-from faults.worker import Worker
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
+from tests.support.worker import Worker
 from tubes import ServerFull
 from tubes.conformance.bench import eventually
 from tubes.redis import batch_port

@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 import redis
-from on_server import OnServer
 
 import tubes
-from faults.cluster import Cluster
-from faults.test_servers import load
+from tests.faults.test_servers import load
+from tests.support.cluster import Cluster
+from tests.support.on_server import OnServer
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import AioFace, SyncFace
 from tubes.conformance.failures import Failures
@@ -29,7 +29,7 @@ from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
 
 if TYPE_CHECKING:
-    from faults.ledger import Ledger
+    from tests.support.ledger import Ledger
 
 
 @pytest.fixture(scope="module")

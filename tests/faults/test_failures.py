@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from on_redis import indexes
 
 import tubes
-from faults.proxy import Proxy
-from faults.worker import Worker
+from tests.support import indexes
+from tests.support.proxy import Proxy
+from tests.support.worker import Worker
 from tubes import Driver, DuplicateKey, ServerFull, ServerRefused, TaskNotFound, TaskNotTaken, TubesError
 from tubes.conformance.bench import eventually
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 import tubes
-from faults.worker import Worker
+from tests.support.worker import Worker
 from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
 

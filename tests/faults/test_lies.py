@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 import tubes
-from faults.proxy import Proxy
+from tests.support.proxy import Proxy
 from tubes import ConnectionLost, Task
 from tubes.conformance.bench import eventually
 from tubes.redis import wait_loop

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import tubes
-from faults.ledger import Ledger
+from tests.support.ledger import Ledger
 from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
 

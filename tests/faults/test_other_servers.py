@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from on_server import OnServer
-from parts import OfOrder
 
+from tests.support.on_server import OnServer
+from tests.support.parts import OfOrder
 from tubes.conformance import AioFace, Contract, SyncFace
 from tubes.testing import LocalServer, server_program
 

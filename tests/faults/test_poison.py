@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tubes
-from faults.poison import DEADLY, begun, supervised
+from tests.support.poison import DEADLY, begun, supervised
 
 #: How often a task may be taken.
 ATTEMPTS = 2

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tubes
-from faults.ledger import Ledger, Witness
-from faults.worker import Worker
+from tests.support.ledger import Ledger, Witness
+from tests.support.worker import Worker
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:

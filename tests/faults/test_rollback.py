@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from faults.rollbacks import keep, roll_back
-from faults.worker import Worker
+from tests.support.rollbacks import keep, roll_back
+from tests.support.worker import Worker
 from tubes import ConnectionLost, SessionNotFound, StreamFenced, TaskNotFound, TaskNotTaken, TubeNotFound, WriteAborted
 from tubes.calls import answer
 from tubes.conformance.bench import eventually

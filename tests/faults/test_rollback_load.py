@@ -9,9 +9,9 @@ import time
 import pytest
 
 import tubes
-from faults.hands import Hands
-from faults.rollbacks import Link, Pair, keep, log_of, roll_back
-from faults.sentinel import Watched
+from tests.support.hands import Hands
+from tests.support.rollbacks import Link, Pair, keep, log_of, roll_back
+from tests.support.sentinel import Watched
 from tubes.testing import LocalServer
 
 

@@ -14,14 +14,14 @@ from uuid import uuid4
 import pytest
 
 import tubes
-from faults.sentinel import Watched
-from faults.test_servers import load
+from tests.faults.test_servers import load
+from tests.support.sentinel import Watched
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from faults.ledger import Ledger
+    from tests.support.ledger import Ledger
 
 
 @pytest.fixture

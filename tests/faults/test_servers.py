@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from faults.lasting import OUTLIVES_KILLS
-from faults.ledger import Ledger, Witness
+from tests.support.lasting import OUTLIVES_KILLS
+from tests.support.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.conformance.bench import eventually
 from tubes.redis import wait_loop

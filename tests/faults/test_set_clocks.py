@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from stepping import SteppingClock
 
 import tubes
-from faults.cluster import free_port
+from tests.support.cluster import free_port
+from tests.support.stepping import SteppingClock
 from tubes import Driver
 from tubes.conformance.bench import eventually
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND

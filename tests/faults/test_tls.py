@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 import tubes
-from faults.cluster import free_port
+from tests.support.cluster import free_port
 from tubes import ConnectionLost, ServerRefused
 from tubes.conformance.bench import eventually
 from tubes.redis.transport import script_call
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from faults.ledger import Ledger
+    from tests.support.ledger import Ledger
 
 #: A certificate for localhost that is its own authority, and its key.
 CERTIFICATE = Path(__file__).parent / "localhost.pem"

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 
 import tubes
-from faults.ledger import Ledger
-from faults.proxy import Proxy
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
 from tubes import TubeNotFound
 from tubes.conformance.bench import eventually
 from tubes.redis.transport import script_call

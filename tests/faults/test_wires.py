@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from faults.ledger import Ledger
-from faults.proxy import Proxy
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
 from tubes import ConnectionLost, Task, TubesError
 from tubes.conformance.bench import eventually
 from tubes.redis import event_subscription, task_codec

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tubes
-from faults.lasting import OUTLIVES_KILLS
+from tests.support.lasting import OUTLIVES_KILLS
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 from tubes.worker import Summary, Worker

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.golden.takers import Ledger, is_task, same, shown
 from tubes import errors
 
 from . import deviations
 from .deviations import Deviation, Zombies, negative
-from .ledger import Ledger, is_task, same, shown
 from .stage import Call, Stage
 
 if TYPE_CHECKING:

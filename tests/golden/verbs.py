@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.golden.takers import is_task, same
 from tubes import errors
 
 from .deviations import PUT_OPTIONS, Deviation, negative
-from .ledger import is_task, same
 from .referee import MismatchError, Referee, Step
 from .stage import PATIENCE, Call
 

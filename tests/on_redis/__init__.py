@@ -1,1 +1,0 @@
-"""Tests that need a server: real ones, started and stopped by the tests."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tubes
-from on_redis.refusals import Refusals
+from tests.support.refusals import Refusals
 from tubes.spark.server import streams
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream

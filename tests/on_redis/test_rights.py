@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import redis
-import rights
-from on_server import OnServer
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 import tubes
+from tests.support import rights
+from tests.support.on_server import OnServer
 from tubes.cli.app import app
 from tubes.conformance import AioFace, Contract, SyncFace
 from tubes.conformance.bench import eventually

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pytest
-from stepping import SteppingClock
 
 import tubes
-from on_redis import indexes
+from tests.support import indexes
+from tests.support.stepping import SteppingClock
 from tubes import Backoff, Driver, Item, Task, TubesError
 from tubes.conformance.bench import eventually
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 import tubes
-from on_redis.indexes import Indexes
+from tests.support.indexes import Indexes
 from tubes import Driver, Item, TubeBusy
 from tubes.redis import store
 from tubes.redis.scripts.assembly import BYTES

@@ -1,4 +1,4 @@
-"""`python -m soak MINUTES`: a fifth of the time in memory, the rest on a server. Ends with 1 if a rule was broken.
+"""`python -m tests.soak MINUTES`: a fifth of the time in memory, the rest on a server. Ends with 1 if a rule broke.
 
 Rules: nothing is lost, no task is done twice, each is taken in its turn, by one at a time, one per lane, not before it
 is due and not acked after its time to run; memory is flat.
@@ -14,15 +14,16 @@ import sys
 import time
 from pathlib import Path
 
-from soak import in_memory, on_server
-from soak.report import Part
+from tests.soak import in_memory
+from tests.soak import on_a_server as on_server
+from tests.soak.report import Part
 
 _BUILD = Path(__file__).parent.parent.parent / "build"
 
 
 def main() -> int:
     """Soak, and say what became of it."""
-    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("minutes", type=float, nargs="?", default=10)
     parser.add_argument("--program", default="valkey", help="valkey, redis, or a path")
     parser.add_argument("--only", choices=["memory", "server"], help="one part, for all of the time")
@@ -52,7 +53,7 @@ def main() -> int:
         parts.append(on_server.soak(seconds if asked.only else seconds * 4 / 5, seed, program=asked.program))
         print(*parts[-1].lines(), sep="\n", flush=True)
     try:
-        from soak import plot
+        from tests.soak import plot
 
         plot.draw(parts, asked.plot)
         print(f"plot: {asked.plot}")

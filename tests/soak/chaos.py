@@ -11,13 +11,12 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from soak.crew import PATIENCE
+from tests.soak.actors import PATIENCE
 
 if TYPE_CHECKING:
-    from faults.proxy import Proxy
-
-    from soak.crew import Hand
-    from soak.watched import Watched
+    from tests.soak.actors import Hand
+    from tests.soak.watched import Watched
+    from tests.support.proxy import Proxy
     from tubes.testing import LocalServer
 
 #: Part of the requests whose reply is lost while lines are cut.

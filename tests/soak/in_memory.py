@@ -1,4 +1,6 @@
-"""The part of a soak in one process: threads and an event loop on one store. `python -m soak.in_memory SECONDS SEED`.
+"""The part of a soak in one process, threads and an event loop on one store.
+
+`python -m tests.soak.in_memory SECONDS SEED`.
 
 The parent starts it, so that the memory of this process is that of the queue and its books.
 """
@@ -21,14 +23,13 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
-from faults.worker import _ENVIRONMENT, _ROOT
-
 import tubes
-from soak.books import Marks
-from soak.plan import BACKLOG, PLANS, SLACK, TTR, is_early, labour, task
-from soak.report import Part
-from soak.samples import Sample, resident
-from soak.watched import Watched
+from tests.soak.long_ledger import Marks
+from tests.soak.plan import BACKLOG, PLANS, SLACK, TTR, is_early, labour, task
+from tests.soak.report import Part
+from tests.soak.samples import Sample, resident
+from tests.soak.watched import Watched
+from tests.support.worker import _ENVIRONMENT, _ROOT
 from tubes import TaskNotFound, TaskNotTaken
 
 _URL: Final = "memory://soak"
@@ -212,7 +213,7 @@ class Inside:
 
 def soak(seconds: float, seed: int) -> Part:
     """Run it in a process of its own, and judge."""
-    command = [sys.executable, "-m", "soak.in_memory", str(seconds), str(seed)]
+    command = [sys.executable, "-m", "tests.soak.in_memory", str(seconds), str(seed)]
     samples: list[Sample] = []
     said: dict[str, Any] = {"mistakes": ["the process did not come to its end"], "counts": {}, "judged": 0, "late": 0}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_ENVIRONMENT) as process:

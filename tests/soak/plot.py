@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from soak.report import Part
+from tests.soak.report import Part
 
 #: Tasks per second are those of so many seconds, so that the line can be read.
 _WINDOW: Final = 5

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from soak.samples import SHORTEST, Sample, growths
+from tests.soak.samples import SHORTEST, Sample, growths
 
 #: Seconds from which on something must have been done in each quarter: in less one trouble may take all of it.
 _LONG: Final = 40.0

@@ -11,15 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faults.worker import _ENVIRONMENT, _ROOT
 
 import tubes
-from soak import in_memory, on_server
-from soak.books import Books
-from soak.crew import PATIENCE, Hand, Job
-from soak.referee import Referee
-from soak.report import Part
-from soak.samples import SHORTEST, Sample, growths
+from tests.soak import in_memory
+from tests.soak import on_a_server as on_server
+from tests.soak.actors import PATIENCE, Hand, Job
+from tests.soak.listener import Referee
+from tests.soak.long_ledger import Books
+from tests.soak.report import Part
+from tests.soak.samples import SHORTEST, Sample, growths
+from tests.support.worker import _ENVIRONMENT, _ROOT
 from tubes.conformance.bench import eventually
 
 
@@ -40,7 +41,7 @@ def test_a_short_soak_in_memory_keeps_the_rules() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_soak_that_is_ended_ends_what_it_has_started(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "soak", "5", "--only", "memory"]
+    command = [sys.executable, "-m", "tests.soak", "5", "--only", "memory"]
     # Who was started by a shell in the background ignores a Ctrl-C, and so would all that it starts.
     asked = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from soak.books import Books
-from soak.plan import PLANS
-from soak.referee import Referee
+from tests.soak.listener import Referee
+from tests.soak.long_ledger import Books
+from tests.soak.plan import PLANS
 
 if TYPE_CHECKING:
     from tubes import Queue

@@ -55,8 +55,8 @@ class SharedTube:
     """One tube of a server, as one process sees it.
 
     Those who wait stand in line here, and one thread looks after all of them while there are any (`wait_loop`): it
-    takes for the first, and when there is nothing it waits for a marker, which a script leaves when something has become
-    takeable. Whoever gets the marker takes, and leaves another one if there is more: no herd, and no polling.
+    takes for the first, and when there is nothing it waits for a marker, which a script leaves when something has
+    become takeable. Whoever gets the marker takes, and leaves another one if there is more: no herd, and no polling.
     """
 
     def __init__(

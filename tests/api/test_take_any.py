@@ -1,0 +1,271 @@
+"""Takes from several tubes that end at bad moments: cancelled, too late, interrupted, finalized."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+import tubes.aio
+from tests.memory.test_interrupts import MANY, interrupted
+from tubes.memory.port import Port as MemoryPort
+
+NAMES = ("a", "b", "c")
+
+
+def check(queue: tubes.Queue) -> tuple[int, int, int]:
+    """How many tasks are ready and taken in all tubes, and how many callers wait; all indexes are in order."""
+    for name in queue.tubes():
+        queue.tube(name)._port.shared.engine._check()
+    found = queue.statistics().values()
+    counts = [sum(each.tasks[name] for each in found) for name in ("ready", "taken")]
+    return counts[0], counts[1], sum(each.waiting for each in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
+    """Thousands are cancelled at random moments, with puts in between: every task is got once or is left."""
+    dice = random.Random(seed)
+    puts = 3000
+
+    async def main() -> None:
+        got: list[int] = []
+        async with tubes.aio.connect() as queue:
+            made = [await queue.create_tube(name, "utubettl") for name in NAMES]
+
+            async def taker() -> None:
+                some = dice.sample(made, dice.randrange(1, 4))
+                task = await queue.take_any(some, dice.choice([None, 0.001, 5]), fair=dice.random() < 0.5)
+                if task is not None:
+                    assert task.attempts == 1
+                    await task.ack()
+                    got.append(task.data)
+
+            running: set[asyncio.Task[None]] = set()
+            for number in range(puts):
+                running |= {asyncio.create_task(taker()) for _ in range(dice.randrange(4))}
+                if dice.random() < 0.5:
+                    await asyncio.sleep(0)
+                for victim in dice.sample(sorted(running, key=id), min(len(running), dice.randrange(3))):
+                    victim.cancel()
+                await dice.choice(made).put(number, utube=str(dice.randrange(50)))
+                running = {task for task in running if not task.done()}
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            found = (await queue.statistics()).values()
+            assert sum(each.waiting + each.tasks["taken"] for each in found) == 0
+            assert len(got) == len(set(got)) == sum(each.calls["ack"] for each in found)
+            assert sum(each.tasks["ready"] for each in found) + len(got) == puts
+            assert sum(each.calls["take"] for each in found) == len(got)
+            assert len(got) > puts // 20, "the takers got next to nothing: this proves little"
+
+    asyncio.run(main())
+
+
+def test_takes_from_several_tubes_that_time_out_in_threads_lose_nothing() -> None:
+    puts = 4000
+    got: list[int] = []
+    with tubes.connect() as queue:
+        made = [queue.create_tube(name) for name in NAMES]
+        over = threading.Event()
+
+        def taker(seed: int) -> None:
+            dice = random.Random(seed)
+            while not over.is_set():
+                task = queue.take_any(dice.sample(made, 2), dice.random() * 0.0005)
+                if task is not None:
+                    got.append(task.ack().data)
+
+        threads = [threading.Thread(target=taker, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for number in range(puts):
+            made[number % 3].put(number)
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert check(queue) == (puts - len(got), 0, 0)
+        assert len(got) == len(set(got))
+
+
+def test_nothing_runs_while_takes_from_several_tubes_wait() -> None:
+    with tubes.connect() as queue:
+        for name in NAMES:
+            queue.create_tube(name, "fifottl").put("later", delay=3600)
+
+        def taker() -> None:
+            with pytest.raises(tubes.QueueClosed):
+                queue.take_any(NAMES, 60)
+
+        threads = [threading.Thread(target=taker) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        while check(queue)[2] < 60:
+            time.sleep(0.001)
+        before = time.process_time()
+        time.sleep(0.5)
+        used = time.process_time() - before
+        queue.close()
+        for thread in threads:
+            thread.join()
+    assert used < 0.05
+
+
+def test_threads_and_event_loops_that_wait_on_the_same_tubes_each_get_theirs() -> None:
+    url = f"memory://several-{os.getpid()}"
+    rounds = 200
+
+    async def work() -> list[int]:
+        async with tubes.aio.connect(url) as queue:
+            seen: list[int] = []
+            while (task := await queue.take_any(["stop", "a", "b"])) is not None and task.tube != "stop":
+                seen.append((await task.ack()).data)
+            return seen
+
+    seen: list[int] = []
+    with tubes.connect(url) as queue:
+        for name in ("a", "b", "stop"):
+            queue.create_tube(name)
+        loop = threading.Thread(target=lambda: seen.extend(asyncio.run(work())))
+        loop.start()
+
+        def work_here() -> None:
+            while (task := queue.take_any(["stop", "b", "a"])) is not None and task.tube != "stop":
+                seen.append(task.ack().data)
+
+        thread = threading.Thread(target=work_here)
+        thread.start()
+        for number in range(rounds):
+            queue.tube("ab"[number % 2]).put(number)
+        while sum(each.calls["ack"] for each in queue.statistics().values()) < rounds:
+            time.sleep(0.001)
+        for _ in range(2):
+            queue.tube("stop").put(None)
+        thread.join()
+        loop.join()
+    assert sorted(seen) == list(range(rounds))
+
+
+def moments() -> Iterator[tuple[int, tubes.Queue]]:
+    """For every moment a queue with three tubes, of which the last has tasks."""
+    for moment in range(MANY):
+        with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+            for name in NAMES:
+                queue.create_tube(name)
+            for number in range(3):
+                queue.tube("c").put(number)
+            yield moment, queue
+    raise AssertionError("this verb has no end")
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["there", "in the line"])
+def test_an_interrupted_take_from_several_tubes_was_none(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
+    take = MemoryPort.take
+    for moment, queue in moments():
+        if not asks:  # A task comes only when the call stands in line.
+            monkeypatch.setattr(MemoryPort, "take", lambda port: None)
+        over = not interrupted(lambda queue=queue: queue.take_any(NAMES, 5), moment)  # type: ignore[misc]
+        monkeypatch.setattr(MemoryPort, "take", take)
+        if over:
+            assert moment > 50
+            assert check(queue) == (2, 1, 0)
+            return
+        assert check(queue) == (3, 0, 0)
+        task = queue.take_any(NAMES, 0)
+        assert task is not None
+        assert (task.data, task.attempts) == (0, 1)
+
+
+def test_an_interrupt_while_who_waits_on_several_tubes_is_served_loses_nothing() -> None:
+    url = f"memory://interrupted-several-{os.getpid()}"
+    loop = asyncio.new_event_loop()
+
+    async def begin(queue: tubes.AsyncQueue) -> asyncio.Task[tubes.AsyncTask | None]:
+        taking = asyncio.create_task(queue.take_any(NAMES))
+        await asyncio.sleep(0)
+        return taking
+
+    async def hurry(taking: asyncio.Task[tubes.AsyncTask | None]) -> bool:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return taking.done()
+
+    with tubes.connect(url) as queue:
+        tube, *_ = [queue.create_tube(name) for name in reversed(NAMES)]
+        theirs = tubes.aio.connect(url)
+        for moment in range(MANY):
+            taking = loop.run_until_complete(begin(theirs))
+            over = not interrupted(lambda: tube.put("x"), moment)
+            served = loop.run_until_complete(hurry(taking))
+            assert check(queue) == (0, served, 0 if served else 3)
+            if not served:
+                queue.tube("a").put("y")
+            task = loop.run_until_complete(taking)
+            assert task is not None
+            loop.run_until_complete(task.ack())
+            if over:
+                break
+        loop.run_until_complete(theirs.close())
+    loop.close()
+
+
+def test_an_interrupt_of_a_thread_that_waits_on_several_tubes_leaves_all_lines() -> None:
+    program = """
+import os, signal, threading, time, tubes
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with tubes.connect() as queue:
+    made = [queue.create_tube(name) for name in "abc"]
+    def interrupt():
+        while not made[2].statistics().waiting:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt).start()
+    try:
+        queue.take_any(made)
+    except KeyboardInterrupt:
+        pass
+    made[1].put("x")
+    print([tube.statistics().waiting for tube in made], queue.take_any(made, 0).data)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[0, 0, 0] x\n"
+
+
+def test_a_loop_that_is_closed_under_its_takers_from_several_tubes_takes_nothing_and_leaves_no_waiter() -> None:
+    url = f"memory://closed-several-{os.getpid()}"
+    with tubes.connect(url) as queue:
+        made = [queue.create_tube(name) for name in NAMES]
+
+        async def begin(theirs: Any) -> asyncio.Task[Any]:
+            waiting = asyncio.create_task(theirs.take_any(NAMES))
+            await asyncio.sleep(0)
+            return waiting
+
+        for number in range(3):
+            loop = asyncio.new_event_loop()
+            theirs = tubes.aio.connect(url)
+            waiting = loop.run_until_complete(begin(theirs))
+            assert check(queue)[2] == 3
+            loop.close()
+            made[number].put("x")
+            assert check(queue)[:2] == (1, 0)
+            task = made[number].take(0)
+            assert task is not None
+            assert task.attempts == 1
+            task.ack()
+            waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+            del waiting, theirs
+            gc.collect()
+            while check(queue)[2]:
+                time.sleep(0.001)

@@ -1,0 +1,522 @@
+"""The command `tubes`, in process: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tubes
+from tests.support import rights
+from tubes.cli.app import app
+from tubes.cli.exits import Exit
+from tubes.cli.show import span
+from tubes.cli.streams import printable
+
+
+class Shell:
+    """Runs commands on one queue."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._runner = CliRunner()
+
+    def __call__(self, *words: object, code: int = 0, stdin: str | bytes | None = None) -> Result:
+        result = self._runner.invoke(app, [str(word) for word in words], input=stdin, env={"TUBES_URL": self.url})
+        assert result.exit_code == code, (words, result.output, result.exception)
+        assert "Traceback" not in result.output
+        if code:
+            assert len(result.stderr.splitlines()) == 1
+            assert result.stderr.startswith("tubes: ")
+        return result
+
+    def lines(self, *words: object) -> list[str]:
+        return self(*words).stdout.splitlines()
+
+    def json(self, *words: object) -> list[Any]:
+        return [json.loads(line) for line in self.lines(*words, "--json")]
+
+
+@pytest.fixture(params=["memory", "valkey", "few rights"])
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
+    if request.param == "memory":
+        name = uuid4().hex
+        tubes.connect(f"memory://{name}", codec="json")  # The name keeps the store, and its codec.
+        yield Shell(f"memory://{name}")
+    elif request.param == "valkey":
+        yield Shell(request.getfixturevalue("url"))
+    else:  # Those that the page of rights names.
+        server: tubes.testing.LocalServer = request.getfixturevalue("valkey")
+        admin: Any = server.client()
+        words = [word.replace("tubes:*", "*") for word in rights.told()["app"]]
+        admin.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *words)
+        admin.execute_command("ACL", "LOG", "RESET")
+        yield Shell(f"unix://app:secret@{server.socket}?prefix={uuid4().hex}")
+        assert admin.execute_command("ACL", "LOG") == []
+
+
+@pytest.fixture
+def queue(shell: Shell) -> Iterator[tubes.Queue]:
+    with tubes.connect(shell.url, codec="json") as queue:
+        yield queue
+
+
+def test_what_is_put_is_taken_and_gone(shell: Shell) -> None:
+    shell("create", "mail", "fifottl", "-o", "ttr=60")
+    assert shell.lines("put", "mail", '{"to": "ann"}', "5", "five words are a string", "--pri", 1) == ["0", "1", "2"]
+    assert shell.lines("take", "mail", "-n", 2) == ['{"to": "ann"}', "5"]
+    (task,) = shell.json("take", "mail")
+    assert (task["id"], task["data"], task["pri"], task["ttr"]) == (2, "five words are a string", 1, 60)
+    assert "no task of tube 'mail' is ready" in shell("take", "mail", code=Exit.NOTHING).stderr
+
+
+def test_data_is_read_from_stdin_line_by_line(shell: Shell) -> None:
+    shell("put", "pages", "-", "--create", "utube", "--utube", "a", stdin='1\n"two"\nthree\n')
+    assert [task["data"] for task in shell.json("peek", "pages")] == [1, "two", "three"]
+    assert {task["utube"] for task in shell.json("peek", "pages")} == {"a"}
+
+
+def test_text_stays_text(shell: Shell) -> None:
+    shell("put", "mail", "5", "--text", "--create", "fifo")
+    assert shell.json("take", "mail")[0]["data"] == "5"
+
+
+def test_a_task_that_is_released_or_held_is_not_gone(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put("hello")
+    assert shell.lines("take", "mail", "--release") == ["hello"]
+    assert tube.peek(0).state == "r"
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    assert tube.peek(0).state == "t"
+    shell("release", "mail", 0, "--session", held["session"])
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    shell("ack", "mail", 0, "--session", held["session"])
+    assert tube.statistics().calls["ack"] == 1
+    assert "not taken" in shell("ack", "mail", 0, "--session", held["session"], code=Exit.REFUSED).stderr
+    shell("ack", "mail", 0, "--session", "0" * 32, code=Exit.NOT_FOUND)
+    shell("ack", "mail", 0, code=Exit.USAGE)
+
+
+def test_what_anybody_has_taken_is_released_if_one_insists(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put("hello")
+    tube.take(timeout=0)
+    assert shell.lines("release", "mail", "--all") == ["1"]
+    assert tube.peek(0).state == "r"
+
+
+def test_dead_letters_are_listed_with_reasons_and_kicked(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(["a", "b", "c"])
+    shell("bury", "mail", 0, 2, "--reason", "no such address")
+    tube.bury(1)
+    output = shell("buried", "mail").stdout
+    assert "2 of them: no such address" in output
+    assert "1 of them: no reason" in output
+    assert [task["reason"] for task in shell.json("buried", "mail")] == ["no such address", None, "no such address"]
+    assert shell.lines("kick", "mail", 2) == ["1"]
+    assert shell.lines("kick", "mail", "--all") == ["2"]
+    assert shell("kick", "mail", code=Exit.NOTHING).stdout == "0\n"
+
+
+def test_tasks_are_looked_at_by_id_by_state_and_from_the_beginning(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl")
+    tube.put_many(range(20))
+    tube.put("later", delay=100)
+    tube.take(timeout=0)
+    assert [task["id"] for task in shell.json("peek", "mail")] == list(range(10))
+    assert [task["state"] for task in shell.json("peek", "mail", 0, 20)] == ["taken", "delayed"]
+    assert [task["data"] for task in shell.json("peek", "mail", "--state", "delayed")] == ["later"]
+    assert "in 1m" in shell("peek", "mail", 20).stdout
+    shell("peek", "mail", 99, code=Exit.NOT_FOUND)
+    shell("peek", "mail", "--state", "buried", code=Exit.NOTHING)
+    shell("peek", "mail", "--state", "lost", code=Exit.USAGE)
+
+
+def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put_many(range(3))
+    assert shell.lines("delete", "mail", 0, 1) == ["2"]
+    result = shell("delete", "mail", 2, 77, code=Exit.NOT_FOUND)
+    assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("1\n", True)
+
+
+def test_what_was_done_before_an_error_is_said(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(4))
+    said = shell("bury", "mail", 0, 1, 99, 2, code=Exit.NOT_FOUND).stderr
+    assert said == "tubes: there is no task 99 in tube 'mail': it never was, or it is done; buried: 0, 1\n"
+    assert tube.statistics().tasks["buried"] == 2
+    assert "; kicked: 1\n" in shell("kick", "mail", 1, 99, code=Exit.NOT_FOUND).stderr
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    said = shell("ack", "mail", held["id"], 99, "--session", held["session"], code=Exit.REFUSED).stderr
+    assert f"; acked: {held['id']}\n" in said
+
+
+def test_what_a_command_has_done_is_there_for_programs(shell: Shell, queue: tubes.Queue) -> None:
+    assert shell.json("create", "mail", "fifottl") == [{"tube": "mail", "driver": "fifottl"}]
+    tube = queue.tube("mail")
+    tube.put_many(range(4))
+    assert shell.json("bury", "mail", 0, 1) == [{"tube": "mail", "buried": [0, 1]}]
+    assert shell.json("kick", "mail", "--all") == [{"tube": "mail", "kicked": 2}]
+    assert shell.json("delete", "mail", 3) == [{"tube": "mail", "deleted": [3]}]
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    assert shell.json("release", "mail", 0, "--session", held["session"]) == [{"tube": "mail", "released": [0]}]
+    (held,) = shell.json("take", "mail", "--hold", 60)
+    assert shell.json("ack", "mail", 0, "--session", held["session"]) == [{"tube": "mail", "acked": [0]}]
+    tube.take(timeout=0)
+    assert shell.json("release", "mail", "--all") == [{"tube": "mail", "released": 1}]
+    assert shell.json("pause", "mail") == [{"tube": "mail", "paused": "for ever"}]
+    (paused,) = shell.json("pause", "mail", 60)
+    assert paused["paused"] == tube.statistics().paused
+    assert shell.json("resume", "mail") == [{"tube": "mail", "paused": None}]
+    assert shell.json("truncate", "mail", "--yes") == [{"tube": "mail", "removed": 2}]
+    assert shell.json("drop", "mail", "--yes") == [{"tube": "mail", "dropped": True, "removed": 0}]
+
+
+def test_a_task_has_all_fields_in_json_whether_it_has_them_or_not(shell: Shell) -> None:
+    shell("put", "mail", 1, "--create", "fifo")
+    shell("put", "mail", 2, "--context", "trace=4bf9")
+    without, with_one = shell.json("peek", "mail")
+    assert without.keys() == with_one.keys()
+    assert (without["context"], with_one["context"]) == (None, {"trace": "4bf9"})
+
+
+def test_a_hold_says_for_how_long_it_is(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail", "fifottl", ttr=60).put_many([1, 2])
+    assert "has 1 for 60 s, which is the ttr, and not 300: 0" in shell("take", "mail", "--hold", 300).stderr
+    assert "has 1 for 30 s: 1" in shell("take", "mail", "--hold", 30).stderr
+
+
+def test_a_tube_that_is_there_is_no_error_if_one_says_so(shell: Shell) -> None:
+    shell("create", "mail")
+    assert "exists already: pass --if-not-exists to use it" in shell("create", "mail", code=Exit.REFUSED).stderr
+    shell("create", "mail", "--if-not-exists")
+
+
+def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=100)
+    tube.put_many(range(3))
+    tube.take(timeout=0)
+    queue.create_tube("crawl", "utube").put("/", utube="example.com")
+    assert shell.lines("tubes") == ["crawl", "mail"]
+    assert shell.json("tubes") == [{"tube": "crawl", "driver": "utube"}, {"tube": "mail", "driver": "fifottl"}]
+    (mail,) = shell.json("stats", "mail")
+    assert (mail["tasks"], mail["calls"]) == (tube.statistics().tasks, tube.statistics().calls)
+    assert [one["tube"] for one in shell.json("stats")] == ["crawl", "mail"]
+    for words in (("stats",), ("stats", "mail"), ("top", "--once")):
+        assert "ready" in shell(*words).stdout
+    assert "example.com" in shell("utubes", "crawl").stdout
+    assert shell.json("utubes", "crawl")[0]["ready"] == 1
+    shell("utubes", "mail", code=Exit.USAGE)
+    shell("stats", "nosuch", code=Exit.NOT_FOUND)
+
+
+def test_a_tube_that_pauses_gives_nothing_until_it_is_resumed(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put("hello")
+    shell("pause", "mail")
+    said = shell("take", "mail", code=Exit.NOTHING).stderr
+    assert "tube 'mail' is paused until it is resumed, and 1 tasks are ready: `tubes resume mail`" in said
+    assert "paused" in shell("stats").stdout
+    assert shell.json("stats")[0]["paused"] == "for ever"
+    shell("resume", "mail")
+    shell("pause", "mail", 3700)
+    assert "tube 'mail' is paused for 1h01m more" in shell("take", "mail", code=Exit.NOTHING).stderr
+    shell("pause", "mail", 60)
+    assert "paused 1m00s" in shell("top", "--once").stdout.replace("60s", "1m00s").replace("59s", "1m00s")
+    shell("resume", "mail")
+    assert shell.lines("take", "mail") == ["hello"]
+
+
+def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(3))
+    shell("truncate", "mail", code=Exit.USAGE)
+    shell("drop", "mail", code=Exit.USAGE)
+    assert tube.statistics().tasks["total"] == 3
+    shell("truncate", "mail", "--yes")
+    assert tube.statistics().tasks["total"] == 0
+    tube.put(1)
+    tube.take(timeout=0)
+    assert "cannot be dropped" in shell("drop", "mail", "--yes", code=Exit.REFUSED).stderr
+    shell("drop", "mail", "--yes", "--force")
+    assert queue.tubes() == []
+
+
+def test_a_full_tube_takes_nothing_more(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("small", capacity=1)
+    shell("put", "small", 1)
+    assert "full" in shell("put", "small", 2, code=Exit.NOTHING).stderr
+
+
+def test_a_key_lets_one_task_in(shell: Shell) -> None:
+    shell("create", "mail")
+    assert shell.json("put", "mail", 1, "--key", "a")[0]["created_now"]
+    assert not shell.json("put", "mail", 2, "--key", "a")[0]["created_now"]
+    shell("put", "mail", 3, "--key", "a", "--on-duplicate", "raise", code=Exit.REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
+        (["stats", "--url", "memory://"], Exit.USAGE, "name a server"),
+        (["stats", "--url", "memory://of-nobody-here"], Exit.USAGE, "memory://of-nobody-here is new in every process"),
+        (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` makes it"),
+        (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
+        (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
+        (["create", "a tube"], Exit.USAGE, "must be 1 to 32"),
+        (["create", "mail", "-o", "ttr"], Exit.USAGE, "name=value"),
+        (["create", "mail", "-o", "ttr=5"], Exit.USAGE, "no option"),
+        (["take", "mail", "--timeout", "soon"], Exit.USAGE, "--timeout"),
+        (["take", "mail", "--release", "--hold", "5"], Exit.USAGE, "exclude"),
+        (["nosuch"], Exit.USAGE, "No such command"),
+        (["nosuch"], Exit.USAGE, "(tubes --help)"),
+        (["put"], Exit.USAGE, "TUBE"),
+        (["put"], Exit.USAGE, "(tubes put --help)"),
+        (["bury", "mail"], Exit.USAGE, "ID"),
+        (["peek", "mail", "--codec", "nosuch"], Exit.USAGE, "codec"),
+        (["import", "mail", "/nosuch/file"], Exit.NOT_FOUND, "mail"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(shell: Shell, words: list[str], code: int, said: str) -> None:
+    assert said in shell(*words, code=code).stderr
+
+
+def test_a_url_must_be_given() -> None:
+    result = CliRunner().invoke(app, ["stats"], env={"TUBES_URL": ""})
+    assert (result.exit_code, "TUBES_URL" in result.stderr) == (Exit.USAGE, True)
+
+
+def test_who_types_a_command_does_not_wait_long_for_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 60.0)
+    for words in (["stats"], ["bench", "-n", "1"]):
+        began = time.monotonic()
+        result = CliRunner().invoke(app, words, env={"TUBES_URL": "redis://127.0.0.1:1"})
+        assert result.exit_code == Exit.UNREACHABLE
+        assert time.monotonic() - began < 30
+        assert "there is no connection to redis://127.0.0.1:1" in result.stderr
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == Exit.USAGE
+    for code in Exit:
+        assert f"{code.value} {code.name.lower().replace('_', ' ')}" in " ".join(result.stderr.split())
+
+
+def test_the_manual_has_every_command_and_every_exit_code() -> None:
+    manual = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
+    names = {
+        command.name or command.callback.__name__.strip("_") for command in app.registered_commands if command.callback
+    }
+    assert {name for name in names if f"`tubes {name}" not in manual} == set()
+    assert {code for code in Exit if f"| {code.value} |" not in manual} == set()
+
+
+def test_an_error_that_nobody_has_thought_of_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of\nluck")
+
+    monkeypatch.setattr("tubes.connect", broken)
+    assert "out of luck" in shell("stats", code=Exit.INTERNAL).stderr
+    monkeypatch.setattr("tubes.connect", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    shell("stats", code=Exit.INTERRUPTED)
+
+
+def test_the_bench_measures_in_a_tube_of_its_own(shell: Shell, queue: tubes.Queue) -> None:
+    results = [json.loads(line) for line in shell.lines("bench", shell.url, "-n", 20, "--json", "--driver", "utube")]
+    assert [result["verb"].split()[0] for result in results] == [
+        "put",
+        "take",
+        "ack",
+        "put_many",
+        "take_many",
+        "ack_many",
+    ]
+    assert all(result["per_second"] > 0 and result["p99_ms"] >= result["median_ms"] for result in results)
+    assert "tasks/s" in shell("bench", shell.url, "-n", 5).stdout
+    assert queue.tubes() == []
+
+
+@pytest.fixture
+def bytes_in(url: str) -> Iterator[tubes.Tube]:
+    """A tube with two tasks that are no JSON, and one that is."""
+    with tubes.connect(url, codec="raw") as queue:
+        tube = queue.create_tube("bytes")
+        tube.put_many([b"\xff1", b"5", b"\xff2"])
+        yield tube
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--release"]])
+def test_what_the_codec_cannot_read_goes_back(url: str, bytes_in: tubes.Tube, words: list[str]) -> None:
+    result = Shell(url)("take", "bytes", "-n", 3, *words, code=Exit.USAGE)
+    assert "task 0 went back, and so did 1 others: codec 'json' cannot decode" in result.stderr
+    assert (len(result.stdout.splitlines()), "xff" in result.stdout) == (1, False)
+    assert bytes_in.statistics().tasks["taken"] == 0
+    assert [task.data for task in bytes_in.take_many(3)][-1] == b"\xff2"
+    assert bytes_in.statistics().calls["ack"] == (words != ["--release"])
+    assert bytes_in.peek(0).data == b"\xff1"
+
+
+def test_a_hold_that_is_over_at_once_is_refused(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put(1)
+    assert "--hold 0: must be at least 0.1" in shell("take", "mail", "--hold", 0, code=Exit.USAGE).stderr
+    assert queue.tube("mail").statistics().calls["take"] == 0
+
+
+def test_what_the_codec_cannot_read_is_not_held(url: str, bytes_in: tubes.Tube) -> None:
+    result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
+    assert "has 1 for 60 s: 1\n" in result.stderr
+    assert [str(task.state) for task in bytes_in.tasks()] == ["r", "t", "r"]
+
+
+def test_a_look_marks_what_it_cannot_read(url: str, bytes_in: tubes.Tube) -> None:
+    assert "<codec 'json' cannot decode" in Shell(url)("peek", "bytes", 0).stdout
+    assert "cannot decode" in Shell(url).json("peek", "bytes", 0)[0]["error"]
+
+
+def test_bytes_are_put_as_they_are(url: str) -> None:
+    Shell(url)("put", "bytes", "--codec", "raw", "--create", "fifo", stdin=b"\xff\x00\r\n\n\x80")
+    with tubes.connect(url, codec="raw") as queue:
+        assert [task.data for task in queue.tube("bytes").tasks()] == [b"\xff\x00\r", b"", b"\x80"]
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "said"),
+    [
+        (("put", "mail"), b"1\n\xff\n", "line 2 of stdin: byte 0xff at 0 is not UTF-8"),
+        (("put", "mail"), DEEP.encode(), "nested too deeply"),
+        (("put", "mail", DEEP), None, "nested too deeply"),
+        (("import", "mail"), b'{"data": 1}\n{"data": "\xff"}', "line 2: is no JSON: byte 0xff at 10 is not UTF-8"),
+        (("import", "mail"), DEEP.encode(), "line 1: is no JSON: it is nested too deeply"),
+        (("import", "mail"), b'{"data": ' + DEEP.encode() + b"]" * 200_000 + b"}", "nested too deeply"),
+        (("bench", "memory://", "--size", "99999999999999"), None, "--size"),
+        (("stats", "\x1b[2J\u202e"), None, "there is no tube"),
+    ],
+    ids=lambda value: str(value)[:50],  # pytest keeps it in the environment, where a process can't be started with more
+)
+def test_bad_input_is_no_mistake_of_the_program(
+    shell: Shell, queue: tubes.Queue, words: list[str], stdin: bytes | None, said: str
+) -> None:
+    queue.create_tube("mail")
+    code = Exit.NOT_FOUND if words[0] == "stats" else Exit.USAGE
+    told = shell(*words, stdin=stdin, code=code).stderr
+    assert said in told
+    assert told.removesuffix("\n").isprintable()
+    assert queue.tube("mail").tasks() == []
+
+
+def in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command with what a shell does to its streams."""
+    command = f"exec {shlex.quote(sys.executable)} -m tubes.cli {words}"
+    known = {**os.environ, "TUBES_URL": url, **environment}
+    return subprocess.run(["/bin/sh", "-c", command], env=known, capture_output=True, text=True, check=False)
+
+
+def test_streams_that_are_closed_are_said_and_nothing_is_lost(url: str) -> None:
+    with tubes.connect(url) as queue:
+        mail = queue.create_tube("mail")
+        mail.put(5)
+        taken = in_shell(url, "take mail >&-")
+        assert (taken.returncode, taken.stderr.startswith("tubes: stdout is closed")) == (Exit.USAGE, True)
+        put = in_shell(url, "put mail <&-")
+        assert (put.returncode, put.stderr) == (Exit.USAGE, "tubes: stdin is closed\n")
+        assert in_shell(url, "drop mail <&-").returncode == Exit.USAGE
+        assert mail.statistics().tasks["ready"] == 1
+        assert in_shell(url, "take nothing 2>&-").returncode == Exit.NOT_FOUND
+        silent = in_shell(url, "take mail 2>&-")
+        assert (silent.returncode, silent.stdout) == (Exit.DONE, "5\n")
+
+
+def test_an_output_that_lacks_a_character_loses_nothing(url: str) -> None:
+    poor = {"PYTHONIOENCODING": "ascii:strict"}
+    with tubes.connect(url) as queue:
+        mail = queue.create_tube("mail")
+        mail.put("Zo\xeb")
+        taken = in_shell(url, "take mail", **poor)
+        assert (taken.returncode, taken.stdout) == (Exit.USAGE, "")
+        assert "the output is ascii" in taken.stderr
+        assert "Zo\\xeb" in in_shell(url, "peek mail", **poor).stdout
+        assert json.loads(in_shell(url, "export mail", **poor).stdout)["data"] == "Zo\xeb"
+        assert json.loads(in_shell(url, "take mail --json", **poor).stdout)["data"] == "Zo\xeb"
+
+
+def test_json_moves_no_cursor(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put("Zo\xeb \x9b31m \u202e")
+    for words in (("peek", "mail", "--json"), ("export", "mail"), ("take", "mail", "--json")):
+        printed = shell(*words).stdout
+        assert '"Zo\xeb \\u009b31m \\u202e"' in printed
+        assert json.loads(printed)["data"] == "Zo\xeb \x9b31m \u202e"
+
+
+def test_a_bench_that_is_told_to_end_drops_its_tube(url: str) -> None:
+    with tubes.connect(url) as queue:
+        bench = subprocess.Popen([sys.executable, "-m", "tubes.cli", "bench", url, "-n", "1000000"])
+        while not queue.tubes():
+            assert bench.poll() is None
+        while not queue.overview()[queue.tubes()[0]].statistics.calls["put"]:
+            assert bench.poll() is None
+        bench.terminate()
+        assert bench.wait() == 128 + signal.SIGTERM
+        assert queue.tubes() == []
+
+
+@pytest.mark.parametrize("missing", ["tubes", "typer"])
+def test_ctrl_c_is_one_line_while_the_command_is_still_loaded(tmp_path: Path, missing: str) -> None:
+    (tmp_path / f"{missing}.py").write_text("raise KeyboardInterrupt")
+    root = Path(tubes.__file__).parent.parent
+    path = f"{tmp_path}:{root}/tubes/cli/discovery:{root}"
+    program = "from tubes_command import main; main()"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (Exit.INTERRUPTED, "", "tubes: interrupted\n")
+
+
+def test_what_somebody_put_has_no_say_in_a_terminal(shell: Shell) -> None:
+    shell("put", "mail", "\x1b[31mred [bold]bold", "--create", "fifo")
+    shown = shell("peek", "mail").stdout
+    assert "\\x1b[31mred [bold]bold" in shown
+    assert "\x1b" not in shown
+    assert printable("a\tb\u202e") == "a\\tb\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, ""), (0.24, "0.2s"), (45, "45s"), (192, "3m12s"), (18240, "5h04m"), (1047600, "12d03h"), (-1, "0.0s")],
+)
+def test_spans_are_for_people(seconds: float | None, shown: str) -> None:
+    assert span(seconds) == shown
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['typer'] = None; from tubes.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "tubes: the command needs typer: pip install 'tubes-queue[cli]'\n"
+
+
+def test_tubes_does_not_import_what_the_command_needs() -> None:
+    program = "import sys, tubes; print([name for name in ('typer', 'rich', 'redis') if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

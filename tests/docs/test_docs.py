@@ -1,0 +1,201 @@
+"""What the documents say is true: their examples run, their diagram is the table."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import MOVES
+from tubes.testing import LocalServer
+
+ROOT = Path(__file__).parent.parent.parent
+#: All pages; the examples of those that are not named below are run here.
+DOCUMENTS = [
+    "README.md",
+    "drivers/README.md",
+    *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")),
+]
+#: Where the blocks of these are run: one needs a Spark, the other is a test suite itself.
+ELSEWHERE = {"docs/spark.md": "spark/test_session.py", "docs/testing.md": "test_pytest_plugin.py"}
+FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PROGRAMS = [page for page in DOCUMENTS if page not in ELSEWHERE and FENCE.search((ROOT / page).read_text())]
+
+
+def modules() -> list[ModuleType]:
+    names = [info.name for info in pkgutil.walk_packages(tubes.__path__, "tubes.")]
+    return [importlib.import_module(name) for name in ["tubes", *names]]
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
+def test_examples_in_docstrings_run(module: ModuleType, server: LocalServer) -> None:
+    server.client().flushall()
+    runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL | doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module):
+        for example in test.examples:
+            example.source = example.source.replace("redis://localhost", server.url)
+        runner.run(test)
+    assert runner.failures == 0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """The one that documents call `redis://localhost`."""
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("document", PROGRAMS)
+def test_examples_in_documents_run(document: str, server: LocalServer) -> None:
+    server.client().flushall()
+    blocks = FENCE.findall((ROOT / document).read_text())
+    names: dict[str, object] = {"__name__": document}
+    for block in blocks:
+        exec(compile(block.replace("redis://localhost", server.url), document, "exec"), names)
+
+
+def test_the_tutorial_can_be_typed_into_a_prompt(server: LocalServer) -> None:
+    server.client().flushall()
+    page = (ROOT / "docs/tutorial.md").read_text()
+    # The empty line behind a block is that which ends what is indented.
+    typed = "".join(f"{block}\n" for block in FENCE.findall(page)).replace("redis://localhost", server.url)
+    prompt = [sys.executable, "-i", "-q"]
+    run = subprocess.run(prompt, input=typed, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    assert run.returncode == 0
+    # Only what the page tells of beforehand.
+    assert "two tracebacks of `OSError`" in page.partition("@worker.on")[0]
+    errors = re.findall(r"^(?:[>.]{3} )*(\w*(?:Error|Exception|Warning)\b.*)", run.stderr, re.MULTILINE)
+    assert errors == ["OSError: the mail server is down"] * 2, run.stderr
+    for shown in ("ann", "bob no such address", "{'order': 8}"):
+        assert shown in run.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("document", "test"), ELSEWHERE.items())
+def test_other_examples_are_run_elsewhere(document: str, test: str) -> None:
+    assert Path(document).name in (ROOT / "tests" / test).read_text()
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_in_documents_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text()
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert [link for link in links if not (ROOT / document).parent.joinpath(link.partition("#")[0]).exists()] == []
+
+
+def cells(heading: str) -> set[str]:
+    """What stands in code in the first column of the table under this heading cell."""
+    table = (ROOT / "docs/redis.md").read_text().split(f"\n| {heading} |")[1].split("\n\n")[0]
+    return {name for row in table.splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+
+
+def test_the_table_of_keys_has_all_keys_that_the_scripts_name() -> None:
+    lua = "".join(path.read_text() for path in (ROOT / "drivers/lua").rglob("*.lua"))
+    named = set(re.findall(r"M \.\. ':(\w+)'", lua))
+    assert cells("key") == {f"tubes:{{name}}:{key}" for key in named} | {
+        "tubes:names",
+        "tubes:{name}:chunks:<write>",
+        "tubes:{name}:skipped:<stream>",
+        "tubes:{name}:staged:<batch>",
+        "tubes:{name}:stream:<name>",
+        "tubes:{name}:written:<writer>",
+        "tubes:session:<uuid>",
+        "tubes:{name}",
+    }
+
+
+def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer) -> None:
+    """After a tube has seen all verbs."""
+    client: Any = server.client()
+    client.flushall()
+    driver = tubes.Driver("all", options={"lane", "ttl", "ttr", "delay", "pri", "capacity", "timeout"}, lane="lane")
+    with tubes.connect(server.url) as queue, ThreadPoolExecutor() as pool:
+        tube, list_tube = queue.create_tube("all", driver, capacity=4, order="round_robin"), queue.create_tube("list")
+        tube.on_task_change(lambda task, event: None)
+        for number in range(4):
+            tube.put(number, lane=str(number), ttl=60, delay=number // 3)
+        putting = pool.submit(tube.put, 4, timeout=9)
+        while not client.hexists("tubes:{all}", "filling"):
+            time.sleep(0.01)
+        tube.take(timeout=0).ack()  # type: ignore[union-attr]
+        assert putting.result() is not None
+        tube.bury(1)
+        tube.kick(1)
+        taken = tube.take(timeout=0)
+        assert taken is not None
+        taken.touch(1)
+        taken.release()
+        tube.delete(taken)
+        list_tube.put(1)
+        list_tube.take(timeout=0).release()  # type: ignore[union-attr]
+        list_tube.truncate()
+        assert list_tube.take(timeout=0.1) is None
+        list_tube.pause()
+        with tubes.connect(server.url) as joined:
+            joined.identify(queue.identify())
+            joined.tube("all").statistics()
+        fields = {field.decode() for name in ("all", "list") for field in client.hkeys(f"tubes:{{{name}}}")}
+    # A session's number, the tube's birth, a caller and a slot; a uuid; which verb is counted.
+    shapes = {
+        r"s\d+\.\d+\.[0-9a-f]{16}": "s<number>.<born>.<uuid>",
+        r"u[0-9a-f]{32}": "u<uuid>",
+        r"calls:\w+": "calls:…",
+    }
+    shapes |= {r"as\d+\.\d+\.[0-9a-f]{16}\.\w+\.\w+": "as<number>.<born>.<uuid>.<caller>.<slot>"}
+    for shape, told in shapes.items():
+        fields = {told if re.fullmatch(shape, field) else field for field in fields}
+    # `loose` is counted from the first task that comes back to its place, and not after a truncate; `oldest` is noted
+    # where more than a thousand tasks are looked at; `late` where a ttl has spared a taken task.
+    assert cells("field of the meta hash") == fields | {"loose", "oldest", "late"}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_a_crash_of_the_server_loses_is_a_matter_of_its_settings(kept: bool) -> None:
+    settings = {"appendonly": "yes", "appendfsync": "always"} if kept else {}
+    with LocalServer(**settings) as server, tubes.connect(server.url) as queue:
+        queue.create_tube("mail").put("to ann")
+        server.kill()
+        server.start()
+        assert queue.tubes() == (["mail"] if kept else [])
+
+
+def test_the_first_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    block = FENCE.findall((ROOT / "README.md").read_text())[0]
+    assert len(block.strip().splitlines()) == 12
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.split() == re.findall(r"\)\s+# (https://\S+)", block)
+
+
+def test_a_url_is_all_that_changes_between_memory_and_redis(
+    server: LocalServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.client().flushall()
+    block = FENCE.findall((ROOT / "README.md").read_text())[0]
+    for place in ("", repr(server.url)):
+        exec(compile(block.replace("tubes.connect()", f"tubes.connect({place})"), "README.md", "exec"), {})
+    printed = capsys.readouterr().out.split()
+    assert printed[:2] == printed[2:]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/explanation/states.md"])
+def test_the_diagram_is_the_table(document: str) -> None:
+    text = (ROOT / document).read_text()
+    drawn = re.findall(r"^    (\S+) --> (\S+): (\w+)$", text, re.MULTILINE)
+    names = {None: "[*]", "r": "r", "t": "t", "!": "b", "~": "d", "-": "[*]"}
+    table = [
+        (names[was and was.value], names[move.to.value], why)
+        for why, rows in MOVES.items()
+        for was, move in rows.items()
+    ]
+    assert sorted(drawn) == sorted(table)

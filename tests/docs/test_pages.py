@@ -1,0 +1,122 @@
+"""What the pages name is there, and what is there is on the pages. `make docs` sees to links and anchors."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from html import unescape
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.cli.app import app
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text()
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")]
+}
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+COMMANDS = {str(command.name) for command in app.registered_commands}
+MODULES = ("tubes", "tubes.conformance", "tubes.testing", "tubes.worker")
+#: What is typed into a shell: in indented blocks, in `console` blocks after the prompt, between backticks.
+TYPED = r"(?:^ {4}|^ {4}.*\* |^\$ |`|\$\()"
+
+
+def typed(program: str) -> set[str]:
+    """The first words that pages have behind a program's name."""
+    first = re.compile(rf"{TYPED}{program} ([a-z][a-z-]*)", re.MULTILINE)
+    return {word for text in PAGES.values() for word in first.findall(text)}
+
+
+def test_make_targets_that_are_named_are_there() -> None:
+    named = typed("make")
+    assert {"demo", "test", "docs", "matrix"} <= named
+    assert named - TARGETS == set()
+
+
+def test_commands_that_are_named_are_there() -> None:
+    named = typed("tubes")
+    assert {"put", "top", "stats", "buried"} <= named
+    assert named - COMMANDS == set()
+
+
+def test_all_commands_are_in_the_manual() -> None:
+    assert {name for name in COMMANDS if f"`tubes {name}" not in PAGES["docs/cli.md"]} == set()
+
+
+def test_extras_that_are_named_are_there() -> None:
+    named = {
+        name
+        for text in PAGES.values()
+        for names in re.findall(r"pip install '[\w.-]+\[([\w,]+)\]'", text)
+        for name in names.split(",")
+    }
+    assert {"hiredis", "msgpack", "server", "cli"} <= named
+    assert named - EXTRAS.keys() == set()
+
+
+def test_make_installs_extras_that_are_there() -> None:
+    (installed,) = re.findall(r"^EXTRAS := (.*)$", MAKEFILE, re.MULTILINE)
+    assert set(installed.split()) == EXTRAS.keys()
+    (for_the_pages,) = re.findall(r"^DOCS := (.*)$", MAKEFILE, re.MULTILINE)
+    assert set(for_the_pages.split()) < EXTRAS.keys()
+
+
+def test_all_public_names_are_in_the_reference() -> None:
+    text = "".join(text for name, text in PAGES.items() if name.startswith("docs/reference/"))
+    shown = set(re.findall(r"^\.\. (?:auto\w+|py:\w+):: ([\w.]+)", text, re.MULTILINE))
+    wanted = {f"{module.__name__}.{name}" for module in map(import_module, MODULES) for name in public(module)}
+    assert wanted - shown == set()
+
+
+def public(module: ModuleType) -> list[str]:
+    names: list[str] = module.__all__
+    return [name for name in names if not isinstance(getattr(module, name), ModuleType)]
+
+
+def test_every_page_has_its_place() -> None:
+    listed = re.findall(r"^ *(?:- file|root): (.*)$", (ROOT / "docs/_toc.yml").read_text(), re.MULTILINE)
+    assert sorted(f"{name}.md" for name in listed) == sorted(PAGES)
+
+
+def test_no_two_pages_have_one_title() -> None:
+    # In the menu the README is called otherwise, see _toc.yml.
+    titles = [text.partition("\n")[0] for name, text in PAGES.items() if name != "README.md"]
+    assert sorted(title for title in titles if titles.count(title) > 1) == []
+
+
+@pytest.fixture(scope="module")
+def drawing() -> Any:
+    spec = spec_from_file_location("drawing", ROOT / "docs/_ext/drawing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_drawn_diagram_is_the_table(drawing: Any) -> None:
+    drawn: list[tuple[str | None, str, str]] = []
+    for way, lines in re.findall(r'<text class="why" data-way="([^"]*)"[^>]*>(.*?)</text>', drawing.draw()):
+        was, to = unescape(way).split(">")
+        drawn += [(was or None, to, why) for why in re.findall(r">(\w+)</tspan>", lines)]
+    table = [(was and was.value, move.to.value, why) for why, rows in tubes.MOVES.items() for was, move in rows.items()]
+    assert sorted(drawn, key=str) == sorted(table, key=str)
+
+
+def test_an_arrow_of_the_diagram_begins_and_ends_at_the_boxes_of_its_states(drawing: Any) -> None:
+    for was in drawing._AT:
+        for to in drawing._AT:
+            if was is not to:
+                start = drawing._border(drawing._AT[was], drawing._AT[to])
+                off = [abs(a - b) / half for a, b, half in zip(start, drawing._AT[was], drawing._BOX, strict=True)]
+                assert max(off) == pytest.approx(1)

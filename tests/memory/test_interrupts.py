@@ -1,0 +1,422 @@
+"""A verb that is interrupted, at whatever moment, has happened or has not: no task is lost or stranded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+import tubes.aio
+
+DRIVERS = ["fifo", "fifottl", "limfifottl", "utube", "utubettl"]
+TASKS = 6
+# More moments than any verb has.
+MANY = 2000
+
+
+def interrupted(verb: Callable[[], object], moment: int) -> bool:
+    """Run a verb, with a KeyboardInterrupt at its n-th moment at which one can come; False if it has no more of them.
+
+    An interrupt comes where a Python function begins or a built-in one has returned.
+    """
+    left = moment
+
+    def watch(frame: Any, event: str, argument: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left < 0:  # Whatever a profiler raises ends its work.
+                raise KeyboardInterrupt
+
+    gc.disable()  # An interrupt of a finalizer reaches nobody.
+    try:
+        sys.setprofile(watch)
+        verb()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return False
+
+
+def check(tube: tubes.Tube) -> dict[str, int]:
+    """The tube's counts, once its indexes were found to be in order."""
+    tube._port.shared.engine._check()
+    return tube.statistics().tasks
+
+
+def moments(driver: str, **options: Any) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
+    """For every moment a tube with some tasks, in which one lane has two."""
+    options |= {"ttl": 1000, "ttr": 100} if "ttl" in driver else {}
+    for moment in range(MANY):
+        with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+            tube = queue.create_tube("t", driver, **options)
+            for number in range(TASKS):
+                tube.put(number, **({"utube": str(number // 2)} if "utube" in driver else {}))
+            yield moment, queue, tube
+    raise AssertionError("this verb has no end")
+
+
+def drained(tube: tubes.Tube) -> list[int]:
+    """What can be taken, one after the other."""
+    return [task.ack().data for task in iter(lambda: tube.take(0), None)]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_take_was_none(driver: str) -> None:
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
+            assert moment > 5
+            return
+        assert check(tube)["taken"] == 0
+        assert tube.statistics().calls["take"] == 0
+        task = tube.take(0)
+        assert task is not None
+        assert task.attempts == 1
+        task.release()
+        assert drained(tube) == list(range(TASKS))
+
+
+@pytest.mark.parametrize(
+    "options", [{"interval": 9}, {"interval": 9, "max_in_flight": 2, "order": "round_robin"}], ids=str
+)
+def test_an_interrupted_take_was_no_start(options: dict[str, Any]) -> None:
+    for moment, _, tube in moments("utube", **options):
+        tube.block("2", 9)
+        if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["taken"] == 0
+        assert [utube.next_start is None for utube in tube.utubes()] == [True, True, False]
+        assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [0, 2]  # type: ignore[misc]
+        tube.configure("0", interval=0, max_in_flight=2)
+        assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [1]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("lane", ["0", "new"])
+def test_an_interrupted_block_was_done_or_not(lane: str) -> None:
+    acts: list[Callable[[tubes.Tube], object]] = [
+        lambda tube: tube.block(lane, 5),
+        lambda tube: tube.configure(lane, interval=5, max_in_flight=3),
+    ]
+    for act in acts:
+        for moment, _, tube in moments("utube"):
+            if not interrupted(lambda tube=tube, act=act: act(tube), moment):  # type: ignore[misc]
+                break
+            check(tube)
+            act(tube)
+            assert tube.utubes()[lane == "new" and -1].name == lane
+            tube.block(lane, 0)
+            tube.configure(lane, interval=None, max_in_flight=None)
+            check(tube)
+            assert drained(tube) == list(range(TASKS))
+            assert tube.utubes() == []
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("options", [{}, {"delay": 5}], ids=["ready", "delayed"])
+def test_an_interrupted_put_was_none(driver: str, options: dict[str, Any]) -> None:
+    if options and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has no delay")
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.put("x", **options), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["total"] == TASKS
+        assert tube.statistics().calls["put"] == TASKS
+        assert tube.put("y").id >= TASKS
+        assert drained(tube) == [*range(TASKS), "y"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_put_of_many_was_none(driver: str) -> None:
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.put_many(["x", "y", "z"]), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["total"] == TASKS
+        assert tube.statistics().calls["put"] == TASKS
+        assert tube.put("w").id >= TASKS
+        assert drained(tube) == [*range(TASKS), "w"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_take_of_many_was_none(driver: str) -> None:
+    for moment, _, tube in moments(driver):
+        if not interrupted(lambda tube=tube: tube.take_many(3, timeout=0), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["taken"] == 0
+        assert tube.statistics().calls["take"] == 0
+        assert {task.attempts for task in tube.take_many(TASKS, timeout=0)} == {1}
+        tube.release_all()
+        assert sorted(drained(tube)) == list(range(TASKS))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["ack_many", "release_many", "delete_many"])
+def test_an_interrupted_verb_on_many_tasks_was_done_or_not_with_each(driver: str, verb: str) -> None:
+    for moment, _, tube in moments(driver):
+        tasks = tube.take_many(3, timeout=0)
+        act = getattr(tube, verb)
+        if not interrupted(lambda act=act, tasks=tasks: act(tasks), moment):  # type: ignore[misc]
+            return
+        counts, calls = check(tube), tube.statistics().calls
+        ended = calls["ack"] + calls["delete"]
+        assert counts["total"] == TASKS - ended
+        assert counts["taken"] == 3 - ended - calls["release"]
+        tube.release_all()
+        left = [n for n in range(TASKS) if n not in [task.data for task in tasks][:ended]]
+        assert drained(tube) == left
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "touch", "release_all"])
+def test_an_interrupted_verb_of_a_taker_was_done_or_not(driver: str, verb: str) -> None:
+    if verb in ("bury", "touch") and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has no {verb}")
+    for moment, _, tube in moments(driver):
+        task = tube.take(0)
+        assert task is not None
+        act: dict[str, Callable[[], object]] = {
+            "touch": lambda task=task: task.touch(5),  # type: ignore[misc]
+            "release_all": tube.release_all,
+        }
+        if not interrupted(act.get(verb) or getattr(task, verb), moment):
+            return
+        counts, calls = check(tube), tube.statistics().calls
+        ended = calls["ack"] + calls["delete"]
+        assert counts["total"] == TASKS - ended
+        assert counts["taken"] == 1 - ended - calls["release"] - calls["bury"]
+        tube.release_all()
+        tube.kick(1)
+        assert drained(tube) == list(range(ended, TASKS))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["kick", "truncate"])
+def test_an_interrupted_verb_on_many_tasks_leaves_each_in_one_state(driver: str, verb: str) -> None:
+    for moment, _, tube in moments(driver):
+        for id in range(3):
+            tube.bury(id)
+        act = (lambda tube=tube: tube.kick(3)) if verb == "kick" else tube.truncate
+        if not interrupted(act, moment):
+            return
+        counts = check(tube)
+        assert counts["ready"] + counts["buried"] == counts["total"]
+        tube.kick(3)
+        assert drained(tube) == ([] if verb == "truncate" and not counts["total"] else list(range(TASKS)))
+
+
+@pytest.mark.parametrize("seconds", [None, 5])
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_an_interrupted_pause_is_one_or_none(verb: str, seconds: float | None) -> None:
+    for moment, _, tube in moments("utube"):
+        if verb == "resume":
+            tube.pause(seconds)
+        over = not interrupted(tube.resume if verb == "resume" else lambda tube=tube: tube.pause(seconds), moment)  # type: ignore[misc]
+        check(tube)
+        if over:
+            return
+        assert tube.statistics().paused in (None, math.inf if seconds is None else seconds)
+        assert (tube.take(0) is None) == (tube.statistics().paused is not None)
+        tube.resume()
+        tube.release_all()
+        assert drained(tube) == list(range(TASKS))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_close_that_was_interrupted_can_be_repeated(driver: str) -> None:
+    for moment, queue, tube in moments(driver):
+        other = queue.session()
+        mine = other.tube("t")
+        held = mine.take(0), mine.take(0)
+        assert None not in held
+        ended = not interrupted(other.close, moment)
+        check(tube)
+        other.close()
+        assert drained(tube) == list(range(TASKS))
+        if ended:
+            return
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupt_while_a_waiter_is_served_loses_neither_task_nor_waiter(driver: str) -> None:
+    url = f"memory://interrupted-{driver}-{os.getpid()}"
+    loop = asyncio.new_event_loop()
+
+    async def begin(tube: tubes.AsyncTube) -> asyncio.Task[tubes.AsyncTask | None]:
+        taking = asyncio.create_task(tube.take())
+        await asyncio.sleep(0)
+        return taking
+
+    async def hurry(taking: asyncio.Task[tubes.AsyncTask | None]) -> bool:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return taking.done()
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        theirs = loop.run_until_complete(tubes.aio.connect(url).tube("t"))
+        for moment in range(MANY):
+            taking = loop.run_until_complete(begin(theirs))
+            over = not interrupted(lambda: tube.put("x"), moment)
+            served = loop.run_until_complete(hurry(taking))
+            counts = check(tube)
+            assert counts["total"] == counts["taken"] == served
+            assert tube.statistics().waiting == 1 - served
+            if not served:
+                tube.put("y")
+            task = loop.run_until_complete(taking)
+            assert task is not None
+            loop.run_until_complete(task.ack())
+            if over:
+                break
+    loop.close()
+
+
+def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(task: object) -> float:
+        raise ArithmeticError
+
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", tubes.Driver("picky", rank=refuse))
+        monkeypatch.setattr(
+            type(tube._port.shared.engine), "rebuild_indexes", lambda engine, now: pytest.fail("rebuilt")
+        )
+        with pytest.raises(ArithmeticError):
+            tube.put("x")
+
+
+KEY_TTL = 50
+
+
+def keyed(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
+    """For every moment a tube in which each task has a key, which is remembered for a while."""
+    for moment, queue, tube in moments(driver, key_ttl=KEY_TTL):
+        for task in range(TASKS):
+            tube.delete(task)
+        for number in range(TASKS):
+            tube.put(number, key=str(number), **({"utube": str(number // 2)} if "utube" in driver else {}))
+        yield moment, queue, tube
+
+
+def meets(tube: tubes.Tube, key: str) -> str:
+    """What a put of a key meets: the state of a task, `-` if the key is remembered; `new`: nothing."""
+    with contextlib.suppress(tubes.DuplicateKey):
+        tube.put("mine", key=key, on_duplicate="raise")
+        return "new"
+    return str(tube.put("mine", key=key).state)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("key", ["0", "new"])
+def test_an_interrupted_put_of_a_key_has_left_the_key_as_it_was(driver: str, key: str) -> None:
+    for moment, _, tube in keyed(driver):
+        if not interrupted(lambda tube=tube: tube.put("x", key=key), moment):  # type: ignore[misc]
+            return
+        assert check(tube)["total"] == TASKS
+        assert meets(tube, key) == ("new" if key == "new" else "r")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("state", ["r", "t", "!", "-"])
+def test_an_interrupted_put_replaces_the_task_of_its_key_or_does_not(driver: str, state: str) -> None:
+    for moment, _, tube in keyed(driver):
+        first = TASKS
+        if state == "t":
+            tube.take(0)
+        elif state == "!":
+            tube.bury(first)
+        elif state == "-":
+            tube.delete(first)
+        before = tube.statistics()
+        over = not interrupted(lambda tube=tube: tube.put("x", key="0", on_duplicate="replace"), moment)  # type: ignore[misc]
+        counts, calls = check(tube), tube.statistics().calls
+        tube.release_all()
+        tube.kick(1)
+        data: list[Any] = drained(tube)
+        done = "x" in data
+        assert done or not over
+        assert data.count(0) == (not done and state != "-")
+        assert sorted(number for number in data if number not in ("x", 0)) == list(range(1, TASKS))
+        assert counts["total"] == len(data)
+        assert calls["put"] - before.calls["put"] == done
+        assert calls["delete"] - before.calls["delete"] == (done and state != "-")
+        if over:
+            return
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("verb", ["ack", "delete", "bury", "release"])
+def test_an_interrupted_verb_leaves_a_task_with_its_key_or_the_key_remembered(driver: str, verb: str) -> None:
+    for moment, _, tube in keyed(driver):
+        task = tube.take(0)
+        assert task is not None
+        over = not interrupted(getattr(task, verb), moment)
+        gone = check(tube)["total"] < TASKS
+        assert (meets(tube, "0") == "-") == gone
+        if gone:
+            tube._port.clock.advance(KEY_TTL)  # type: ignore[attr-defined]
+            assert meets(tube, "0") == "new"
+        check(tube)
+        if over:
+            return
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "data": {"data": "x"},
+    "place": {"data": "x", "pri": 3},
+    "life": {"data": "x", "pri": 3, "ttl": 77},
+    "delay": {"data": "x", "delay": 7},
+}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("state", ["r", "t", "!"])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_an_interrupted_update_has_changed_all_or_nothing(driver: str, state: str, changes: str) -> None:
+    wanted = CHANGES[changes]
+    if len(wanted) > 1 and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has nothing but data")
+    if (changes == "delay" and state != "r") or (changes == "life" and state == "t"):
+        pytest.skip("this is refused")
+    for moment, _, tube in moments(driver):
+        held = tube.take(0) if state == "t" else None
+        if state == "!":
+            tube.bury(0)
+        over = not interrupted(lambda tube=tube: tube.update(0, **wanted), moment)  # type: ignore[misc]
+        check(tube)
+        found = tube.peek(0)
+        done = found.data == "x"
+        assert done or not over
+        assert (found.pri == 3) == (done and "pri" in wanted)
+        assert (found.ttl == 77) == (done and "ttl" in wanted)
+        assert found.state == ("~" if done and "delay" in wanted else state)
+        if held is not None:
+            assert held.ack().state == "-"
+        tube.kick(1)
+        check(tube)
+        if over:
+            return
+
+
+@pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_an_interrupted_release_with_a_backoff_rests_buries_or_has_not_happened(driver: str, attempts: int) -> None:
+    for moment, _, tube in moments(driver, backoff=[5], max_attempts=attempts):
+        task = tube.take(0)
+        assert task is not None
+        over = not interrupted(task.release, moment)
+        check(tube)
+        found = tube.peek(0)
+        calls = tube.statistics().calls
+        assert found.state == ("t" if not calls["release"] else "!" if attempts == 1 else "~")
+        assert (found.reason is not None) == (found.state == "!")
+        if over:
+            return

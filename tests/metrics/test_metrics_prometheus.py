@@ -1,0 +1,346 @@
+"""Metrics for Prometheus: every number is what the queue says, and says what it covers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+import tubes
+from tubes.conformance.bench import eventually
+from tubes.metrics import spans
+from tubes.metrics.prometheus import NAMES, Collector, kind_of
+from tubes.testing import ManualClock
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Scrape:
+    """What Prometheus sees."""
+
+    def __init__(self, queue: tubes.Queue | str, **options: Any) -> None:
+        self.collector = Collector(queue, **options)
+        self.registry = CollectorRegistry()
+        self.registry.register(self.collector)
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, clock=clock) as queue:
+        yield queue
+
+
+@pytest.fixture
+def scrape(queue: tubes.Queue, clock: ManualClock) -> Iterator[Scrape]:
+    scrape = Scrape(queue, watch=True, now=clock.now)
+    yield scrape
+    scrape.collector.close()
+
+
+def test_tasks_calls_and_ages_are_those_of_the_queue(queue: tubes.Queue, scrape: Scrape, clock: ManualClock) -> None:
+    mail = queue.create_tube("mail", "fifottl", ttr=5)
+    mail.put_many(range(4))
+    mail.put("late", delay=60)
+    mail.put("gone", ttl=1)
+    mail.bury(0)
+    assert mail.take(timeout=0) is not None
+    clock.advance(7)  # The ttr, and the ttl, are over.
+    assert mail.take(timeout=0) is not None
+    states = {
+        state: scrape("tubes_tasks", tube="mail", state=state) for state in ("ready", "taken", "delayed", "buried")
+    }
+    assert states == {"ready": 2, "taken": 1, "delayed": 1, "buried": 1}
+    for call, count in mail.statistics().calls.items():
+        assert scrape("tubes_calls_total", tube="mail", call=call) == count
+    assert scrape("tubes_expired_total", tube="mail") == 1
+    assert scrape("tubes_ttr_timeouts_total", tube="mail") == 1
+    assert scrape("tubes_done_total", tube="mail") == 1
+    assert scrape("tubes_oldest_ready_age_seconds", tube="mail") == 7
+    assert scrape("tubes_up") == 1
+
+
+def test_lanes_sessions_pauses_and_callers_are_counted(queue: tubes.Queue, scrape: Scrape) -> None:
+    crawl = queue.create_tube("crawl", "utube", interval=10)
+    for host in ("a", "b", "c"):
+        crawl.put("/", utube=host)
+    crawl.take(timeout=0)
+    crawl.block("b", 60)
+    assert scrape("tubes_utubes", tube="crawl") == 3
+    assert scrape("tubes_blocked_utubes", tube="crawl") == 2
+    assert scrape("tubes_paused", tube="crawl") == 0
+    crawl.pause()
+    assert scrape("tubes_paused", tube="crawl") == 1
+    waiting = threading.Thread(target=crawl.take, args=(60,))
+    waiting.start()
+    assert eventually(lambda: scrape("tubes_waiting", tube="crawl") == 1)
+    crawl.resume()
+    waiting.join()
+    sessions = scrape("tubes_sessions", tube="crawl")
+    assert sessions is not None
+    with queue.session() as other:
+        other.tube("crawl")
+        assert scrape("tubes_sessions", tube="crawl") == sessions + 1
+
+
+def test_what_nobody_has_done_in_time_is_late(url: str, clock: ManualClock) -> None:
+    with tubes.connect(url, clock=clock) as queue:
+        queue.create_tube("mail", "fifottl").put("later", delay=10)
+    clock.advance(25)  # Nobody is there any more.
+    with tubes.connect(url, clock=clock) as queue:
+        scrape = Scrape(queue, ages=False)
+        assert scrape("tubes_due_lag_seconds", tube="mail") == 15
+        assert scrape("tubes_tasks", tube="mail", state="delayed") == 1
+        queue.tube("mail").statistics()
+        assert scrape("tubes_due_lag_seconds", tube="mail") == 0
+        scrape.collector.close()
+
+
+def test_a_watched_tube_has_histograms_and_reasons(queue: tubes.Queue, scrape: Scrape, clock: ManualClock) -> None:
+    mail = queue.create_tube("mail", "fifottl")
+    scrape("tubes_up")  # From now on it listens, and is told before the one below.
+    heard: list[str] = []
+    mail.on_task_change(lambda task, event: heard.append(event))
+    mail.put("to ann")
+    assert eventually(lambda: heard == ["put"])
+    clock.advance(3)
+    task = mail.take(timeout=0)
+    assert task is not None
+    assert eventually(lambda: heard == ["put", "take"])
+    clock.advance(20)
+    task.bury("ValueError: no such address")
+    mail.bury(mail.put("to bob"), "ValueError: gone")
+    assert eventually(lambda: scrape("tubes_buried_total", tube="mail", reason="ValueError") == 2)
+    assert scrape("tubes_wait_seconds_count", tube="mail") == 1
+    assert scrape("tubes_wait_seconds_sum", tube="mail") == 3
+    assert scrape("tubes_hold_seconds_sum", tube="mail") == 20
+    assert scrape("tubes_hold_seconds_bucket", tube="mail", le="15.0") == 0
+    assert scrape("tubes_hold_seconds_bucket", tube="mail", le="60.0") == 1
+
+
+def test_a_tube_that_is_made_anew_is_watched_anew(queue: tubes.Queue, scrape: Scrape) -> None:
+    for number in (1, 2):
+        mail = queue.create_tube("mail")
+        scrape("tubes_up")
+        mail.bury(mail.put(number))
+        assert eventually(lambda number=number: scrape("tubes_buried_total", tube="mail", reason="none") == number)  # type: ignore[misc]
+        mail.drop(force=True)
+
+
+def test_a_tube_that_is_not_watched_is_not_listened_to(queue: tubes.Queue) -> None:
+    scrape = Scrape(queue, watch=["mail"])
+    mail, other = queue.create_tube("mail"), queue.create_tube("other")
+    scrape("tubes_up")
+    for tube in (other, mail):
+        tube.bury(tube.put(1))
+    assert eventually(lambda: scrape("tubes_buried_total", tube="mail", reason="none") == 1)
+    assert scrape("tubes_buried_total", tube="other", reason="none") is None
+    scrape.collector.close()
+
+
+def test_the_listener_of_the_program_stays(queue: tubes.Queue, scrape: Scrape) -> None:
+    mail, heard = queue.create_tube("mail"), list[str]()
+    mail.on_task_change(lambda task, event: heard.append(event))
+    scrape("tubes_up")
+    mail.put(1)
+    assert eventually(lambda: heard == ["put"])
+
+
+def test_reasons_are_told_apart_by_their_beginnings_and_only_so_many(queue: tubes.Queue, scrape: Scrape) -> None:
+    for number in range(60):
+        scrape.collector.buried("mail", f"Error{number}: about something")
+    assert scrape("tubes_buried_total", tube="mail", reason="Error49") == 1
+    assert scrape("tubes_buried_total", tube="mail", reason="other") == 10
+    assert kind_of("x" * 100) == "x" * 60
+    assert kind_of("") == "none"
+
+
+def test_a_reason_that_is_no_utf8_does_not_end_the_scrapes(queue: tubes.Queue, scrape: Scrape) -> None:
+    scrape.collector.buried("mail", "no file caf\udce9.txt")
+    assert scrape("tubes_buried_total", tube="mail", reason="no file caf?.txt") == 1
+    assert b'reason="no file caf?.txt"' in generate_latest(scrape.registry)
+
+
+def test_a_queue_that_does_not_answer_is_down_and_raises_nothing(queue: tubes.Queue, scrape: Scrape) -> None:
+    queue.create_tube("mail")
+    scrape.collector.close()
+    assert scrape("tubes_up") == 0
+    assert scrape("tubes_waiting", tube="mail") is None
+
+
+def test_a_look_that_hangs_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+    with tubes.connect() as queue:
+        scrape = Scrape(queue, timeout=0)
+
+        def hanging(*_: object, **__: object) -> dict[str, tubes.Overview]:
+            free.wait(30)
+            return {}
+
+        monkeypatch.setattr(tubes.Queue, "overview", hanging)
+        assert scrape("tubes_up") == 0
+        free.set()
+        assert eventually(lambda: scrape("tubes_up") == 1)
+        scrape.collector.close()
+
+
+def test_a_url_is_enough(url: str) -> None:
+    name = f"memory://{uuid4().hex}"
+    for place in (url, name):
+        with tubes.connect(place) as queue:
+            queue.create_tube("mail").put(1)
+            scrape = Scrape(place)
+            assert scrape("tubes_tasks", tube="mail", state="ready") == 1
+            scrape.collector.close()
+
+
+@pytest.mark.parametrize("options", [{"queue": 5}, {"queue": "nonsense"}, {"watch": "mail"}])
+def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    with tubes.connect() as queue, pytest.raises(tubes.InvalidOption):
+        Collector(**dict[str, Any]({"queue": queue}, **options))
+
+
+def test_only_what_is_heard_whole_is_measured(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Heard(list[tuple[str, float]]):
+        def waited(self, seconds: float) -> None:
+            self.append(("waited", seconds))
+
+        def held(self, seconds: float) -> None:
+            self.append(("held", seconds))
+
+        def buried(self, reason: str | None) -> None: ...
+
+    monkeypatch.setattr(spans, "MOST", 2)
+    heard = Heard()
+    with tubes.connect(clock=clock) as queue:
+        mail = queue.create_tube("mail", "fifottl")
+        mail.put("before")
+        mail.on_task_change(spans.Spans(heard, clock.now))
+        mail.put("later", delay=5)
+        task = mail.take(timeout=0)
+        assert task is not None
+        clock.advance(5)  # What was delayed is ready from here on.
+        task.touch(1)
+        task.update(data="other")
+        clock.advance(2)
+        task.release()
+        assert heard == [("held", 7)]
+        heard.clear()
+        mail.truncate()
+        first, *_ = mail.put_many(range(3))  # Of more than two the oldest are forgotten.
+        mail.delete(first)
+        mail.take_many(5)
+        assert heard == [("waited", 0), ("waited", 0)]
+
+
+def samples() -> dict[str, set[str]]:
+    """Every sample that there may be, with its labels."""
+    with tubes.connect() as queue:
+        queue.create_tube("mail").put(1)
+        scrape = Scrape(queue)
+        scrape.collector.waited("mail", 1)
+        scrape.collector.held("mail", 1)
+        scrape.collector.buried("mail", None)
+        found = {
+            sample.name: set(sample.labels)
+            for family in scrape.registry.collect()
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+        assert generate_latest(scrape.registry)
+        scrape.collector.close()
+    return found
+
+
+def test_every_metric_has_the_name_that_the_manual_lists() -> None:
+    stems = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples()}
+    assert stems == set(NAMES)
+    table = (ROOT / "docs/metrics.md").read_text()
+    assert set(re.findall(r"^\| `(tubes_\w+)", table, re.MULTILINE)) == set(NAMES)
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_there_are() -> None:
+    known = samples()
+    dashboard = json.loads((ROOT / "docs/grafana/tubes.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    used: set[str] = set()
+    for query in asked:
+        names = set(re.findall(r"\btubes_\w+", query))
+        assert names, query
+        assert names <= known.keys(), query
+        used |= names
+        labels = {label for group in re.findall(r"\{([^}]*)\}", query) for label in re.findall(r"(\w+)\s*=", group)}
+        labels |= {label.strip() for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(",")}
+        there = set[str]().union(*(known[name] for name in names))
+        assert labels - {"le"} <= there, query
+    stems = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
+    assert stems == set(NAMES)
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
+    dashboard = json.loads((ROOT / "docs/grafana/tubes.json").read_text())
+    cells: list[tuple[int, int]] = []
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        columns, rows = (range(place[at], place[at] + place[size]) for at, size in ("xw", "yh"))
+        cells += product(columns, rows)
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_tubes_does_not_import_what_metrics_need() -> None:
+    program = (
+        "import sys, tubes, tubes.metrics; print([n for n in sys.modules if n.startswith(('prometheus', 'opentel'))])"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+def test_a_look_asks_a_server_twice_and_once_for_each_tube_with_ready_tasks(url: str) -> None:
+    with tubes.connect(url) as queue:
+        for number in range(10):
+            queue.create_tube(f"tube-{number}")
+        queue.tube("tube-3").put(1)
+        collector = Collector(queue)
+        list(collector.collect())
+        before = _calls(url)
+        list(collector.collect())
+        assert _calls(url) - before == 2 + 1
+        collector.close()
+
+
+def _calls(url: str) -> int:
+    import redis
+
+    client: Any = redis.Redis(unix_socket_path=url.removeprefix("unix://").partition("?")[0])
+    stats = client.info("commandstats")
+    return int(stats["cmdstat_evalsha"]["calls"])
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["prometheus_client"] = None
+try:
+    import tubes.metrics.prometheus
+except ModuleNotFoundError as error:
+    print(error, error.name)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    told = "tubes.metrics.prometheus needs prometheus_client: pip install 'tubes-queue[prometheus]' prometheus_client"
+    assert run.stdout.split() == told.split()

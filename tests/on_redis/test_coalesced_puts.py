@@ -1,0 +1,369 @@
+"""Puts that many tasks of an event loop make in one turn: one call for the server, each its own for its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tubes
+import tubes.aio
+from tests.support.proxy import Proxy
+from tubes import (
+    AsyncTask,
+    CodecError,
+    ConnectionLost,
+    OptionNotSupported,
+    QueueClosed,
+    QueueForked,
+    ServerRefused,
+    TubeNotFound,
+)
+from tubes.drivers import Driver, Ranked
+from tubes.redis import coalesced_puts
+from tubes.redis.transport import script_call
+
+if TYPE_CHECKING:
+    from tubes.testing import LocalServer
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "fifo": [{}, {"max_attempts": 3}, {"context": {"a": "b"}}, {}],
+    "fifottl": [{}, {"ttl": 900}, {}, {"ttr": 60, "pri": 7}, {"delay": 900}, {"ttl": 900, "ttr": 60, "pri": 1}],
+    "utube": [{}, {"utube": "ä" * 300}, {"utube": "b"}, {"utube": "b"}],
+    "utubettl": [{"utube": "a"}, {"utube": "a", "pri": 1, "ttl": 900, "ttr": 60}, {}, {"delay": 900, "utube": "c"}],
+}
+
+
+def untimed(task: Any) -> tuple[Any, ...]:
+    """A task but for the moments."""
+    facts = (task.id, str(task.state), task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
+    return *facts, task.max_attempts, task.context, task.created_now
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks the calls put that go out."""
+    sizes: list[int] = []
+    pack = coalesced_puts.CoalescedPuts.pack
+
+    def noting(self: coalesced_puts.CoalescedPuts, **how: bool) -> bytes:
+        if not self.args:
+            sizes.append(len(self._puts))
+        return pack(self, **how)
+
+    monkeypatch.setattr(coalesced_puts.CoalescedPuts, "pack", noting)
+    return sizes
+
+
+def run(url: str, act: Callable[[tubes.aio.AsyncQueue, tubes.aio.AsyncTube], Awaitable[Any]], **tube: Any) -> Any:
+    """Do something with a new tube, in which its connection's session is open."""
+
+    async def main() -> Any:
+        async with tubes.aio.connect(url) as queue:
+            made = await queue.create_tube("t", **tube)
+            assert await made.take(0) is None
+            return await act(queue, made)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("driver", OPTIONS)
+def test_what_is_put_together_is_what_is_put_alone(url: str, driver: str, sizes: list[int]) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> list[Any]:
+        count = len(OPTIONS[driver])
+        alone = [await tube.put(number, **options) for number, options in enumerate(OPTIONS[driver])]
+        assert sizes == [1] * count
+        together = await asyncio.gather(*(tube.put(n, **options) for n, options in enumerate(OPTIONS[driver])))
+        assert sizes[count:] == [count]
+        for one, other in zip(alone, together, strict=True):
+            assert one is not None
+            assert other is not None
+            assert untimed(one)[1:] == untimed(other)[1:]
+            assert other == await tube.peek(other)
+        assert [task.id for task in (*alone, *together) if task is not None] == list(range(2 * count))
+        assert (await tube.statistics()).calls["put"] == 2 * count
+        return together
+
+    run(url, act, driver=driver)
+
+
+def test_calls_are_of_bounded_size(url: str, sizes: list[int]) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        tasks = await asyncio.gather(*(tube.put(number) for number in range(coalesced_puts.MOST * 2 + 5)))
+        assert [task.data for task in tasks if task is not None] == list(range(coalesced_puts.MOST * 2 + 5))
+        assert sizes == [coalesced_puts.MOST, coalesced_puts.MOST, 5]
+        sizes.clear()
+        large = "x" * (coalesced_puts.BYTES // 2)
+        await asyncio.gather(*(tube.put(large) for _ in range(5)))
+        assert sizes == [2, 2, 1]
+
+    run(url, act)
+
+
+def test_who_is_refused_is_refused_alone(url: str) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        answers = await asyncio.gather(
+            tube.put("a"), tube.put(object()), tube.put("b", ttl=3), tube.put("c"), return_exceptions=True
+        )
+        assert [type(answer) for answer in answers[1:3]] == [CodecError, OptionNotSupported]
+        assert [task.data for task in await tube.tasks()] == ["a", "c"]
+
+    run(url, act)
+
+
+def test_an_order_that_fails_for_one_of_them_refuses_that_one(url: str) -> None:
+    def picky(task: Ranked) -> float:
+        return task.pri
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        puts = (tube.put(number, pri=pri) for number, pri in enumerate([1, 9, 2, 9]))
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        assert [isinstance(answer, ServerRefused) for answer in answers] == [False, True, False, True]
+        assert [task.data for task in await tube.tasks()] == [0, 2]
+
+    run(url, act, driver=Driver("picky", options={"pri"}, rank=picky, rank_lua="pri > 3 and 'x' or 1"))
+
+
+def test_puts_with_a_key_and_into_a_tube_with_a_capacity_go_alone(url: str, sizes: list[int]) -> None:
+    async def keyed(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        tasks = await asyncio.gather(*(tube.put(number, key="k") for number in range(3)))
+        assert [task.id for task in tasks if task is not None] == [0, 0, 0]
+
+    async def full(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        answers = await asyncio.gather(*(tube.put(number, timeout=0) for number in range(5)))
+        assert [answer is None for answer in answers] == [False, False, False, True, True]
+
+    run(url, keyed)
+    with tubes.connect(url) as queue:
+        queue.tube("t").drop()
+    run(url, full, capacity=3)
+    assert sizes == []
+
+
+def test_a_session_that_has_ended_is_opened_anew_and_each_is_put_once(url: str) -> None:
+    async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> None:
+        for turn in range(3):
+            port: Any = tube._port
+            number, token, caller = port.session
+            port.session = (number, token[::-1], caller)  # As the server would see one that it has ended.
+            tasks = await asyncio.gather(*(tube.put((turn, each)) for each in range(7)))
+            assert [task.data for task in tasks if task is not None] == [[turn, each] for each in range(7)]
+        assert (await tube.statistics()).calls["put"] == 21
+
+    run(url, act)
+
+
+def test_those_who_put_into_a_tube_that_was_dropped_hear_of_it(url: str) -> None:
+    async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> None:
+        with tubes.connect(url) as other:
+            other.tube("t").drop()
+            other.create_tube("t")
+        answers = await asyncio.gather(*(tube.put(number) for number in range(4)), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [TubeNotFound] * 4
+        new = await queue.tube("t")
+        assert (await new.statistics()).tasks["total"] == 0
+
+    run(url, act)
+
+
+def test_those_whose_queue_is_closed_meanwhile_hear_of_it_or_were_done(url: str) -> None:
+    async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> list[Any]:
+        puts = [asyncio.ensure_future(tube.put(number)) for number in range(6)]
+        await queue.close()
+        answers = await asyncio.gather(*puts, tube.put("late"), return_exceptions=True)
+        for answer in answers:
+            assert isinstance(answer, AsyncTask | QueueClosed | ConnectionLost)
+        return answers
+
+    answers = run(url, act)
+    with tubes.connect(url) as queue:
+        there = [task.data for task in queue.tube("t").tasks()]
+    assert there == [answer.data for answer in answers if isinstance(answer, AsyncTask)]
+
+
+def test_one_that_is_cancelled_takes_no_other_with_it(url: str) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        for turns in range(6):
+            puts = [asyncio.ensure_future(tube.put(number)) for number in range(5)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            puts[0].cancel()
+            puts[3].cancel()
+            answers: list[Any] = await asyncio.gather(*puts, return_exceptions=True)
+            assert [answers[number].data for number in (1, 2, 4)] == [1, 2, 4]
+            there = [task.data for task in await tube.tasks()]
+            assert [number for number in there if number not in (0, 3)] == [1, 2, 4]
+            await tube.truncate()
+        # All of them: what comes next is not kept from going.
+        puts = [asyncio.ensure_future(tube.put(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        for put in puts:
+            put.cancel()
+        await asyncio.gather(*puts, return_exceptions=True)
+        task = await tube.put("after")
+        assert task is not None
+        assert task.data == "after"
+
+    run(url, act)
+
+
+def test_two_loops_and_two_tubes_do_not_meet(url: str, sizes: list[int]) -> None:
+    numbers = itertools.count()
+
+    async def put(both: list[tubes.aio.AsyncTube]) -> None:
+        for _ in range(20):
+            await asyncio.gather(*(tube.put(next(numbers)) for tube in both * 5))
+
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            both = [await queue.create_tube(name) for name in "ab"]
+            there = asyncio.run_coroutine_threadsafe(put(both), other)
+            await asyncio.gather(put(both), asyncio.wrap_future(there))
+
+    other = asyncio.new_event_loop()
+    thread = threading.Thread(target=other.run_forever)
+    thread.start()
+    asyncio.run(main())
+    other.call_soon_threadsafe(other.call_later, 0.1, other.stop)
+    thread.join()
+    other.close()
+    with tubes.connect(url) as seen:
+        there = [task.data for name in "ab" for task in seen.tube(name).tasks()]
+    assert sorted(there) == list(range(400))
+    assert max(sizes) == 5
+
+
+def test_what_is_put_after_an_answer_comes_after_it(url: str) -> None:
+    """Whoever awaits one put before the next has them in that order, whatever others do."""
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        async def put(name: int) -> None:
+            for number in range(30):
+                await tube.put([name, number])
+
+        await asyncio.gather(*(put(name) for name in range(20)))
+        there = [task.data for task in await tube.tasks()]
+        for name in range(20):
+            assert [number for other, number in there if other == name] == list(range(30))
+
+    run(url, act)
+
+
+ORDERS: dict[str, tuple[Callable[[tubes.aio.AsyncTube], Awaitable[Any]], list[str]]] = {
+    "a put with a key": (lambda tube: tube.put("b", key="k"), ["a", "b", "c"]),
+    "a batch": (lambda tube: tube.put_many(["b"]), ["a", "b", "c"]),
+    "truncate": (lambda tube: tube.truncate(), ["c"]),
+    "kick": (lambda tube: tube.kick(3), ["a", "c"]),
+}
+
+
+@pytest.mark.parametrize("verb", ORDERS)
+@pytest.mark.parametrize("cut", [False, True], ids=["connected", "connecting"])
+def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cut: bool) -> None:
+    between, there = ORDERS[verb]
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        # A script that the server has to ask for comes behind what it has.
+        await tube.put("warm")
+        await between(tube)
+        await tube.truncate()
+        if cut:
+            (line,) = tube._port.connection.channels.values()
+            for pipe in line._pipes.values():
+                pipe.close()
+            await asyncio.sleep(0)
+        await asyncio.gather(tube.put("a"), between(tube), tube.put("c"))
+        assert [task.data for task in await tube.tasks()] == there
+
+    run(url, act)
+
+
+def test_the_first_that_go_together_keep_their_place_where_the_server_has_no_script_for_them(
+    valkey: LocalServer, url: str
+) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        with valkey.client() as client:
+            client.script_flush()
+        await tube.put("first")
+        await tube.truncate()
+        await asyncio.gather(tube.put("a"), tube.put("b"), tube.truncate())
+        assert await tube.tasks() == []
+
+    run(url, act)
+
+
+def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_call, "PATIENCE", 0.2)
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        (line,) = tube._port.connection.channels.values()
+        server, connect = tube._port.connection.store.server, tube._port.connection.store.server.connect
+
+        def refuse(*_: object) -> None:
+            raise ConnectionLost(url=url, why="of a test")
+
+        monkeypatch.setattr(server, "connect", refuse)
+        for pipe in line._pipes.values():
+            pipe.close()
+        await asyncio.sleep(0)
+        puts = [asyncio.ensure_future(tube.put(number)) for number in range(3)]
+        await asyncio.sleep(0.05)
+        for put in puts:
+            put.cancel()
+        await asyncio.gather(*line._connecting.values())
+        with pytest.raises(ConnectionLost):
+            await tube.put("too soon")
+        monkeypatch.setattr(server, "connect", connect)
+        task = await asyncio.wait_for(tube.put("later"), 5)
+        assert task is not None
+        assert [each.data for each in await tube.tasks()] == ["later"]
+
+    run(url, act)
+
+
+def test_one_that_is_refused_after_the_line_was_cut_takes_no_other_with_it(valkey: LocalServer, url: str) -> None:
+    def picky(task: Ranked) -> float:
+        return task.pri
+
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        await tube.put("first", pri=0)
+        left = [b"EVALSHA"]
+
+        def cut(request: bytes) -> bool:
+            return bool(left) and left[0] in request and bool(left.pop())
+
+        proxy.cuts = cut
+        puts = (tube.put(number, pri=pri) for number, pri in enumerate([1, 9, 2]))
+        answers = await asyncio.gather(*puts, return_exceptions=True)
+        assert not left
+        assert [isinstance(answer, ServerRefused) for answer in answers] == [False, True, False]
+        assert sorted(str(task.data) for task in await tube.tasks()) == ["0", "2", "first"]
+
+    with Proxy(valkey) as proxy:
+        driver = Driver("picky", options={"pri"}, rank=picky, rank_lua="pri > 3 and 'x' or 1")
+        run(proxy.url + url[url.index("?") :], act, driver=driver)
+
+
+def test_a_forked_child_is_told_what_it_is(url: str) -> None:
+    async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
+        put = tube.put("child's")
+        child = os.fork()
+        if not child:
+            try:
+                put.send(None)
+            except QueueForked:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        put.close()
+
+    run(url, act)

@@ -1,0 +1,85 @@
+"""The contract, on real servers: everything that holds in memory holds there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.on_server import OnServer
+from tests.support.parts import OfCapacity, OfOrder, OfRank
+from tubes import Driver
+from tubes.conformance import AioFace, Contract, SyncFace
+
+if TYPE_CHECKING:
+    from tubes.drivers import Ranked
+    from tubes.testing import LocalServer
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _server(valkey: LocalServer) -> None:
+    OnValkey.url = valkey.url
+
+
+class OnValkey(OnServer):
+    """Valkey, from the wheel."""
+
+
+class Whole(OnValkey, Contract):
+    """All rules."""
+
+
+class TestFifo(Whole):
+    faces = (SyncFace,)
+    driver = "fifo"
+
+
+class TestFifoTtl(Whole):
+    faces = (AioFace,)
+    driver = "fifottl"
+
+
+class TestLimFifoTtl(OnValkey, OfCapacity):
+    driver = "limfifottl"
+
+
+class TestUtube(Whole):
+    faces = (AioFace,)
+    driver = "utube"
+
+
+class TestUtubeTtl(Whole):
+    driver = "utubettl"
+
+
+class TestLifo(OnValkey, OfOrder):
+    faces = (AioFace,)
+    driver = Driver("lifo", order="-id")
+
+
+def odd_first(task: Ranked) -> float:
+    return task.pri if task.pri % 2 else task.pri + 2**32
+
+
+class TestRankHook(OnValkey, OfRank):
+    """An order that no knob names: odd priorities first."""
+
+    faces = (SyncFace,)
+    driver = Driver(
+        "odd-first",
+        options={"pri", "ttl", "delay"},
+        rank=odd_first,
+        rank_lua="pri % 2 == 1 and pri or pri + 4294967296",
+    )
+
+
+class TestLaneOfOnesOwnName(Whole):
+    """All knobs at once."""
+
+    faces = (SyncFace,)
+    driver = Driver(
+        "tenants",
+        options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
+        order="-pri,-id",
+        lane="tenant",
+    )

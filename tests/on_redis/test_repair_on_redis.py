@@ -1,0 +1,561 @@
+"""Tubes that somebody has damaged: `check` says so, `repair` mends them, and no task is lost that can be read."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tests.on_redis.test_twin import DRIVERS
+from tests.support import indexes
+from tests.support.refusals import Refusals
+from tubes.redis import task_codec
+from tubes.redis.scripts.assembly import TAKES
+from tubes.redis.scripts.parts import PARTS
+from tubes.spark.server.streams import Stream
+from tubes.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tubes.testing import LocalServer
+
+#: Rounds of random damage for each driver.
+ROUNDS = int(os.environ.get("R", 6))
+
+
+class Patient:
+    """A tube with tasks in all states, and a client with which anybody may write into its keys."""
+
+    def __init__(self, server: LocalServer, name: str, tasks: int = 40, seed: int = 1) -> None:
+        driver, options = DRIVERS[name]
+        self.random = random.Random(f"{name} {seed}")
+        self.clock = ManualClock()
+        self.client: Any = server.client()
+        self.queue = tubes.connect(f"{server.url}?prefix={uuid4().hex}", clock=self.clock)
+        self.tube = self.queue.create_tube("patient", driver, **{**options, **ROOM.get(name, {})})
+        self.others = [self.queue.session() for _ in range(3)]
+        port: Any = self.tube._port
+        self.key: str = port.shared.key
+        self._fill(tasks)
+
+    def _fill(self, tasks: int) -> None:
+        driver = self.tube.driver
+        for number in range(tasks):
+            options: dict[str, Any] = {}
+            if driver.lane is not None:
+                options[driver.lane] = self.random.choice(["a", "b", "ü", "nil", "e"])
+            if "pri" in driver.options:
+                options["pri"] = self.random.choice([0, 1, 300, 70_000])
+            if "ttl" in driver.options:
+                options["ttl"] = 10_000
+            if "delay" in driver.options and number % 5 == 0:
+                options["delay"] = 1000
+            if number % 3 == 0:
+                options["key"] = f"key {number}"
+            self.tube.put(number, key_ttl=100 if number % 6 == 0 else None, **options)
+            if number % 7 == 3:
+                taken = self.random.choice(self.others).tube("patient").take(timeout=0)
+                if taken is not None:
+                    acts: list[Callable[[], object]] = [taken.bury, taken.release, taken.ack, taken.peek]
+                    self.random.choice(acts)()
+        buried = self.tube.put("buried", **({} if driver.lane is None else {driver.lane: "a"}))
+        assert buried is not None
+        buried.bury()
+
+    def key_of(self, part: str) -> str:
+        return f"{self.key}:{part}" if part else self.key
+
+    def first(self, part: str) -> Any:
+        """What stands first in a sorted set."""
+        return self.client.zrange(self.key_of(part), 0, 0)[0]
+
+    def id_of(self, state: str) -> int:
+        """The first task in this state."""
+        return next(task.id for task in self.tube.tasks() if task.state == state)
+
+    def readable(self) -> dict[int, bytes]:
+        """The data of all tasks."""
+        found: dict[int, bytes] = {}
+        for id, raw in self.client.hgetall(self.key_of("tasks")).items():
+            _, at = task_codec.read(int(id), raw)
+            found[int(id)] = raw[at:]
+        return found
+
+    def kinds(self) -> dict[str, int]:
+        """What is wrong."""
+        return {problem.kind: problem.count for problem in self.queue.check("patient")}
+
+    def heal(self) -> list[tubes.Problem]:
+        """Mend it; then nothing is wrong, as the tests of the scripts see it too."""
+        found = self.queue.repair("patient")
+        assert all(problem.mended for problem in found)
+        assert self.queue.check("patient") == []
+        assert self.queue.repair("patient") == []
+        indexes.check(self.client, self.queue.tube("patient"))
+        return found
+
+    def drain(self) -> list[int]:
+        """Take and ack whatever ever can be; the ids."""
+        tube = self.queue.tube("patient")
+        if self.tube.driver.lane is not None:
+            for utube in tube.utubes():
+                tube.configure(utube.name, interval=0)
+                tube.block(utube.name, 0)
+        for other in self.others:
+            other.close()
+        tube.release_all()
+        tube.kick(1000)
+        for one in tube.tasks():
+            if one.state == "~":
+                one.update(delay=0)
+        done: list[int] = []
+        while (task := tube.take(timeout=0)) is not None:
+            done.append(task.ack().id)
+        return done
+
+    def close(self) -> None:
+        for queue in (*self.others, self.queue):
+            queue.close()
+
+
+ROOM: dict[str, dict[str, Any]] = {
+    "limfifottl": {"capacity": 1000},
+    "everything": {"capacity": 1000},
+    "retries": {"capacity": 1000, "max_attempts": 100},
+    "retries of a fifo": {"max_attempts": 100},
+    "retries by ttr": {"max_attempts": 100},
+}
+
+
+def _damage(patient: Patient) -> str:
+    """Something that should not be; answers what, for whoever looks at a failure. Tasks stay, and what they say."""
+    chance, client = patient.random, patient.client
+    part = chance.choice([part for part in PARTS if part != "tasks"])
+    key = patient.key_of(part)
+    kind = client.type(key)
+    how = chance.choice(["delete", "type", "remove", "remove", "remove", "add", "add", "field"])
+    if how == "delete":
+        client.delete(key)
+    elif how == "type":
+        client.delete(key)
+        client.set(key, "something else")
+    elif how == "remove" and kind == b"zset":
+        client.zrem(key, *chance.choices(client.zrange(key, 0, -1), k=3))
+    elif how == "remove" and kind == b"hash":
+        client.hdel(key, *chance.choices(client.hkeys(key), k=3))
+    elif how == "remove" and kind == b"list":
+        client.lrem(key, 0, chance.choice(client.lrange(key, 0, -1)))
+    elif how == "add" and kind == b"zset":
+        member = chance.choice([b"", b"x", b"7", (3).to_bytes(6, "big"), b"\0" + (2).to_bytes(6, "big"), b"\xff" * 6])
+        client.zadd(key, {member: chance.choice([0, 1, 1e20])})
+    elif how == "add" and kind == b"hash":
+        client.hset(key, chance.choice(["x", "7", "key 3", "a"]), chance.choice(["", "x", "7", "99 5"]))
+    elif how == "add" and kind == b"list":
+        client.lpush(key, chance.choice(["x", "3", "7", "999999", "-1", "01"]))
+    elif how == "field":
+        name = chance.choice(["delayed", "loose", "oldest", "soonest", "next", "takes", "lanes", "pacing", "calls:put"])
+        value = chance.choice([None, "", "x", "3", "-7", "1e300"])
+        part = name
+        if value is None or (name == "lanes" and value in ("3", "-7")):
+            client.hdel(patient.key, name)
+        elif name != "next" or value in ("", "x"):
+            client.hset(patient.key, name, value)
+    return f"{how} {part}"
+
+
+def _act(tube: tubes.Tube, chance: random.Random) -> None:
+    """Put a task, take one, and do something with it."""
+    driver = tube.driver
+    options: dict[str, Any] = {}
+    if driver.lane is not None:
+        options[driver.lane] = chance.choice("abcdefgh")
+    if "delay" in driver.options:
+        options["delay"] = chance.choice([0, 0, 0.001, 0.01, 1])
+    if "ttl" in driver.options:
+        options["ttl"] = chance.choice([0.05, 10])
+    if chance.random() < 0.3:
+        options["key"] = str(chance.randrange(20))
+        options["on_duplicate"] = chance.choice(["keep", "replace"])
+    tube.put("x", **options)
+    task = tube.take(timeout=0)
+    if task is not None:
+        act: Callable[[], object] = chance.choice([task.ack, task.ack, task.release, task.bury, lambda: tube.kick(3)])
+        with suppress(tubes.TubesError):
+            act()
+
+
+@pytest.fixture
+def patients(valkey: LocalServer) -> Iterator[Callable[..., Patient]]:
+    """Makes them."""
+    made: list[Patient] = []
+
+    def make(name: str, **options: Any) -> Patient:
+        made.append(Patient(valkey, name, **options))
+        return made[-1]
+
+    yield make
+    for patient in made:
+        patient.close()
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_whatever_is_damaged_at_random_is_mended_and_no_task_is_lost(
+    patients: Callable[..., Patient], name: str
+) -> None:
+    for seed in range(ROUNDS):
+        patient = patients(name, seed=seed)
+        before = patient.readable()
+        assert patient.kinds() == {}
+        told = [_damage(patient) for _ in range(1 + seed % 6)]
+        try:
+            patient.heal()
+            assert patient.readable() == before
+            assert sorted(patient.drain()) == sorted(before)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: {told}")
+            raise
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_tasks_that_were_written_over_are_kept_or_moved_aside(patients: Callable[..., Patient], name: str) -> None:
+    patient = patients(name)
+    tasks, chance = patient.key_of("tasks"), patient.random
+    before: dict[bytes, bytes] = patient.client.hgetall(tasks)
+    for id in chance.sample(sorted(before), 12):
+        value = bytearray(before[id])
+        at = chance.randrange(len(value))
+        if chance.random() < 0.3:
+            del value[at:]
+        else:
+            value[at] = chance.choice([value[at] ^ 1 << chance.randrange(8), 0, 195, 255])
+        patient.client.hset(tasks, id, bytes(value))
+    patient.queue.repair("patient")
+    assert patient.queue.check("patient") == []
+    left, broken = (patient.client.hkeys(patient.key_of(part)) for part in ("tasks", "broken"))
+    assert sorted(left + broken) == sorted(before)
+    assert [task.id for task in patient.tube.tasks()] == sorted(map(int, left))
+
+
+class Damage(NamedTuple):
+    """What somebody does to tubes of these drivers, and which kinds of problems that are."""
+
+    drivers: tuple[str, ...]
+    kinds: str
+    act: Callable[[Patient], Any]
+
+
+def remove_first(part: str) -> Callable[[Patient], Any]:
+    return lambda patient: patient.client.zrem(patient.key_of(part), patient.first(part))
+
+
+def add(part: str, member: Any, score: float = 0) -> Callable[[Patient], Any]:
+    return lambda patient: patient.client.zadd(patient.key_of(part), {member: score})
+
+
+def write(part: str, field: str, value: Any) -> Callable[[Patient], Any]:
+    return lambda patient: patient.client.hset(patient.key_of(part), field, value)
+
+
+def forget(field: str) -> Callable[[Patient], Any]:
+    return lambda patient: patient.client.hdel(patient.key, field)
+
+
+def lose_due(state: str) -> Callable[[Patient], Any]:
+    return lambda patient: patient.client.zrem(patient.key_of("due"), patient.id_of(state).to_bytes(6, "big"))
+
+
+def take_by_nobody(state: str, score: float) -> Callable[[Patient], Any]:
+    return lambda patient: patient.client.zadd(patient.key_of("taken"), {str(patient.id_of(state)): score})
+
+
+def lose_lane(patient: Patient) -> None:
+    """Of one that has a task on offer."""
+    lane = patient.tube.peek(patient.tube.driver.id_at(patient.first("offers"))).utube
+    assert patient.client.hdel(patient.key_of("lanes"), "nil" if lane is None else lane)
+
+
+def lose_count(patient: Patient) -> None:
+    task = patient.tube.take(timeout=0)
+    assert task is not None
+    task.release()
+    patient.client.hset(patient.key, "loose", 0)
+
+
+def seem_taken(patient: Patient) -> None:
+    """A lane is noted as taken, and nobody has any of its tasks."""
+    lanes = patient.key_of("lanes")
+    name, lane = next((name, lane) for name, lane in patient.client.hgetall(lanes).items() if len(lane) > 5)
+    patient.client.hset(lanes, name, lane[:5])
+    patient.client.zrem(patient.key_of("offers"), lane[5:])
+    patient.client.zadd(patient.key_of("behind"), {lane: 0})
+
+
+def share_number(patient: Patient) -> None:
+    """Two lanes have one number."""
+    lanes = patient.key_of("lanes")
+    (one, lane), (_, other), *_ = patient.client.hgetall(lanes).items()
+    patient.client.hset(lanes, one, other[:5] + lane[5:])
+
+
+def end_session(patient: Patient, *parts: str) -> None:
+    """What is known of the session of the first take goes from these keys."""
+    ((_, score),) = patient.client.zrange(patient.key_of("taken"), 0, 0, withscores=True)
+    fields = patient.client.hkeys(patient.key)
+    (token,) = (name for name in fields if name.startswith(b"s%d." % (int(score) // TAKES)))
+    if "leases" in parts:
+        patient.client.zrem(patient.key_of("leases"), token)
+    if "meta" in parts:
+        patient.client.hdel(patient.key, token)
+
+
+def steal_key(patient: Patient) -> None:
+    """A key names another task."""
+    key = patient.client.hkeys(patient.key_of("keys"))[0]
+    patient.client.hset(patient.key_of("keys"), key, patient.tube.buried()[-1].id)
+
+
+def swap(patient: Patient) -> None:
+    """Two ids of the list have changed their places."""
+    ready = patient.key_of("ready")
+    first, second = patient.client.lrange(ready, 0, 1)
+    patient.client.lset(ready, 0, second)
+    patient.client.lset(ready, 1, first)
+
+
+ALL = ("fifo", "fifottl", "lifo", "utube", "utubettl", "rounds", "rank", "everything")
+TIMED = ("fifottl", "timed fifo", "utubettl", "retries")
+LISTS = ("fifo", "lifo", "timed fifo")
+LANES = ("utube", "utubettl", "rounds")
+DAMAGES = {
+    "the order is gone": Damage(
+        (*LISTS, "fifottl", "rank"), "stranded", lambda tube: tube.client.delete(tube.key_of("ready"))
+    ),
+    "an id is listed twice": Damage(LISTS, "entry", lambda tube: tube.client.rpush(tube.key_of("ready"), "2")),
+    "what is listed is no id": Damage(LISTS, "entry", lambda tube: tube.client.lpush(tube.key_of("ready"), "x")),
+    "the list is in no order": Damage(LISTS, "entry", swap),
+    "stale ids are counted that are not there": Damage(LISTS, "counter", write("", "loose", 30)),
+    "what has come back is not counted": Damage(LISTS, "counter", lose_count),
+    "a ready task has lost its place": Damage(("rank",), "stranded", remove_first("ready")),
+    "a buried task stands among the ready": Damage(
+        ("rank",), "entry", lambda tube: add("ready", tube.first("buried"))(tube)
+    ),
+    "a place is no place": Damage(("rank",), "entry", add("ready", b"x")),
+    "a place sorts by more than itself": Damage(("rank",), "entry", add("ready", b"x", 5)),
+    "a buried task has lost its place": Damage(ALL, "stranded", remove_first("buried")),
+    "a place is of a task that is gone": Damage(ALL, "entry", add("buried", b"\0\0\0\1\0\0\0")),
+    "a taken task is not noted": Damage(("fifo", "lifo", "rank"), "stranded", remove_first("taken")),
+    "somebody has taken what is not there": Damage(ALL, "entry", add("taken", "123456", TAKES)),
+    "somebody has taken what is buried": Damage(ALL, "entry", take_by_nobody("!", TAKES)),
+    "nobody can have taken it": Damage(("fifo", "lifo", "rank"), "entry orphan", take_by_nobody("t", 0.5)),
+    "a session is gone and has tasks": Damage(
+        ALL, "answer orphan session", lambda tube: end_session(tube, "leases", "meta")
+    ),
+    "a session that has tasks has no lease": Damage(ALL, "orphan session", lambda tube: end_session(tube, "leases")),
+    "a lease is of no session": Damage(ALL, "answer session", lambda tube: end_session(tube, "meta")),
+    "a lease is none": Damage(ALL, "session", add("leases", "x", 1e18)),
+    "an answer is nobody's": Damage(ALL, "answer", write("", "as77.1.ab.0.0", "x")),
+    "a uuid leads to no session": Damage(ALL, "session", write("", "u77", "s77.1.ab")),
+    "numbers of sessions begin anew": Damage(ALL, "field", write("", "sessions", 1)),
+    "numbers of sessions are lost": Damage(ALL, "field", forget("sessions")),
+    "nobody knows when a delay ends": Damage(TIMED, "due", lose_due("~")),
+    "nobody knows when a ttl ends": Damage(TIMED, "due", lose_due("r")),
+    "nobody knows when a ttr ends": Damage(("fifottl", "utubettl", "retries"), "due", lose_due("t")),
+    "a ttl ends at another moment": Damage(
+        TIMED, "due", lambda tube: add("due", tube.id_of("r").to_bytes(6, "big"), 1e15)(tube)
+    ),
+    "what is not there is due": Damage(TIMED, "entry", add("due", b"\0\0\0\7\7\7", 1e18)),
+    "nobody looks when something is due": Damage(TIMED, "counter", forget("soonest")),
+    "delayed tasks are not counted": Damage(TIMED, "counter", forget("delayed")),
+    "a key names another task": Damage(ALL, "key", steal_key),
+    "a key names no task": Damage(ALL, "key", write("keys", "x", "123456")),
+    "a key is remembered for ever": Damage(ALL, "key", write("keys", "x", "7 123456789")),
+    "ids begin anew": Damage(ALL, "next", write("", "next", 20)),
+    "there is no next id": Damage(ALL, "field", forget("next")),
+    "the next id is none": Damage(ALL, "field", write("", "next", "-1")),
+    "older tasks are not looked at": Damage(ALL, "oldest", write("", "oldest", 35)),
+    "a count is no number": Damage(ALL, "field", write("", "takes", "many")),
+    "nobody knows how many wait": Damage(ALL, "waiting", write("waiting", "somebody", "x")),
+    "a key has another type": Damage(ALL, "type", lambda tube: tube.client.set(tube.key_of("marker"), "x")),
+    "a lane is not noted": Damage(LANES, "entry stranded", lose_lane),
+    "a lane seems to be taken": Damage(("utube",), "lane", seem_taken),
+    "two lanes have one number": Damage(("utube",), "lane stranded entry", share_number),
+    "a lane cannot be read": Damage(LANES, "lane stranded entry", write("lanes", "a", b"x")),
+    "what is on offer is not": Damage(LANES, "lane stranded", remove_first("offers")),
+    "what stands behind another does not": Damage(LANES, "stranded", remove_first("behind")),
+    "a lane rests and does not know": Damage(("rounds",), "lane", add("rests", "a", 1e18)),
+    "nobody knows what is asked of lanes": Damage(("rounds",), "field", forget("pacing")),
+    "nobody knows since when it is there": Damage(ALL, "field", forget("born")),
+    "numbers of lanes are lost": Damage(LANES, "field", forget("lanes")),
+    "numbers of lanes begin anew": Damage(LANES, "field", write("", "lanes", 0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "name"), [(what, name) for what, damage in DAMAGES.items() for name in damage.drivers]
+)
+def test_a_damage_is_found_for_what_it_is_and_mended(patients: Callable[..., Patient], what: str, name: str) -> None:
+    patient = patients(name)
+    before = patient.readable()
+    DAMAGES[what].act(patient)
+    assert set(patient.kinds()) == set(DAMAGES[what].kinds.split())
+    assert patient.heal()
+    assert patient.readable() == before
+    assert sorted(patient.drain()) == sorted(before)
+
+
+@pytest.mark.parametrize("name", ["fifo", "utubettl", "rank"])
+def test_what_nobody_can_read_is_moved_aside(patients: Callable[..., Patient], name: str) -> None:
+    patient = patients(name)
+    before = patient.readable()
+    broken = {
+        str(patient.id_of("!")).encode(): b"",
+        str(patient.id_of("r")).encode(): b"\x03" + b"\0" * 20,
+        str(patient.id_of("t")).encode(): b"\xff\0",
+        b"no id": b"\0" * 9,
+        b"007": b"\0" * 9,
+    }
+    patient.client.hset(patient.key_of("tasks"), mapping=broken)
+    # As many entries are of tasks that nobody knows then.
+    assert patient.kinds()["unreadable"] == len(broken)
+    patient.heal()
+    assert patient.client.hgetall(patient.key_of("broken")) == broken
+    left = {id: data for id, data in before.items() if b"%d" % id not in broken}
+    assert patient.readable() == left
+    assert sorted(patient.drain()) == sorted(left)
+
+
+def test_of_two_tasks_that_have_one_key_one_keeps_it(patients: Callable[..., Patient]) -> None:
+    patient = patients("fifo")
+    patient.client.hset(patient.key_of("tasks"), "3", patient.client.hget(patient.key_of("tasks"), "0"))
+    assert patient.tube.peek(3).key == patient.tube.peek(0).key == "key 0"
+    assert "key" in patient.kinds()
+    patient.heal()
+    assert [patient.tube.peek(id).key for id in (0, 3)] == ["key 0", None]
+
+
+def test_ids_that_are_there_are_not_given_again(patients: Callable[..., Patient]) -> None:
+    patient = patients("utubettl")
+    patient.client.hdel(patient.key, "next")
+    patient.queue.repair("patient")
+    assert patient.tube.put("new").id == 41
+
+
+def test_where_the_tube_does_not_say_what_it_is_nothing_can_be_done(patients: Callable[..., Patient]) -> None:
+    patient = patients("fifo")
+    before = patient.readable()
+    for field, value in (("options", "{"), ("driver", "x"), ("driver", None)):
+        if value is None:
+            patient.client.hdel(patient.key, field)
+        else:
+            patient.client.hset(patient.key, field, value)
+        for examine in (patient.queue.check, patient.queue.repair):
+            (problem,) = examine("patient")
+            assert (problem.kind, problem.mended) == ("tube", False)
+    assert patient.readable() == before
+
+
+def test_a_tube_of_another_layout_is_refused(patients: Callable[..., Patient]) -> None:
+    patient = patients("fifo")
+    patient.client.hset(patient.key, "layout", 1)
+    for examine in (patient.queue.check, patient.queue.repair):
+        with pytest.raises(tubes.ServerRefused, match="another version"):
+            examine("patient")
+
+
+def test_an_order_of_ones_own_must_be_registered(valkey: LocalServer, patients: Callable[..., Patient]) -> None:
+    patient = patients("rank")
+    with tubes.connect(patient.queue._connection.url) as queue, pytest.raises(tubes.DriverNotFound):
+        queue.check("patient")
+
+
+def test_tasks_that_were_taken_for_a_stream_have_no_moment(valkey: LocalServer) -> None:
+    with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
+        tube = queue.create_tube("mail", "fifottl", ttr=60)
+        tube.put_many(range(3))
+        stream = Stream.open(queue.session(), "mail", "s")
+        stream.take(1, 2)
+        assert queue.check("mail") == []
+
+
+def test_many_tasks_are_looked_at_in_parts(valkey: LocalServer) -> None:
+    with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
+        for driver in ("fifo", "utube"):
+            tube = queue.create_tube(driver, driver)
+            lanes = [{}] if driver == "fifo" else [{"utube": str(number)} for number in range(600)]
+            tube.put_many(tubes.Item(number, **lanes[number % len(lanes)]) for number in range(3000))
+            tube.delete_many(range(0, 3000, 3))
+            port: Any = tube._port
+            client: Any = valkey.client()
+            assert queue.check(driver) == []
+            for part in ("ready", "behind"):
+                client.delete(f"{port.shared.key}:{part}")
+            (problem,) = [problem for problem in queue.repair(driver) if problem.kind == "stranded"]
+            assert (problem.count, len(problem.examples)) == (2000 if driver == "fifo" else 1600, 10)
+            indexes.check(client, tube)
+            assert len(tube.take_many(3000)) == (2000 if driver == "fifo" else 400)
+
+
+@pytest.mark.parametrize("name", ["fifottl", "polite utube", "everything", "rank"])
+def test_a_tube_that_is_only_busy_has_nothing_wrong(valkey: LocalServer, name: str) -> None:
+    driver, options = DRIVERS[name]
+    url = f"{valkey.url}?prefix={uuid4().hex}"
+    busy = threading.Event()
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        while not busy.is_set():
+            with tubes.connect(url) as mine:  # Sessions come and go.
+                tube = mine.tube("busy")
+                mine.register_driver(tube.driver)
+                for _ in range(chance.randrange(50)):
+                    _act(tube, chance)
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("busy", driver, **{**options, **ROOM.get(name, {})})
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for worker in workers:
+            worker.start()
+        try:
+            found = [problem for _ in range(30) for problem in queue.check("busy")]
+            mended = [problem for _ in range(5) for problem in queue.repair("busy")]
+        finally:
+            busy.set()
+            for worker in workers:
+                worker.join()
+        assert (found, mended) == ([], [])
+        assert tube.statistics().calls["take"] > 0
+
+
+@pytest.mark.parametrize("name", ["timed fifo", "polite utube", "everything"])
+def test_a_repair_that_is_refused_changes_nothing(
+    valkey: LocalServer, patients: Callable[..., Patient], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each script, whichever of its commands is refused."""
+    client: Any = valkey.client()
+    client.flushall()
+    patient = patients(name, tasks=8)
+    before = patient.readable()
+    for part in ("ready", "behind", "due", "keys", "leases"):
+        client.delete(patient.key_of(part))
+    client.hset(patient.key_of("tasks"), "no id", "x")
+    client.hset(patient.key, "as77.1.ab.0.0", "x")
+    client.hdel(patient.key, "next", "delayed", "sessions")
+    client.set(patient.key_of("marker"), "x")
+    with monkeypatch.context() as patch:
+        refusals = Refusals(valkey, patch)
+        try:
+            assert patient.queue.repair("patient")
+        finally:
+            refusals.close()
+    assert refusals.harm == []
+    assert refusals.refused["HSET"]
+    assert refusals.refused["ZADD"]
+    patient.heal()
+    assert patient.readable() == before

@@ -1,0 +1,81 @@
+"""The processes of a soak, as their parent sees them: what they write goes into the books."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tests.support.worker import Worker
+
+if TYPE_CHECKING:
+    from tests.soak.long_ledger import Books
+
+
+#: Seconds within which whoever is not stopped does something, and whoever is told to ends.
+PATIENCE: Final = 20.0
+
+
+class Job(NamedTuple):
+    """What a process does; `tube`: a worker's, any for a producer."""
+
+    mode: str
+    tube: str
+    #: Whether its lines go through the proxy.
+    is_far: bool
+
+
+class Hand(Worker):
+    """A producer or a worker."""
+
+    def __init__(self, url: str, job: Job, seed: str, books: dict[str, Books]) -> None:
+        super().__init__(url, job.mode, job.tube, seed, module="tests.soak.programs")
+        self.job = job
+        self.is_ready = threading.Event()
+        self._books = books
+        self._begun: set[tuple[int, int]] = set()
+        self._last = time.monotonic()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        books = self._books[self.job.tube]
+        try:
+            self._write_down(books)
+        except Exception as error:
+            books.mistakes.append(f"{self.job.mode} of {self.job.tube} says what nobody understands: {error!r}")
+
+    def _write_down(self, books: Books) -> None:
+        for line in self._stdout:
+            self._last = time.monotonic()
+            words = line.split()
+            if words[0] == "put":
+                self._books[words[1]].was_put(words[2], int(words[3]))
+            elif words[0] == "unknown":
+                self._books[words[1]].unknown.add(words[2])
+            elif words[0] == "wrong":
+                books.mistakes.append(" ".join(words[1:]))
+            elif words[0] == "ready":
+                self.is_ready.set()
+            else:
+                books.read_line(line, self._begun)
+        books.may_be_done(self._begun)
+
+    def speak_up(self) -> None:
+        """It is a mistake if it has said nothing for long, while there was work."""
+        if (silent := time.monotonic() - self._last) > PATIENCE:
+            self._books[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} hangs: {silent:.0f} s")
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End it by a signal, and read what it has left. It is a mistake if it had ended before, or ends badly."""
+        self.signal(number)
+        self._reader.join(PATIENCE)
+        if self._reader.is_alive():
+            self.process.kill()
+            self._reader.join()
+        code = self.process.wait()
+        self._stdin.close()
+        self._stdout.close()
+        if code != (0 if number == signal.SIGTERM else -number):
+            self._books[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} ended with {code}")

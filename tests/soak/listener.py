@@ -1,0 +1,119 @@
+"""Hears the changes of a tube in the server's own order, and knows the rules of its driver."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from sortedcontainers import SortedList
+
+from tests.soak.long_ledger import Marks
+
+if TYPE_CHECKING:
+    from tubes import Task, Tube
+
+#: After so many, one knows.
+_ENOUGH = 100
+
+
+class Referee:
+    """A task is taken in its turn, by one at a time, from a lane that is free, when its delay is over; and ends once.
+
+    Where changes may have been missed, nothing is taken for granted: see `forget`.
+    """
+
+    def __init__(self, tube: Tube) -> None:
+        self._tube = tube
+        self._lock = threading.Lock()
+        self._has_lanes = tube.driver.lane is not None
+        #: By lane the ranks of what is ready for sure; by id rank, lane and state.
+        self._ready: dict[Any, SortedList[tuple[int, int]]] = {}
+        self._known: dict[int, tuple[tuple[int, int], Any, str]] = {}
+        #: What holds each lane; None: nothing. A lane that is not here may be held by a task that was never heard of.
+        self._lanes: dict[Any, int | None] = {}
+        #: What has ended; by id the last take of those that nobody has looked at since.
+        self.gone = Marks()
+        self.ended: dict[int, int] = {}
+        self._mark = ""
+        self.takes = 0
+        #: Takes of which the order was looked at.
+        self.judged = 0
+        self.mistakes: list[str] = []
+        tube.on_task_change(self.hear)
+
+    def forget(self, mark: str) -> None:
+        """Changes may be missed from now on, until a put of data that begins with `mark` is heard: then begin anew."""
+        with self._lock:
+            self._mark = mark
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the mark was not heard yet."""
+        return bool(self._mark)
+
+    def hear(self, task: Task, event: str) -> None:
+        """One change."""
+        with self._lock:
+            if event == "delete" or event == "ttl":
+                self._end(task)
+            if self._mark:
+                if event == "put" and str(task.data).startswith(self._mark):
+                    self._mark = ""
+                    self._ready.clear()
+                    self._known.clear()
+                    self._lanes.clear()
+                return
+            if event == "take":
+                self._judge(task)
+            self._move(task, str(task.state))
+
+    def _end(self, task: Task) -> None:
+        if task.id in self.gone:
+            self._blame(f"task {task.id} has ended twice")
+        self.gone.add(task.id)
+        self.ended[task.id] = task.attempts
+
+    def _judge(self, task: Task) -> None:
+        """A take: whether it was this task's turn."""
+        self.takes += 1
+        rank, lane = self._place(task)
+        state = self._known[task.id][2] if task.id in self._known else None
+        if state not in (None, "r"):
+            self._blame(f"task {task.id} was taken while it was {state}")
+        if task.id in self.gone:
+            self._blame(f"task {task.id} was taken after its end")
+        holder = self._lanes.get(lane)
+        if holder is not None:
+            self._blame(f"task {task.id} was taken while task {holder} held its lane {lane}")
+        firsts = [
+            ready[0]
+            for other, ready in self._ready.items()
+            if ready and (not self._has_lanes or self._lanes.get(other, 0) is None)
+        ]
+        self.judged += bool(firsts)
+        if firsts and min(firsts) < rank:
+            self._blame(f"task {task.id} of rank {rank} was taken before one of rank {min(firsts)}")
+
+    def _move(self, task: Task, state: str) -> None:
+        """Note where a task is now."""
+        rank, lane = self._place(task)
+        before = self._known.pop(task.id, None)
+        if before is not None:
+            if before[2] == "r":
+                self._ready[before[1]].remove(before[0])
+            if before[2] == "t" and self._has_lanes:
+                self._lanes[before[1]] = None
+        if state == "-":
+            return
+        self._known[task.id] = rank, lane, state
+        if state == "r":
+            self._ready.setdefault(lane, SortedList()).add(rank)
+        elif state == "t" and self._has_lanes:
+            self._lanes[lane] = task.id
+
+    def _place(self, task: Task) -> tuple[tuple[int, int], Any]:
+        return (task.pri or 0, task.id), task.utube if self._has_lanes else None
+
+    def _blame(self, mistake: str) -> None:
+        if len(self.mistakes) < _ENOUGH:
+            self.mistakes.append(mistake)

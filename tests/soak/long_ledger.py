@@ -1,0 +1,104 @@
+"""A ledger that stays small however long it is kept."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from tests.support.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from tubes import Tube
+
+
+class Marks:
+    """A set of small numbers, at one bit each."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+
+    def add(self, number: int) -> None:
+        byte, bit = divmod(number, 8)
+        if byte >= len(self._bits):
+            self._bits.extend(bytes(byte + 1024 - len(self._bits)))
+        self._bits[byte] |= 1 << bit
+
+    def __contains__(self, number: int) -> bool:
+        byte, bit = divmod(number, 8)
+        return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
+
+
+class Books(Ledger):
+    """The books of one tube. What was put and done is settled: of it one bit is left, so that it is not done again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = threading.RLock()
+        self.mark_finished = Marks()
+        #: How many were put, and how many are known to be done.
+        self.count_put = 0
+        self.count_done = 0
+        #: What does not add up.
+        self.mistakes: list[str] = []
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """One entry at a time; what it contradicts is noted, and the soak goes on."""
+        with self._guard:
+            try:
+                yield
+            except AssertionError as mistake:
+                self.mistakes.append(str(mistake).partition("\n")[0])
+
+    @override
+    def was_put(self, key: str, id: int) -> None:
+        with self._writing():
+            super().was_put(key, id)
+            self.count_put += 1
+
+    @override
+    def took(self, id: int, attempts: int, key: str) -> None:
+        with self._writing():
+            # A worker that stood still says so long after others have done the task.
+            if id not in self.mark_finished:
+                super().took(id, attempts, key)
+
+    @override
+    def was_done(self, id: int, attempts: int) -> None:
+        with self._writing():
+            assert id not in self.mark_finished, f"task {id} was done twice"
+            super().was_done(id, attempts)
+            self.count_done += 1
+
+    @override
+    def may_be_done(self, acks: Iterable[tuple[int, int]]) -> None:
+        with self._guard:
+            super().may_be_done(acks)
+
+    def settle(self, ended: dict[int, int]) -> None:
+        """Close what is done. `ended`: by id, the take by which the server says that it was; what is closed leaves it.
+
+        Where another take has ended it than the one that may have, whoever has that take is still to tell.
+        """
+        with self._writing():
+            for key, id in list(self.puts.items()):
+                if id in self.done or ended.get(id) in self.maybe.get(id, ()):
+                    attempts = self.done.pop(id, None)
+                    self.count_done += attempts is None
+                    last = max(self.takes.pop(id, ()), default=0)
+                    self.maybe.pop(id, None)
+                    del self.puts[key]
+                    self.ids.pop(key, None)
+                    self.mark_finished.add(id)
+                    assert attempts is None or attempts >= last, f"task {id} was acked by a take that was over"
+            for id in [id for id in list(ended) if id in self.mark_finished]:
+                del ended[id]
+
+    def close(self, tube: Tube) -> None:
+        """The last look: whatever was put is done, or stored and can be taken."""
+        self.mistakes += self.contradictions(tube)

@@ -1,0 +1,141 @@
+"""The part of a soak on a real server: processes that put and work, and chaos among them."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from itertools import count
+from typing import Any, Final
+
+import tubes
+from tests.soak.actors import Hand, Job
+from tests.soak.chaos import Chaos
+from tests.soak.plan import PLANS
+from tests.soak.report import Part
+from tests.soak.samples import Sample, resident
+from tests.soak.watched import Watched
+from tests.support.lasting import OUTLIVES_KILLS
+from tests.support.proxy import Proxy
+from tubes.testing import LocalServer
+
+#: The first half is never killed, so that its memory can be watched; others may be.
+_WORKERS: Final = (
+    Job("handlers", "timed", False),
+    Job("loop", "fifo", False),
+    Job("aio", "lanes", False),
+    Job("batches", "timed-lanes", True),
+    Job("one", "unheard", True),
+    Job("aio", "timed-lanes", True),
+    Job("batches", "fifo", True),
+    Job("loop", "lanes", True),
+    Job("one", "timed", True),
+    Job("batches", "unheard", False),
+)
+_PRODUCERS: Final = (Job("producer", "fifo", True), Job("aio_producer", "fifo", False))
+#: Seconds within which workers must have done all that is left.
+_PATIENCE: Final = 90.0
+
+
+def soak(
+    seconds: float, seed: int, *, program: str = "valkey", rest: float = 1.0, workers: int = len(_WORKERS)
+) -> Part:
+    """Run, and judge. `workers`: the first so many; five are one for each tube."""
+    dice = random.Random(seed)
+    seeds = (str(number) for number in count(seed * 1000))
+    with ExitStack() as stack:
+        server = stack.enter_context(LocalServer(program, **OUTLIVES_KILLS))
+        proxy = stack.enter_context(Proxy(server))
+        queue = stack.enter_context(tubes.connect(server.url, session_ttl=31.0))
+        watched = {name: Watched(queue, name) for name in PLANS}
+        books = {name: one.books for name, one in watched.items()}
+
+        def hire(job: Job) -> Hand:
+            return Hand(proxy.url if job.is_far else server.url, job, next(seeds), books)
+
+        producers = [hire(job) for job in _PRODUCERS]
+        crew = [hire(job) for job in _WORKERS[:workers]]
+        stack.callback(_kill, producers, crew)
+        for hand in producers + crew:
+            assert hand.is_ready.wait(_PATIENCE), f"{hand.job} did not start"
+        chaos = Chaos(server, proxy, crew, lambda gone: hire(gone.job), list(watched.values()), dice)
+        spared = {f"{hand.job.mode} of {hand.job.tube}": hand.process.pid for hand in crew[: chaos.spared]}
+        makers = {hand.job.mode.replace("_", " "): hand.process.pid for hand in producers}
+        began = time.monotonic()
+        meter = Meter(server, watched, {**spared, **makers}, began)
+        stack.callback(meter.close)
+        chaos.run(began + seconds, rest)
+        meter.close()
+        for hand in producers + crew:
+            hand.speak_up()
+        for hand in producers:
+            hand.end(signal.SIGTERM)
+        mistakes = _finish(watched, crew)
+        troubles = [(when - began, what) for when, what in chaos.log]
+        judged = sum(one.judged for one in watched.values())
+        late = sum(one.books.late for one in watched.values())
+        for one in watched.values():
+            mistakes += one.mistakes
+        return Part(f"on a {program}", meter.samples, mistakes, chaos.counts, judged, late, troubles, seconds)
+
+
+def _kill(*many: list[Hand]) -> None:
+    """Leave nobody behind, whatever happened; who has ended does not mind."""
+    for hands in many:
+        for hand in hands:
+            hand.process.kill()
+
+
+def _finish(watched: dict[str, Watched], crew: list[Hand]) -> list[str]:
+    """Let the workers do what is left, end them, and close the books."""
+    mistakes: list[str] = []
+    until = time.monotonic() + _PATIENCE
+    while any(one.tube.statistics().tasks["total"] for one in watched.values()) and time.monotonic() < until:
+        time.sleep(0.05)
+    for hand in crew:
+        hand.end()
+    for name, one in watched.items():
+        if left := one.tube.statistics().tasks["total"]:
+            mistakes.append(f"{name}: {left} tasks were left that no worker took within {_PATIENCE:g} s")
+        one.books.close(one.tube)
+        one.settle()
+    return mistakes
+
+
+class Meter:
+    """Takes a sample every now and then, in a thread of its own."""
+
+    _EVERY: Final = 0.5
+
+    def __init__(
+        self, server: LocalServer, watched: dict[str, Watched], processes: dict[str, int], began: float
+    ) -> None:
+        self.samples: list[Sample] = []
+        self._server = server
+        self._watched = list(watched.values())
+        self._processes = processes
+        self._began = began
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._EVERY):
+            for one in self._watched:
+                one.settle()
+            memory = {name: resident(process) for name, process in self._processes.items()}
+            try:
+                with self._server.client() as client:
+                    said: Any = client.info("memory")
+            except Exception:  # It is killed, and about to be started again.
+                continue
+            put = sum(one.books.count_put for one in self._watched)
+            done = sum(one.books.count_done for one in self._watched)
+            sample = Sample(time.monotonic() - self._began, put, done, {"server": said["used_memory"], **memory})
+            self.samples.append(sample)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()

@@ -1,0 +1,100 @@
+"""A real cluster: three servers on loopback that share the slots."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import TYPE_CHECKING, Any, Self
+
+import redis
+
+from tests.support.lasting import OUTLIVES_KILLS
+from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_SLOTS = 16384
+
+
+def free_port() -> int:
+    """A port that nobody uses, and nobody uses the one 10000 above it, where nodes speak to each other."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        try:
+            for one in (port, port + 10000):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", one))
+        except OSError:
+            continue
+        return port
+
+
+class Cluster:
+    """Three masters without replicas, each with a third of the slots, and all that they know written down."""
+
+    def __init__(self, program: str = "valkey") -> None:
+        self.ports = [free_port() for _ in range(3)]
+        self.nodes = [
+            LocalServer(
+                program,
+                port=port,
+                cluster_enabled="yes",
+                cluster_node_timeout=1000,
+                **OUTLIVES_KILLS,
+            )
+            for port in self.ports
+        ]
+        self.clients: list[Any] = [node.client() for node in self.nodes]
+        for number, client in enumerate(self.clients):
+            first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for port in self.ports[1:]:
+            self.clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", port)
+        assert eventually(self.is_well), "the nodes did not find each other"
+
+    def is_well(self) -> bool:
+        """Whether all nodes know all others and all slots."""
+        try:
+            return all(self._knows_all(client) for client in self.clients)
+        except redis.RedisError:
+            return False
+
+    def _knows_all(self, client: Any) -> bool:
+        about = client.execute_command("CLUSTER INFO")
+        state = about if isinstance(about, dict) else dict(line.split(":") for line in about.decode().split())
+        return state["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) >= 3
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"redis+cluster://127.0.0.1:{self.ports[0]}"
+
+    def slot(self, key: str) -> int:
+        """The slot of a key."""
+        return int(self.clients[0].execute_command("CLUSTER KEYSLOT", key))
+
+    def owner(self, slot: int) -> int:
+        """The number of the node that has a slot."""
+        for client in self.clients:
+            for first, last, node, *_ in client.execute_command("CLUSTER", "SLOTS"):
+                if int(first) <= slot <= int(last):
+                    return self.ports.index(int(node[1]))
+        raise AssertionError(f"nobody has slot {slot}")
+
+    def close(self) -> None:
+        """End it."""
+        for client in self.clients:
+            client.close()
+        for node in self.nodes:
+            node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,312 @@
+"""Processes that put and take at a server that loses its last writes: `python -m tests.support.hands URL FOLDER NAME…`.
+
+Each has a book, a file in FOLDER with its NAME, in which stands when what it did has begun and ended. Those whose name
+begins with `put` put until SIGTERM, those with `take` take; every other one with asyncio. They are children of one
+process, fork by fork, so that whatever counts in them begins alike; they end with it, and it when its stdin ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import pytest
+
+import tubes
+from tests.support.ledger import Ledger
+from tubes import ConnectionLost, TaskNotTaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+_ROOT = Path(__file__).parent.parent.parent
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+#: How many tasks a put of many has.
+_MANY = 3
+#: How many seconds processes may take, that share a machine with others.
+_PATIENCE = 60
+
+
+def soon(question: Callable[[], bool]) -> bool:
+    """Whether the answer becomes yes; who asks leaves the machine to those about whom it is."""
+    patience = time.monotonic() + _PATIENCE
+    while not question():
+        if time.monotonic() > patience:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class Hand:
+    """What one process does, and its book."""
+
+    def __init__(self, url: str, folder: str, name: str) -> None:
+        self._url, self._name = url, name
+        self._book = os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._is_over = False
+        self._count = 0
+        signal.signal(signal.SIGTERM, self._end)
+        # Children of one process would all do the same.
+        self._random = random.Random(name)
+
+    def _end(self, number: int, frame: object) -> None:
+        self._is_over = True
+
+    def _write(self, *words: object) -> None:
+        os.write(self._book, (" ".join(map(str, words)) + "\n").encode())
+
+    def _key(self) -> str:
+        self._count += 1
+        return f"{self._name}.{self._count}"
+
+    def run(self, *, in_loop: bool) -> None:
+        """Until the end; whatever is no lost connection or lost task ends it, and stands in the book."""
+        try:
+            act = self._put if self._name.startswith("put") else self._take
+            act_in_loop = self._put_in_loop if self._name.startswith("put") else self._take_in_loop
+            asyncio.run(act_in_loop()) if in_loop else act()
+        except BaseException as error:
+            self._write("error", repr(error).replace("\n", " "))
+        self._write("end")
+
+    # -- threads -------------------------------------------------------------------------------------------------------
+
+    def _put(self) -> None:
+        with tubes.connect(self._url) as queue:
+            tube = queue.tube("load")
+            while not self._is_over:
+                keys = [self._key() for _ in range(_MANY if self._random.random() < 0.2 else 1)]
+                began = time.monotonic_ns()
+                try:
+                    tasks = [tube.put(keys[0])] if len(keys) == 1 else tube.put_many(keys)
+                except ConnectionLost:
+                    continue
+                self._was_put(began, keys, tasks)
+                time.sleep(0.01)
+
+    def _take(self) -> None:
+        with tubes.connect(self._url) as queue:
+            tube = queue.tube("load")
+            while not self._is_over:
+                began = time.monotonic_ns()
+                with suppress(ConnectionLost):
+                    task = tube.take(timeout=0.2)
+                    if task is not None:
+                        end = _End(self, task, began)
+                        time.sleep(self._random.random() * 0.01)
+                        with end as verb:
+                            verb()
+
+    # -- asyncio -------------------------------------------------------------------------------------------------------
+
+    async def _put_in_loop(self) -> None:
+        async def put() -> None:
+            key, began = self._key(), time.monotonic_ns()
+            with suppress(ConnectionLost):
+                self._was_put(began, [key], [await tube.put(key)])
+
+        async with tubes.aio.connect(self._url) as queue:
+            tube = await queue.tube("load")
+            while not self._is_over:
+                await asyncio.gather(*(put() for _ in range(_MANY)))
+                await asyncio.sleep(0.02)
+
+    async def _take_in_loop(self) -> None:
+        async def take() -> None:
+            while not self._is_over:
+                began = time.monotonic_ns()
+                with suppress(ConnectionLost):
+                    task = await tube.take(timeout=0.2)
+                    if task is not None:
+                        end = _End(self, task, began)
+                        await asyncio.sleep(self._random.random() * 0.01)
+                        with end as verb:
+                            await verb()
+
+        async with tubes.aio.connect(self._url) as queue:
+            tube = await queue.tube("load")
+            await asyncio.gather(take(), take())
+
+    # -- the book ------------------------------------------------------------------------------------------------------
+
+    def _was_put(self, began: int, keys: list[str], tasks: list[Any]) -> None:
+        ended = time.monotonic_ns()
+        for key, task in zip(keys, tasks, strict=True):
+            self._write("put", key, task.id, began, ended)
+
+
+class _End:
+    """The end of a take, by a verb that the block calls: how it ended is written down, and when what began."""
+
+    def __init__(self, hand: Hand, task: Any, began: int) -> None:
+        self._hand, self._task = hand, task
+        self._verb = "release" if hand._random.random() < 0.1 else "ack"
+        self._took = (began, time.monotonic_ns())
+        self._ending = 0
+
+    def __enter__(self) -> Any:
+        self._ending = time.monotonic_ns()
+        return getattr(self._task, self._verb)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        how = self._verb
+        if isinstance(error, TaskNotTaken):
+            how = "late"
+        elif isinstance(error, ConnectionLost):
+            how = "unsure"
+        elif error is not None:
+            return False
+        self._hand._write("held", self._task.data, *self._took, how, self._ending)
+        return True
+
+
+class Hold(NamedTuple):
+    """A take: by whom, when it was asked for and answered; how it ended, and when that began."""
+
+    by: str
+    began: int
+    answered: int
+    how: str
+    ending: int
+
+
+class Hands:
+    """Such processes, as who starts them sees them, and all their books."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._nurseries: list[subprocess.Popen[str]] = []
+        self._pids: dict[str, int] = {}
+        self._folder: Path | None = None
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="tubes-"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for nursery in self._nurseries:
+            nursery.communicate()
+        assert self._folder is not None
+        shutil.rmtree(self._folder)
+
+    def start(self, puts: int, takes: int) -> None:
+        """So many more of each."""
+        first = len(self._pids)
+        names = [f"put{first + number}" for number in range(puts)]
+        names += [f"take{first + puts + number}" for number in range(takes)]
+        command = [sys.executable, "-m", "tests.support.hands", self._url, str(self._folder), *names]
+        nursery = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_ENVIRONMENT
+        )
+        self._nurseries.append(nursery)
+        assert nursery.stdout is not None
+        self._pids |= zip(names, map(int, nursery.stdout.readline().split()), strict=True)
+
+    def _lines(self, name: str) -> list[str]:
+        assert self._folder is not None
+        book = self._folder / name
+        return book.read_text().splitlines() if book.exists() else []
+
+    def _count(self) -> int:
+        return sum(len(self._lines(name)) for name in self._pids)
+
+    def go_on(self, lines: int) -> None:
+        """Until so many more lines stand in the books, and at least one more in each."""
+        before = {name: len(self._lines(name)) for name in self._pids if not self._has_ended(name)}
+        wanted = self._count() + lines
+        assert soon(lambda: self._count() >= wanted), f"{wanted - lines} lines, and then {self._count()}"
+        assert soon(lambda: all(len(self._lines(name)) > count for name, count in before.items())), before
+
+    def _has_ended(self, name: str) -> bool:
+        return "end" in self._lines(name)[-1:]
+
+    def stop(self, *, every: int = 1) -> None:
+        """Have each one, or every other one, close its queue, and end."""
+        names = [name for name in list(self._pids)[::every] if not self._has_ended(name)]
+        for name in names:
+            os.kill(self._pids[name], signal.SIGTERM)
+        assert soon(lambda: all(map(self._has_ended, names))), [n for n in names if not self._has_ended(n)]
+
+    # -- the books -----------------------------------------------------------------------------------------------------
+
+    def check(self, tube: tubes.Tube, since: int) -> None:
+        """What was begun after this moment, and answered, is there exactly once; nobody touched what another had."""
+        if found := list(self._contradictions(tube, since)):
+            pytest.fail("\n".join(found[:10]), pytrace=False)
+
+    def _contradictions(self, tube: tubes.Tube, since: int) -> Iterator[str]:
+        puts: dict[str, int] = {}
+        holds: dict[str, list[Hold]] = defaultdict(list)
+        for name in self._pids:
+            for line in self._lines(name):
+                word, *told = line.split()
+                if word == "error":
+                    yield f"{name}: {line}"
+                elif word == "put" and int(told[2]) > since:
+                    puts[told[0]] = int(told[1])
+                elif word == "held":
+                    key, began, answered, how, ending = told
+                    holds[key].append(Hold(name, int(began), int(answered), how, int(ending)))
+        stored, expected = Ledger._drain(tube)
+        if len(stored) != expected:
+            yield f"{expected} tasks are counted, {len(stored)} are stored"
+        there: dict[str, list[int]] = defaultdict(list)
+        for id, key in stored.items():
+            there[key].append(id)
+        if len(set(puts.values())) != len(puts):
+            yield "two puts were answered one id"
+        for key, id in puts.items():
+            if key in there and there[key] != [id]:
+                yield f"{key} was put as task {id}, and is there as {there[key]}"
+        for key in puts.keys() | there.keys() | holds.keys():
+            known = sorted(holds[key], key=lambda hold: hold.answered)
+            acks = sum(hold.how == "ack" and hold.ending > since for hold in known)
+            unsure = any(hold.how == "unsure" for hold in known)
+            if acks + len(there[key]) > 1 or (key in puts and not unsure and acks + len(there[key]) != 1):
+                yield f"{key} was acked {acks} times and is there {len(there[key])} times: {known}"
+            fresh = [hold for hold in known if hold.began > since]
+            for hold in fresh:
+                if hold.how == "late":
+                    yield f"{key} was taken from its holder: {known}"
+            for one, next_one in pairwise(fresh):
+                if next_one.answered < one.ending:
+                    yield f"{key} was in two hands: {known}"
+        if not any(began > since for each in holds.values() for _, began, *_ in each) or not puts:
+            yield "nothing happened"
+
+
+def main(url: str, folder: str, names: list[str]) -> None:
+    """Be the parent of such processes."""
+    children: list[int] = []
+    for number, name in enumerate(names):
+        child = os.fork()
+        if child == 0:
+            Hand(url, folder, name).run(in_loop=number % 2 == 1)
+            os._exit(0)
+        children.append(child)
+    print(*children, flush=True)
+    sys.stdin.read()
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,313 @@
+"""A tube and its model, driven together: after every verb all that can be seen of both must be the same."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tubes
+from tests.support.model import Connection, Model, Ref, Refused, Session, Shown, Waiter
+from tubes import Driver, QueueClosed, Task, TubesError, Utube
+from tubes.conformance.faces import SyncFace
+from tubes.drivers.options import SECOND, micros
+from tubes.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+#: Not a multiple of 0.1 s as all else is: so that nothing else happens at the moment when a session ends.
+LEASE = 1.05
+WORKERS = 3
+WAITERS = 4
+#: How many seconds a call may take to come back.
+PATIENCE = 20
+
+
+class Worker(NamedTuple):
+    """One connection, in both worlds."""
+
+    ideal: Connection
+    queue: tubes.Queue
+    uuid: str
+
+
+def at(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * SECOND)
+
+
+def shown(answer: Any) -> Any:
+    """An answer of a tube as its model would give it."""
+    if isinstance(answer, list):
+        answers: list[Any] = answer
+        return [shown(each) for each in answers]
+    if not isinstance(answer, Task):
+        return answer
+    created = round(answer.created * SECOND)
+    return Shown(
+        answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, created,
+        at(answer.ttl), at(answer.ttr), at(answer.due), at(answer.expires),
+    )  # fmt: skip
+
+
+class Lockstep:
+    """A tube of a driver with some options (in seconds), and its model.
+
+    The verbs take plain numbers for tasks, workers and sessions, and find something that fits: so a run is a list of
+    names and numbers, wherever they come from.
+    """
+
+    def __init__(self, driver: Driver, options: dict[str, Any]) -> None:
+        self.driver = driver
+        self.options = options
+        self.clock = ManualClock()
+        self.face = SyncFace()
+        self.root = tubes.connect("memory://", clock=self.clock, session_ttl=LEASE)
+        self.model = Model(driver, self.checked(options), micros("lease", LEASE))
+        self.workers: list[Worker] = []
+        self.sessions: deque[tuple[Session, str]] = deque(maxlen=6)
+        self.refs: deque[tuple[Task, Ref]] = deque(maxlen=12)
+        self.calls: list[tuple[Future[Any], Waiter]] = []
+        self.number = 0
+        self.create()
+        for _ in range(WORKERS):
+            self.join()
+
+    def create(self) -> None:
+        """The tube, with somebody who listens to it."""
+        self.tube = self.root.create_tube("model", self.driver, **self.options)
+        self.heard: list[tuple[str, Shown]] = []
+        heard = self.heard
+        self.tube.on_task_change(lambda task, event: heard.append((event, shown(task))))
+
+    def join(self) -> None:
+        """One more worker."""
+        queue = self.root.session()
+        worker = Worker(self.model.connect(), queue, queue.identify())
+        self.workers.append(worker)
+        self.sessions.append((worker.ideal.session, worker.uuid))
+
+    @staticmethod
+    def checked(options: dict[str, Any]) -> dict[str, Any]:
+        """Options in the model's units."""
+        spans = ("ttl", "ttr", "delay", "timeout", "interval")
+        return {name: at(value) if name in spans else value for name, value in options.items()}
+
+    # -- finding something that fits -----------------------------------------------------------------------
+
+    def worker(self, number: int) -> tuple[Connection, tubes.Tube]:
+        worker = self.workers[number % WORKERS]
+        return worker.ideal, worker.queue.tube("model")
+
+    def task(self, number: int) -> tuple[Task | int, Ref | int]:
+        """A task to name: somebody's taken one, any living one, a `Task` from an earlier answer, or any id."""
+        kind, number = number % 4, number // 4
+        taken = [task.id for task in self.model.tasks if task.state == "t"]
+        alive = [task.id for task in self.model.tasks]
+        if kind == 0 and taken:
+            return taken[number % len(taken)], taken[number % len(taken)]
+        if kind == 1 and alive:
+            return alive[number % len(alive)], alive[number % len(alive)]
+        if kind < 3 and self.refs:
+            return self.refs[number % len(self.refs)]
+        return number % (self.model.next_id + 2), number % (self.model.next_id + 2)
+
+    def both(self, real: Callable[[], Any], ideal: Callable[[], Any]) -> None:
+        """Do it in both worlds, and compare the answers, or the errors."""
+        expected: Any
+        try:
+            expected = ideal()
+        except Refused as refused:
+            expected = refused.kind
+        answer: Any
+        try:
+            answer = real()
+        except TubesError as error:
+            answer = type(error)
+        self.agree(answer, expected)
+
+    def agree(self, answer: Any, expected: Any) -> None:
+        assert shown(answer) == expected
+        if isinstance(answer, list):
+            for pair in zip(answer, expected, strict=True):  # pyright: ignore[reportUnknownArgumentType]
+                self.agree(*pair)
+        if isinstance(answer, Task):
+            self.refs.append((answer, self.model.refer(expected)))
+
+    # -- verbs ---------------------------------------------------------------------------------------------
+
+    def put(self, worker: int, options: dict[str, Any]) -> None:
+        ideal, tube = self.worker(worker)
+        data, self.number = f"d{self.number}", self.number + 1
+        checked = self.checked(options)
+        if options.get("timeout") and (self.model.putters or not self.model.room()):
+            self.begin(tube, "put", data, options, self.model.wait(ideal, checked["timeout"], (data, checked)))
+        else:
+            self.both(lambda: tube.put(data, **options), lambda: self.model.put(data, checked))
+
+    def put_many(self, worker: int, options: list[dict[str, Any]], timeout: float | None) -> None:
+        ideal, tube = self.worker(worker)
+        items = [(f"d{number}", each) for number, each in enumerate(options, self.number)]
+        self.number += len(items)
+        real = [tubes.Item(data, **each) for data, each in items]
+        wanted = [(data, self.checked(each)) for data, each in items]
+        capacity = self.model.options.get("capacity", 0)
+        if timeout and 0 < len(items) <= capacity and (self.model.putters or not self.model.room(len(items))):
+            waiter = self.model.wait(ideal, at(timeout), wanted)
+            self.begin(tube, "put_many", real, {"timeout": timeout}, waiter)
+        else:
+            self.both(lambda: tube.put_many(real), lambda: self.model.put_many(wanted))
+
+    def take_many(self, worker: int, limit: int) -> None:
+        ideal, tube = self.worker(worker)
+        self.both(lambda: tube.take_many(limit, timeout=0), lambda: self.model.take_many(ideal, limit))
+
+    def tasks(self, numbers: list[int]) -> tuple[list[Task | int], list[Ref | int]]:
+        """Some tasks to name."""
+        found = [self.task(number) for number in numbers]
+        return [real for real, _ in found], [ref for _, ref in found]
+
+    def ack_many(self, worker: int, numbers: list[int]) -> None:
+        (ideal, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
+        self.both(lambda: tube.ack_many(real), lambda: self.model.ack_many(ideal, refs))
+
+    def release_many(self, worker: int, numbers: list[int], delay: float | None) -> None:
+        (ideal, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
+        self.both(lambda: tube.release_many(real, delay=delay), lambda: self.model.release_many(ideal, refs, at(delay)))
+
+    def delete_many(self, worker: int, numbers: list[int]) -> None:
+        (_, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
+        self.both(lambda: tube.delete_many(real), lambda: self.model.delete_many(refs))
+
+    def take(self, worker: int) -> None:
+        ideal, tube = self.worker(worker)
+        self.both(lambda: tube.take(timeout=0), lambda: self.model.take(ideal))
+
+    def wait(self, worker: int, timeout: float | None) -> None:
+        if len(self.calls) < WAITERS:
+            ideal, tube = self.worker(worker)
+            self.begin(tube, "take", None, {"timeout": timeout}, self.model.wait(ideal, at(timeout)))
+
+    def begin(self, tube: tubes.Tube, verb: str, data: Any, options: dict[str, Any], waiter: Waiter) -> None:
+        arguments = () if verb == "take" else (data,)
+        self.calls.append((self.face.begin(tube, verb, *arguments, **options), waiter))
+
+    def ack(self, worker: int, task: int) -> None:
+        (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
+        self.both(lambda: tube.ack(real), lambda: self.model.ack(ideal, ref))
+
+    def release(self, worker: int, task: int, delay: float | None) -> None:
+        (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
+        self.both(lambda: tube.release(real, delay=delay), lambda: self.model.release(ideal, ref, at(delay)))
+
+    def touch(self, worker: int, task: int, seconds: float) -> None:
+        (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
+        span = micros("seconds", seconds)
+        self.both(lambda: tube.touch(real, seconds), lambda: self.model.touch(ideal, ref, span))
+
+    def bury(self, worker: int, task: int) -> None:
+        (_, tube), (real, ref) = self.worker(worker), self.task(task)
+        self.both(lambda: tube.bury(real), lambda: self.model.bury(ref))
+
+    def delete(self, worker: int, task: int) -> None:
+        (_, tube), (real, ref) = self.worker(worker), self.task(task)
+        self.both(lambda: tube.delete(real), lambda: self.model.delete(ref))
+
+    def peek(self, worker: int, task: int) -> None:
+        (_, tube), (real, ref) = self.worker(worker), self.task(task)
+        self.both(lambda: tube.peek(real), lambda: self.model.show(self.model.found(ref)))
+
+    def kick(self, worker: int, count: int) -> None:
+        _, tube = self.worker(worker)
+        self.both(lambda: tube.kick(count), lambda: self.model.kick(count))
+
+    def release_all(self, worker: int) -> None:
+        _, tube = self.worker(worker)
+        self.both(tube.release_all, self.model.release_all)
+
+    def truncate(self, worker: int) -> None:
+        _, tube = self.worker(worker)
+        self.both(tube.truncate, self.model.truncate)
+
+    def pause(self, worker: int, seconds: float | None) -> None:
+        _, tube = self.worker(worker)
+        self.both(lambda: tube.pause(seconds), lambda: self.model.pause(at(seconds)))
+
+    def resume(self, worker: int) -> None:
+        _, tube = self.worker(worker)
+        self.both(tube.resume, self.model.resume)
+
+    def drop(self, worker: int, force: bool) -> None:
+        _, tube = self.worker(worker)
+        generation = self.model.generation
+        self.both(lambda: tube.drop(force=force), lambda: self.model.drop(force))
+        if self.model.generation != generation:
+            self.create()
+
+    def block(self, worker: int, name: str, seconds: float) -> None:
+        _, tube = self.worker(worker)
+        self.both(lambda: tube.block(name, seconds), lambda: self.model.block(name, micros("seconds", seconds)))
+
+    def configure(self, worker: int, name: str, limits: dict[str, Any]) -> None:
+        _, tube = self.worker(worker)
+        self.both(lambda: tube.configure(name, **limits), lambda: self.model.configure(name, self.checked(limits)))
+
+    def advance(self, tenths: int) -> None:
+        self.model.advance(tenths * SECOND // 10)
+        self.clock.advance(tenths / 10)
+
+    def leave(self, worker: int, lost: bool) -> None:
+        """A worker closes or detaches, and another one comes."""
+        gone = self.workers.pop(worker % WORKERS)
+        # Of two sessions that end at one moment nobody says which is first.
+        lost = lost and all(each.ends_at != self.model.now + self.model.lease for each in self.model.sessions)
+        self.model.close(gone.ideal, lost=lost)
+        if lost:
+            gone.queue.detach()
+        else:
+            gone.queue.close()
+        self.join()
+
+    def identify(self, worker: int, session: int) -> None:
+        """A worker joins the session of another, or one that lingers or has ended."""
+        ideal, queue, _ = self.workers[worker % WORKERS]
+        wanted, uuid = self.sessions[session % len(self.sessions)]
+
+        def join() -> str:
+            self.model.identify(ideal, wanted)
+            return uuid
+
+        self.both(lambda: queue.identify(uuid), join)
+
+    # -- comparing -----------------------------------------------------------------------------------------
+
+    def compare(self, *, all_tasks: bool = True) -> None:
+        """All that can be seen is the same; waiting calls that should have been answered were."""
+        for future, waiter in [call for call in self.calls if call[1].answers]:
+            self.calls.remove((future, waiter))
+            try:
+                answer = future.result(PATIENCE)
+            except TubesError as error:
+                answer = type(error)
+            self.agree(answer, waiter.answers[0])
+        assert self.heard == self.model.events
+        del self.heard[:], self.model.events[:]
+        statistics = self.tube.statistics()
+        assert (statistics.tasks, statistics.calls, statistics.waiting) == self.model.statistics()
+        until = None if statistics.paused == math.inf else at(statistics.paused)
+        assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
+        if self.driver.lane:
+            assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
+        self.tube._port.shared.engine._check()
+        if all_tasks:
+            for task in self.model.tasks:
+                assert shown(self.tube.peek(task.id)) == self.model.show(task)
+
+    def close(self) -> None:
+        """End all sessions; whoever waits is sent away."""
+        for worker in self.workers:
+            worker.queue.close()
+        self.root.close()
+        for future, _ in self.calls:
+            assert isinstance(future.exception(PATIENCE), (QueueClosed, type(None)))

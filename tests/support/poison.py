@@ -1,0 +1,128 @@
+"""A process whose handler some tasks kill: `python -m tests.support.poison URL MODE BOOK`.
+
+It writes into the book what it begins: the id, the attempts, and its own id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import tubes
+from tubes.worker import Worker
+
+#: The lease of a process's session.
+LEASE: Final = 1.0
+#: What tasks say by which their process dies.
+DEADLY: Final = ("segfault", "exit", "kill", "abort")
+#: Bytes of memory that a process may have.
+_MEMORY: Final = 4 << 30
+_ROOT: Final = Path(__file__).parent.parent.parent
+_ENVIRONMENT: Final = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def act(data: Any) -> None:
+    """Die as the data says; else work for a while."""
+    if data == "segfault":
+        ctypes.string_at(0)
+    elif data == "exit":
+        os._exit(0)
+    elif data == "kill":  # As the kernel does to whoever has too much memory.
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    elif data == "abort":
+        os.abort()
+    elif data == "memory":
+        bytearray(_MEMORY)
+    else:
+        time.sleep(0.01)
+
+
+def main(url: str, mode: str, book: str) -> None:
+    """Work as the mode says until the end."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    written = os.open(book, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def handle(task: Any) -> None:
+        os.write(written, f"{task.id} {task.attempts} {os.getpid()}\n".encode())
+        act(task.data)
+
+    async def handle_async(task: Any) -> None:
+        handle(task)
+
+    async def loop() -> None:
+        async with tubes.aio.connect(url, session_ttl=LEASE) as queue:
+            async for task in await queue.tube("jobs"):
+                handle(task)
+
+    if mode == "async for":
+        asyncio.run(loop())
+    with tubes.connect(url, session_ttl=LEASE) as queue:
+        jobs = queue.tube("jobs")
+        if mode == "for":
+            for task in jobs:
+                handle(task)
+        elif mode == "take":
+            while (taken := jobs.take()) is not None:
+                with taken:
+                    handle(taken)
+        elif mode == "take_many":
+            while True:
+                for task in jobs.take_many(10, 60):
+                    handle(task)
+                    task.ack()
+        else:
+            kind, _, concurrency = mode.partition(" ")
+            worker = Worker(queue, concurrency=int(concurrency))
+            worker.on(jobs, handle if kind == "threads" else handle_async)
+            worker.run()
+
+
+@contextmanager
+def supervised(url: str, mode: str, book: Path) -> Generator[None]:
+    """Such a process, and the next one whenever it has died."""
+    ending = threading.Event()
+    alive: list[subprocess.Popen[bytes]] = []
+
+    def supervise() -> None:
+        command = [sys.executable, "-m", "tests.support.poison", url, mode, str(book)]
+        while not ending.is_set():
+            process = subprocess.Popen(command, cwd=_ROOT, env=_ENVIRONMENT, stderr=subprocess.DEVNULL)
+            alive[:] = [process]
+            process.wait()
+
+    thread = threading.Thread(target=supervise)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        while thread.is_alive():  # One more may just have begun.
+            for process in alive:
+                process.kill()
+            thread.join(0.1)
+
+
+def begun(book: Path) -> dict[int, list[int]]:
+    """By the id of a task, the attempts that were begun."""
+    found: dict[int, list[int]] = {}
+    for line in book.read_text().splitlines():
+        id, attempts, _ = map(int, line.split())
+        found.setdefault(id, []).append(attempts)
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

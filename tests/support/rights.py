@@ -1,0 +1,63 @@
+"""The rights that each kind of user needs, found in the scripts; and as the page has them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tests.on_redis.test_scripts import DRIVERS, VERBS
+from tubes.redis.scripts.assembly import _PLAIN, script
+from tubes.redis.scripts.gate import commands
+
+_PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
+#: The scripts of every session, and what opens, makes and finds tubes.
+_SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", "ring", "mark")
+_PUTS: Final = ("put", "put_many", "put_keyed", "stage", "unput")
+_TAKES: Final = (
+    *("take", "take_many", "next", "untake", "hold", "peek", "ack", "ack_many", "release", "release_many"),
+    *("bury", "touch", "renew_many", "statistics", "session"),
+)
+#: What is sent besides scripts.
+_CALLS: Final = {"EVAL", "EVALSHA", "CLIENT|SETINFO", "CONFIG|GET"}
+_WAITS: Final = {"BZPOPMIN", "PING"}
+_LOOKS: Final = {"MULTI", "EXEC", "HSTRLEN", "HMGET", "ZMSCORE", "EXISTS", "SMEMBERS", "HGET"}
+_HEARS: Final = {"SUBSCRIBE", "UNSUBSCRIBE", "PING"}
+
+
+@cache
+def of_scripts(*verbs: str) -> frozenset[str]:
+    """All commands of these scripts, for whatever driver."""
+    return frozenset(
+        command
+        for verb in verbs
+        for driver, settings in DRIVERS.values()
+        if verb in _PLAIN or driver.lane or verb not in ("pace", "utubes")
+        for command in commands(script(verb, driver, settings).text.decode())
+    )
+
+
+def wanted() -> dict[str, frozenset[str]]:
+    """By kind of user what it needs."""
+    putting = of_scripts(*_SESSION, *_PUTS) | _CALLS | _WAITS
+    working = putting | of_scripts(*_TAKES)
+    # Who only looks at names adds none, and writes down nothing.
+    looking = (of_scripts("overview", "names", "living", "there", "age") | _CALLS) - {"SADD", "SREM", "HSET"}
+    sparks = (verb for verb in VERBS if verb.startswith(("stream", "write", "extent", "ids")))
+    spark = of_scripts(*_SESSION, *_PUTS, *sparks)
+    return {
+        "producer": putting,
+        "worker": working,
+        "monitor": looking,
+        "listener": of_scripts(*_SESSION, "listen") | _CALLS | _HEARS,
+        "spark": spark | _CALLS | _WAITS | _LOOKS,
+        "app": of_scripts(*VERBS) | _CALLS | _WAITS | _LOOKS | _HEARS,
+    }
+
+
+def told() -> dict[str, list[str]]:
+    """By kind of user its rights, as the page has them."""
+    text = _PAGE.read_text().replace("\\\n", "")
+    lines = re.findall(r"^    ACL SETUSER (\w+) on >secret (.*)", text, re.MULTILINE)
+    return {name: words.split() for name, words in lines}

@@ -1,0 +1,132 @@
+"""A real master, its replica, and a Sentinel that makes the one the other."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import redis
+
+from tests.support.cluster import free_port
+from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer, server_program
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tests.support.rollbacks import Link
+
+#: The name of the service.
+SERVICE = "load"
+# Milliseconds after which a server that does not answer is given up.
+PATIENCE = 500
+
+
+class Watched:
+    """Two servers on loopback of which one is the master, and who watches them. `link`: between the two."""
+
+    def __init__(self, program: str = "valkey", patience: int = PATIENCE, link: type[Link] | None = None) -> None:
+        self.ports = [free_port() for _ in range(3)]
+        self.servers = [LocalServer(program, port=port, repl_diskless_sync_delay=0) for port in self.ports[:2]]
+        self.clients: list[Any] = [server.client() for server in self.servers]
+        self._link = None if link is None else link(self.ports[0])
+        self.clients[1].execute_command("REPLICAOF", "127.0.0.1", self._link.port if self._link else self.ports[0])
+        # A Sentinel looks at what a master has when it comes, and then every ten seconds.
+        assert eventually(lambda: self._is_online(0))
+        self._folder = tempfile.TemporaryDirectory(prefix="tubes-")
+        self._sentinel = LocalServer(str(self._write(program, patience)), port=self.ports[2])
+        self.sentinel: Any = redis.Redis(port=self.ports[2], socket_timeout=5)
+        assert eventually(self.is_well), "the Sentinel did not find the replica"
+
+    def _write(self, program: str, patience: int) -> Path:
+        """A program that runs a Sentinel; it writes its settings down, so these have a file of their own.
+
+        After that timeout it has a replica follow its master without a detour.
+        """
+        settings = Path(self._folder.name) / "sentinel.conf"
+        settings.write_text(
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.ports[0]} 1\n"
+            f"sentinel down-after-milliseconds {SERVICE} {patience}\n"
+            f"sentinel failover-timeout {SERVICE} {60_000 if self._link else 3000}\n"
+        )
+        start = Path(self._folder.name) / "sentinel"
+        start.write_text(f'#!/bin/sh\nexec {shlex.quote(str(server_program(program)))} {settings} --sentinel "$@"\n')
+        start.chmod(0o700)
+        return start
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"redis+sentinel://127.0.0.1:{self.ports[2]}/{SERVICE}"
+
+    @property
+    def master(self) -> int:
+        """The number of the master, by what the Sentinel says."""
+        _, port = self.sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return self.ports.index(int(port))
+
+    def is_well(self) -> bool:
+        """Whether the master has a replica that is up to date, and the Sentinel knows of both."""
+        try:
+            known: Any = self.sentinel.execute_command("SENTINEL", "REPLICAS", SERVICE)
+            return len(known) == 1 and self._is_online(self.master)
+        except (redis.RedisError, OSError):
+            return False
+
+    def _is_online(self, master: int) -> bool:
+        here, there = (self.clients[number].info("replication") for number in (master, 1 - master))
+        online = here["connected_slaves"] == 1 and here["slave0"]["state"] == "online"
+        return bool(online and there["role"] == "slave" and there["master_link_status"] == "up")
+
+    def change(self) -> None:
+        """Have master and replica change places, in agreement: the master waits until the replica has everything."""
+        master = self.master
+        assert eventually(self._begins_to_change), "the Sentinel is busy"
+        assert eventually(lambda: self.master != master and self.is_well())
+
+    def _begins_to_change(self) -> bool:
+        try:
+            self.sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE, "COORDINATED")
+        except redis.ResponseError as error:
+            # It is not done with the one before, or has not seen yet that the replica is well.
+            if "INPROG" not in str(error) and "NOGOODSLAVE" not in str(error):
+                raise
+            return False
+        return True
+
+    def replicate(self) -> None:
+        """Wait until the replica has what the master has."""
+        client = self.clients[self.master]
+        client.set("tests:replicated", 1)
+        assert client.wait(1, 5000) == 1
+
+    def stall(self) -> None:
+        """What is written from now on the replica does not get."""
+        assert self._link is not None
+        self._link.stand_still()
+
+    def fail_over(self) -> None:
+        """The master is gone; answers when the Sentinel has made its replica the master."""
+        master = self.master
+        self.servers[master].kill()
+        assert eventually(lambda: self.master != master and self.clients[1 - master].info()["role"] == "master")
+
+    def close(self) -> None:
+        """End it."""
+        if self._link is not None:
+            self._link.close()
+        for client in (*self.clients, self.sentinel):
+            client.close()
+        for server in (self._sentinel, *self.servers):
+            server.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

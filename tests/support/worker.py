@@ -1,0 +1,154 @@
+"""A worker process: `python -m tests.support.worker URL MODE`, where MODE is `sync`, `aio`, `puppet` or `batches`.
+
+It writes a line before and after everything it does, so that a ledger can be kept when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import tubes
+from tubes import ConnectionLost, TaskNotTaken
+
+#: The lease of a worker's session.
+LEASE = 1.0
+_ROOT = Path(__file__).parent.parent.parent
+# Where this test process found its modules the worker finds them too.
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def say(*words: object) -> None:
+    """One write, so that a line is there or not."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def work(url: str) -> None:
+    """Take and ack until the end."""
+    with tubes.connect(url, session_ttl=LEASE) as queue:
+        tube = queue.tube("load")
+        say("ready")
+        while True:
+            try:
+                task = tube.take(timeout=5)
+            except ConnectionLost:
+                continue
+            if task is None:
+                continue
+            say("took", task.id, task.attempts, task.data)
+            time.sleep(random.random() * 0.004)
+            say("acking", task.id, task.attempts)
+            try:
+                task.ack()
+                say("acked", task.id, task.attempts)
+            except TaskNotTaken:
+                say("late", task.id, task.attempts)
+            except ConnectionLost:
+                pass
+
+
+async def work_in_loop(url: str) -> None:
+    """The same by three tasks of an event loop."""
+
+    async def one() -> None:
+        while True:
+            task = await tube.take()
+            assert task is not None
+            say("took", task.id, task.attempts, task.data)
+            await asyncio.sleep(random.random() * 0.004)
+            say("acking", task.id, task.attempts)
+            try:
+                await task.ack()
+                say("acked", task.id, task.attempts)
+            except TaskNotTaken:
+                say("late", task.id, task.attempts)
+
+    async with tubes.aio.connect(url, session_ttl=LEASE) as queue:
+        tube = await queue.tube("load")
+        say("ready")
+        await asyncio.gather(one(), one(), one())
+
+
+def play(url: str) -> None:
+    """Do what stdin says: `put` something, `look`, `take`, `ack`, `open`; say what came of it."""
+    with tubes.connect(url, session_ttl=LEASE) as queue:
+        tube = queue.tube("load")
+        task: tubes.Task | None = None
+        say("ready")
+        for line in sys.stdin:
+            if line.strip() == "open":
+                tube = queue.tube("load")
+                say("opened")
+            elif line.strip() == "look":
+                say(tube.statistics().tasks["total"], "tasks")
+            elif line.startswith("put "):
+                say("put", tube.put(line.strip().removeprefix("put ")).id)
+            elif line.strip() == "take":
+                task = tube.take(timeout=0)
+                say("none") if task is None else say("took", task.id, task.attempts)
+            elif task is not None:
+                try:
+                    task.ack()
+                    say("acked", task.id, task.attempts)
+                except TaskNotTaken:
+                    say("late", task.id, task.attempts)
+
+
+def put_batches(url: str) -> None:
+    """Put batches that do not go in one call, until the end."""
+    with tubes.connect(url, session_ttl=LEASE) as queue:
+        tube = queue.tube("load")
+        say("ready")
+        while True:
+            say("put", len(tube.put_many(range(Worker.BATCH))))
+
+
+class Worker:
+    """A worker in a process of its own, as its parent sees it."""
+
+    #: How many tasks `put_batches` puts at once.
+    BATCH = 12_000
+
+    def __init__(self, url: str, mode: str, *more: str, module: str = "tests.support.worker") -> None:
+        command = [sys.executable, "-m", module, url, mode, *more]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=_ROOT, env=_ENVIRONMENT
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
+
+    def hear(self) -> str:
+        """The next line."""
+        return self._stdout.readline().strip()
+
+    def tell(self, word: str) -> str:
+        """Have a puppet do something; what it says."""
+        self._stdin.write(word + "\n")
+        return self.hear()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def kill(self) -> list[str]:
+        """End it by SIGKILL; what it has written and nobody has read."""
+        self.process.kill()
+        lines = self._stdout.read().splitlines()
+        self._stdin.close()
+        self._stdout.close()
+        self.process.wait()
+        return lines
+
+
+if __name__ == "__main__":
+    url, mode = sys.argv[1:]
+    if mode == "aio":
+        asyncio.run(work_in_loop(url))
+    else:
+        {"sync": work, "puppet": play, "batches": put_batches}[mode](url)

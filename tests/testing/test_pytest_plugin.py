@@ -1,0 +1,285 @@
+"""The plugin for pytest: its fixtures, on both backends, and the page that shows them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+
+import tubes
+from tubes.testing import LocalServer, assert_buried, assert_counts, assert_empty, assert_put, isolated
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parent.parent.parent
+#: Where tubes is on the path but not installed pytest is told of the plugin.
+PLUGIN = () if entry_points(group="pytest11", name="tubes") else ("-p", "tubes_pytest")
+STRICT = ("-p", "no:cacheprovider", "-W", "error")
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(ROOT), str(ROOT / "tubes/testing/discovery"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+
+def run(pytester: pytest.Pytester, *words: str, **outcomes: int) -> pytest.RunResult:
+    result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, *words)
+    result.assert_outcomes(**outcomes)
+    return result
+
+
+@pytest.fixture
+def page(pytester: pytest.Pytester) -> pytest.Pytester:
+    """The files that the manual shows."""
+    text = (ROOT / "docs/testing.md").read_text()
+    blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in blocks] == ["mailer.py", "test_mailer.py", "test_aio.py"]
+    assert len(blocks) == text.count("```python")
+    for name, block in blocks:
+        (pytester.path / name).write_text(block)
+    return pytester
+
+
+@pytest.mark.parametrize("place", ["memory", "server", "url", "configuration", "processes"])
+def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, place: str) -> None:
+    words = {
+        "memory": (),
+        "server": ("--tubes-url=server",),
+        "url": (f"--tubes-url={valkey.url}?prefix=mine",),
+        "configuration": (),
+        "processes": ("-n", "2", "--tubes-url=server"),
+    }[place]
+    if place == "configuration":
+        page.makeini("[pytest]\ntubes_url = server\n")
+    run(page, *words, passed=7)
+    assert valkey.client().keys("mine*") == []
+
+
+def test_the_page_shows_what_an_assert_says() -> None:
+    with tubes.connect() as queue:
+        mail = queue.create_tube("mail")
+        mail.put({"to": "ann"}, key="ann")
+        with pytest.raises(AssertionError) as caught:
+            assert_put(mail, {"to": "bob"})
+    shown = "AssertionError: " + str(caught.value)
+    assert "\n".join(f"    {line}" for line in shown.splitlines()) in (ROOT / "docs/testing.md").read_text()
+
+
+def test_tests_do_not_see_each_others_tubes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("number", range(3))
+        def test(tubes_queue, number):
+            assert tubes_queue.tubes() == []
+            tubes_queue.create_tube("mail").put(number)
+            tubes_queue.tube("mail").take(timeout=0)  # A tube that is busy is removed too.
+
+        def test_that_closes_its_queue(tubes_queue):
+            tubes_queue.create_tube("mail")
+            tubes_queue.close()
+        """
+    )
+    run(pytester, passed=4)
+    run(pytester, "--tubes-url=server", passed=4)
+
+
+def test_a_clock_counts_only_where_it_is_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import time
+
+        import pytest
+
+        @pytest.fixture
+        def mail(tubes_queue):
+            return tubes_queue.create_tube("mail", "fifottl")
+
+        def test_without(mail):
+            assert abs(mail.put(1).created - time.time()) < 60
+
+        def test_with(mail, tubes_clock):
+            assert mail.put(1).created == 0
+            tubes_clock.advance(5)
+            assert mail.put(2).created == 5
+
+        def test_with_both_faces(tubes_aio_queue, tubes_clock, tubes_queue):
+            tube = tubes_queue.create_tube("mail")
+            tubes_clock.advance(5)
+            assert tube.put(2).created == 5
+        """
+    )
+    run(pytester, passed=3)
+    run(pytester, "--tubes-url=server", passed=3)
+
+
+def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("number", range(2))
+        def test(tubes_server, number):
+            assert tubes_server.client().incr("tests") == number + 1
+        """
+    )
+    run(pytester, passed=2)
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("nonsense", "ERROR: --tubes-url: url='*'*must be memory://*"),
+        ("redis://127.0.0.1:1", "ERROR: --tubes-url: there is no connection to redis://127.0.0.1:1*refused*"),
+    ],
+)
+def test_a_url_where_nobody_answers_ends_the_session_in_one_line(
+    pytester: pytest.Pytester, place: str, said: str, processes: tuple[str, ...]
+) -> None:
+    pytester.makepyfile("import pytest\n\n@pytest.mark.parametrize('_', range(3))\ndef test(tubes_queue, _): pass")
+    result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, f"--tubes-url={place}", *processes)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+    result.stderr.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_url_of_the_configuration_is_tried_once_and_only_if_a_test_needs_it(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ntubes_url = redis://127.0.0.1:1\n")
+    pytester.makeconftest(
+        """
+        import tubes
+
+        tried, connect = [], tubes.connect
+
+        def counting(url, **options):
+            tried.append(url)
+            return connect(url, **options)
+
+        tubes.connect = counting
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+        from tests.conftest import tried
+
+        def test_without(): assert not tried
+
+        @pytest.mark.parametrize("_", range(3))
+        def test_with(tubes_queue, _): pass
+
+        def test_once(): assert len(tried) == 1
+        """
+    )
+    result = run(pytester, passed=2, errors=3)
+    result.stdout.fnmatch_lines(["tubes_url: there is no connection to redis://127.0.0.1:1*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_who_does_not_use_the_plugin_pays_nothing_for_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test():
+            assert [name for name in sys.modules if name.partition(".")[0] in ("tubes", "redis")] == []
+        """
+    )
+    run(pytester, passed=1)
+
+
+def test_the_plugin_needs_no_redis_in_memory(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import sys\n\ndef test(tubes_queue, tubes_clock): assert 'redis' not in sys.modules")
+    run(pytester, passed=1)
+
+
+def test_the_plugin_can_be_kept_out(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test(tubes_queue): pass")
+    words = () if PLUGIN else ("-p", "no:tubes")
+    result = pytester.runpytest_subprocess(*STRICT, *words)
+    result.stdout.fnmatch_lines(["*fixture 'tubes_queue' not found*"])
+
+
+def test_isolation_keeps_the_prefix_that_there_is(url: str) -> None:
+    with isolated(url) as own:
+        assert own.startswith(f"{url}-test-")
+        with tubes.connect(own) as queue:
+            queue.create_tube("mail").put(1)
+    with tubes.connect(own) as queue:
+        assert queue.tubes() == []
+
+
+def test_asserts_find_what_they_are_asked_for() -> None:
+    with tubes.connect(codec="json") as queue:
+        tube = queue.create_tube("crawl", "utubettl")
+        tube.put("/", utube="a", pri=2)
+        tube.put("/b", utube="b", delay=5)
+        tube.put("/c", utube="c").bury("gone")
+        assert assert_put(tube, "/", utube="a", pri=2).id == 0
+        assert assert_put(tube, ANY, state="delayed").id == 1
+        assert assert_put(tube, state="buried").id == 2
+        assert assert_buried(tube, "/c", reason="gone").id == 2
+        assert_counts(tube, ready=1, delayed=1, buried=1, taken=0, done=0, total=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda tube: assert_put(tube, "/x"), "no task of tube 'mail' has data='/x'; there is:\n  0 ready '/' pri=3"),
+        (lambda tube: assert_put(tube, "/", state="taken"), "no taken task of tube 'mail' has data='/'; there is:"),
+        (lambda tube: assert_put(tube, state="taken"), "no taken task of tube 'mail' is there; there is:"),
+        (lambda tube: assert_put(tube, "/", pri=4), "has data='/', pri=4"),
+        (lambda tube: assert_empty(tube), "tube 'mail' is not empty; there is:\n  0 ready '/'"),
+        (lambda tube: assert_counts(tube, ready=2, taken=0), "should have 2 ready, and has 1 ready; there is:"),
+        (lambda tube: assert_buried(tube, reason="x"), "no buried task of tube 'mail' has reason='x'"),
+    ],
+)
+def test_asserts_say_what_is_there_instead(call: object, said: str) -> None:
+    assert callable(call)
+    with tubes.connect() as queue:
+        tube = queue.create_tube("mail", "fifottl")
+        tube.put("/", pri=3)
+        with pytest.raises(AssertionError) as caught:
+            call(tube)
+        assert said in str(caught.value)
+
+
+def test_asserts_show_only_so_many_tasks() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("mail")
+        with pytest.raises(AssertionError, match="it is empty"):
+            assert_put(tube, 1)
+        tube.put_many(range(2500))
+        assert assert_put(tube, 2400).id == 2400
+        with pytest.raises(AssertionError, match="… and 2480 more"):
+            assert_empty(tube)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tube: assert_put(tube, 1, nonsense=1),
+        lambda tube: assert_put(tube, 1, state="lost"),
+        lambda tube: assert_counts(tube, lost=1),
+    ],
+)
+def test_asserts_refuse_what_no_task_has(call: object) -> None:
+    assert callable(call)
+    with tubes.connect() as queue, pytest.raises(tubes.InvalidOption):
+        call(queue.create_tube("mail"))
+
+
+def test_importing_tubes_imports_no_asserts() -> None:
+    program = "import sys, tubes; print([name for name in sys.modules if name.startswith('tubes.testing.')])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "['tubes.testing.clock']\n"

@@ -1,0 +1,142 @@
+"""What the guard of the benchmarks calls worse."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rich", reason="needs the extra `bench`")
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from benchmarks import guard
+from benchmarks.guard import Kept
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"),
+    [(1.0, "same"), (1.14, "same"), (1.16, "worse"), (9.0, "worse"), (0.88, "same"), (0.86, "better"), (0.1, "better")],
+)
+def test_a_row_is_worse_or_better_beyond_its_tolerance(now: float, outcome: str) -> None:
+    (row,) = guard.compare({"put": Kept(1.0, 0.15)}, {"put": now})
+    assert row.outcome == outcome
+    assert guard.failed([row]) == (outcome == "worse")
+
+
+def test_a_row_that_was_not_measured_fails_and_a_new_one_does_not() -> None:
+    rows = guard.compare({"put": Kept(1.0, 0.15), "take": Kept(2.0, 0.15)}, {"ack": 1.0, "put": 1.0})
+    assert [(row.name, row.outcome) for row in rows] == [("put", "same"), ("take", "missing"), ("ack", "new")]
+    assert guard.failed(rows)
+    assert not guard.failed(row for row in rows if row.outcome != "missing")
+
+
+@pytest.mark.parametrize("now", [float("nan"), float("inf"), 0.0, -5.0])
+def test_what_is_no_number_is_worse(now: float) -> None:
+    (row,) = guard.compare({"put": Kept(1.0, 0.15)}, {"put": now})
+    assert row.outcome == "worse"
+
+
+def test_where_nothing_is_compared_the_guard_fails() -> None:
+    assert guard.failed(guard.compare({}, {"put": 1.0}))
+    assert guard.failed([])
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "{}", '{"rows": {"put": 1}}', '{"rows": {"put": {"ratio": 0, "tolerance": 1}}}']
+)
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "ratios.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit, match="cannot be read"):
+        guard.load(path)
+
+
+def test_rows_that_noise_has_moved_are_not_to_be_kept() -> None:
+    kept = guard.keep([{"put": 1.0, "take": 1.0}, {"put": 1.05, "take": 5.0}, {"put": 0.97, "take": 1.0}])
+    assert guard.restless(kept) == ["take"]
+
+
+def test_of_four_runs_one_may_be_noise_and_not_two() -> None:
+    runs = [{"put": 1.0, "take": 1.0}, {"put": 1.1, "take": 9.0}, {"put": 7.0, "take": 1.0}, {"put": 1.0, "take": 9.0}]
+    kept = guard.keep(runs)
+    assert guard.restless(kept) == ["take"]
+    assert kept["put"].tolerance < 0.2
+
+
+def test_a_wide_tolerance_lets_a_row_that_always_differs_pass() -> None:
+    runs = [{"put": 1.0, "take": 1.0}, {"put": 1.02, "take": 1.2}, {"put": 0.99, "take": 0.9}]
+    kept = guard.keep(runs)
+    assert kept == {"put": Kept(1.0, 0.15), "take": Kept(1.0, 0.6)}
+    rows = guard.compare(kept, {"put": 1.5, "take": 1.5})
+    assert [row.outcome for row in rows] == ["worse", "same"]
+
+
+def test_bytes_may_grow_by_less_than_times() -> None:
+    kept = guard.keep([{"fifo: a waiting task": 0.5, "fifo: cycle": 0.5}])
+    assert [row.tolerance for row in kept.values()] == [0.03, 0.15]
+
+
+def test_of_two_runs_the_better_one_counts_row_by_row() -> None:
+    assert guard.best([{"put": 3.0, "take": 1.0}, {"put": 2.0, "take": 5.0, "ack": 1.0}]) == {
+        "put": 2.0, "take": 1.0, "ack": 1.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runs", "worse", "said"),
+    [
+        ([{"put": 1.0, "take": 1.0}] * 2, False, ""),
+        ([{"put": 1.0}] * 2, False, "not there any more; --worse if that is meant: take"),
+        ([{"put": 1.0}] * 2, True, ""),
+        ([{"put": 3.0, "take": 1.0}] * 2, False, "worse, or not there any more; --worse if that is meant: put"),
+        ([{"put": 1.0, "take": 1.0}, {"put": 1.0}], True, "take: nan must be a number above 0"),
+        ([{"put": float("inf"), "take": 1.0}] * 2, True, "put: inf must be a number above 0"),
+        ([{"put": 1.0, "take": 0.5}, {"put": 1.0, "take": 3.0}], True, "have to be measured better: take"),
+    ],
+)
+def test_an_update_commits_to_what_was_lost_only_if_that_is_meant(
+    runs: list[dict[str, float]],
+    worse: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, left = tmp_path / "ratios.json", iter(runs)
+    before = {"put": Kept(1.0, 0.15), "take": Kept(1.0, 0.15)}
+    guard.save(before, path)
+    monkeypatch.setattr(guard, "_FILE", path)
+    monkeypatch.setattr(guard, "measure", lambda: next(left))
+    load, save = guard.load, guard.save
+    monkeypatch.setattr(guard, "load", partial(load, path))
+    monkeypatch.setattr(guard, "save", partial(save, path=path))
+    assert guard.update(len(runs), worse=worse) == bool(said)
+    assert said in capsys.readouterr().out
+    assert (load(path) == before) == (bool(said) or runs[0] == {"put": 1.0, "take": 1.0})
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    kept = {"put": Kept(1.25, 0.2), "a task: bytes": Kept(0.5, 0.03)}
+    guard.save(kept, tmp_path / "ratios.json")
+    assert guard.load(tmp_path / "ratios.json") == kept
+
+
+def test_scale_is_the_mean_of_three_verbs_at_the_largest_size_beside_the_smallest() -> None:
+    def row(subject: str, verb: str, size: int, ratio: float) -> dict[str, object]:
+        return {"place": "memory", "subject": subject, "verb": verb, "size": size, "ratio": ratio}
+
+    rows = [row("fifo", verb, size, ratio) for verb in ("put", "take", "ack") for size, ratio in ((1, 1.0), (9, 2.0))]
+    rows += [row("fifo", "peek", 9, 50.0), row("fifottl, delayed", "take", 1, 1.0)]
+    # A verb that was not measured there is no improvement.
+    rows += [row("utube", "put", 9, 1.0), row("utube", "take", 9, 1.0), row("utube", "ack", 1, 1.0)]
+    assert guard.of_scale(rows) == {"memory, fifo: put, take and ack where many wait": 2.0}
+
+
+def test_what_is_committed_can_be_compared() -> None:
+    kept = guard.load()
+    assert len(kept) > 20
+    assert all(row.ratio > 0 and row.tolerance >= 0.03 for row in kept.values())
