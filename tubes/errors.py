@@ -17,7 +17,7 @@ class TubesError(Exception):
     """the queue could not do this."""
 
     def __init__(self, **facts: Any) -> None:
-        self.facts = facts
+        self.facts: dict[str, Any] = facts
         first = (getdoc(type(self)) or "").partition("\n")[0].removesuffix(".")
         message = first.format_map({name: _Shown(value) for name, value in facts.items()})
         # Others go on with the sentence, and what the last fact says may have a full stop of its own.
@@ -26,14 +26,14 @@ class TubesError(Exception):
         # Of a batch: the number of the item that it is about, from 0.
         super().__init__(f"item {facts['item']}: {message}" if "item" in facts else message)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.facts)
 
 
 class _Shown:
     """A value in a message: cut where it is long, and never in the way of the message."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class _Shown:
         return _cut(repr, self._value)
 
 
-def _cut(show: Callable[[Any], str], value: Any) -> str:
+def _cut(show: Callable[[object], str], value: object) -> str:
     try:
         shown = show(value)
     except Exception:  # Too many digits, too deep, or the user's own __repr__.
@@ -51,7 +51,7 @@ def _cut(show: Callable[[Any], str], value: Any) -> str:
     return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
 
 
-def _rebuild(kind: type[TubesError], facts: dict[str, Any]) -> TubesError:
+def _rebuild(kind: type[TubesError], facts: dict[str, object]) -> TubesError:
     return kind(**facts)
 
 

@@ -66,7 +66,7 @@ def _told_to_end() -> Generator[None]:
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before: dict[signal.Signals, Any] = {number: signal.signal(number, end) for number in _ENDS}
+    before = {number: signal.signal(number, end) for number in _ENDS}
     try:
         yield
     finally:
@@ -117,7 +117,7 @@ def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, lis
         yield f"{verb} {size}", watch.spans, size
 
 
-def _result(verb: str, spans: list[float], per: int) -> dict[str, Any]:
+def _result(verb: str, spans: list[float], per: int) -> dict[str, object]:
     ordered = sorted(spans)
     return {
         "verb": verb,

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -132,7 +132,7 @@ def sure(what: str, *, yes: bool) -> None:
         raise Stop("nothing was done", Exit.NOTHING)
 
 
-def given(**options: Any) -> dict[str, Any]:
+def given(**options: object) -> dict[str, object]:
     """Those options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -108,7 +108,7 @@ class Group(TyperGroup):
         extra |= {"prog_name": "tubes", "standalone_mode": False}
         try:
             prepare()
-            answer: Any = super().main(*args, **extra)
+            answer: object = super().main(*args, **extra)
             sys.stdout.flush()
             code = answer if isinstance(answer, int) else Exit.DONE
             if code == Exit.INTERRUPTED:  # Typer has caught it.

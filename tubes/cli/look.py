@@ -58,7 +58,7 @@ def stats(
             console().print(_one(seen[name], due))
 
 
-def overview_json(name: str, seen: library.Overview) -> dict[str, Any]:
+def overview_json(name: str, seen: library.Overview) -> dict[str, object]:
     """A tube at a glance, for JSON."""
     facts = dataclasses.asdict(seen)
     counted = facts.pop("statistics")

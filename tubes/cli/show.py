@@ -8,7 +8,6 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -43,7 +42,7 @@ def line(words: str) -> None:
     sys.stdout.flush()
 
 
-def as_json(thing: Any) -> None:
+def as_json(thing: object) -> None:
     """A line of JSON."""
     line(to_json(thing, sys.stdout.encoding))
 
@@ -53,7 +52,7 @@ def until(moment: float | None) -> float | str | None:
     return "for ever" if moment == math.inf else moment
 
 
-def data_of(task: tubes.Task) -> dict[str, Any]:
+def data_of(task: tubes.Task) -> dict[str, object]:
     """A task's data for JSON: `data`, or `data_base64` where it is bytes, or `error` where it cannot be read."""
     try:
         data = task.data
@@ -65,7 +64,7 @@ def data_of(task: tubes.Task) -> dict[str, Any]:
     return {"data": data}
 
 
-def task_json(task: tubes.Task) -> dict[str, Any]:
+def task_json(task: tubes.Task) -> dict[str, object]:
     """All that is known of a task."""
     return {
         "tube": task.tube,
@@ -87,13 +86,13 @@ def task_json(task: tubes.Task) -> dict[str, Any]:
     }
 
 
-def context_of(task: tubes.Task) -> dict[str, Any]:
+def context_of(task: tubes.Task) -> dict[str, object]:
     """The context that travels with a task, if it has one."""
     context: Mapping[str, str] | None = getattr(task, "context", None)
     return {"context": dict(context)} if context else {}
 
 
-def words_of(known: Mapping[str, Any]) -> str:
+def words_of(known: Mapping[str, object]) -> str:
     """What `data_of` knows, in a line: strings as they are, all else as JSON."""
     if "error" in known:
         return f"<{known['error']}>"
@@ -120,7 +119,7 @@ def moment(at: float | None, now: float) -> str:
     return "" if at is None else f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
 
 
-def text(value: Any, style: str = "") -> Text:
+def text(value: object, style: str = "") -> Text:
     """What somebody else has written, or a number, as it is: it has no say in colours."""
     return Text("" if value is None else printable(str(value)), style=style)
 

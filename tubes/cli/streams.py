@@ -71,7 +71,7 @@ def from_json(words: str) -> Any:
         raise TooDeep("it is nested too deeply") from None
 
 
-def to_json(thing: Any, encoding: str | None = None) -> str:
+def to_json(thing: object, encoding: str | None = None) -> str:
     r"""JSON in a line. What would move a terminal's cursor is escaped, and what the encoding lacks: it reads alike.
 
     >>> print(to_json("Zoë \x9b31m \u202e"))

@@ -235,7 +235,7 @@ def release(
         as_json({"tube": name, "released": done})
 
 
-def _tell(as_json_: bool, facts: dict[str, Any], words: str) -> None:
+def _tell(as_json_: bool, facts: dict[str, object], words: str) -> None:
     if as_json_:
         as_json(facts)
     else:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 import tubes
 from tubes.backend.url import redact_url
@@ -124,13 +125,13 @@ class Board:
         for name in _by_work(self.seen):
             as_json(overview_json(name, self.seen[name]) | {"rates": self.rates[name]})
 
-    def show(self, rows: int) -> Any:
+    def show(self, rows: int) -> Group:
         """The tables, as far as they have room."""
         made = Grid(_COLUMNS)
         names = _by_work(self.seen)
         for name in names[:rows]:
             made.add_row(*self._row(name))
-        parts: list[Any] = [made]
+        parts: list[RenderableType] = [made]
         if len(names) > rows:
             parts.append(text(f"… and {len(names) - rows} tubes with less", "dim"))
         left = rows - len(names) - 4
@@ -143,7 +144,7 @@ class Board:
             parts.append(text(f"no answer for {span(self.silence)}{why}", "bold red"))
         return Group(*parts)
 
-    def _row(self, name: str) -> list[Any]:
+    def _row(self, name: str) -> list[Text]:
         one = self.seen[name]
         tasks, rates = one.statistics.tasks, self.rates[name]
         states = ("ready", "taken", "delayed", "buried")
@@ -197,7 +198,7 @@ def top(
         output = console()
         title = redact_url(place_of(url))
 
-        def shown_now() -> Any:
+        def shown_now() -> Group:
             head = text(f"tubes top · {title} · {time.strftime('%H:%M:%S')} · q ends", "bold")
             return Group(head, board.show(max(1, output.height - 6)))
 

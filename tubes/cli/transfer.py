@@ -106,7 +106,7 @@ def _drained(tube: tubes.Tube, out: IO[str]) -> Iterator[list[tubes.Task]]:
         tube.ack_many(page)
 
 
-def record_of(task: tubes.Task, now: float) -> dict[str, Any]:
+def record_of(task: tubes.Task, now: float) -> dict[str, object]:
     """A task as a line has it: times are seconds from the moment of the export."""
     known = data_of(task)
     if "error" in known:

@@ -78,7 +78,7 @@ def _reached(url: str | None) -> AbstractContextManager[tubes.Queue]:
     return connected(url, patience=_PATIENCE)
 
 
-def _make(target: str, factory: Callable[[tubes.Queue], Any], queue: Callable[[], tubes.Queue]) -> Worker:
+def _make(target: str, factory: Callable[[tubes.Queue], object], queue: Callable[[], tubes.Queue]) -> Worker:
     """What the program's function makes of the queue."""
     try:
         inspect.signature(factory).bind(None)

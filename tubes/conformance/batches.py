@@ -17,6 +17,7 @@ from tubes import (
     OptionNotSupported,
     QueueClosed,
     State,
+    Task,
     TaskNotTaken,
     TubesError,
 )
@@ -34,7 +35,7 @@ class Batches(Bench):
         """So many items, each in a lane of its own, with numbers for data."""
         return [Item(number, **self.lane(f"own-{number}"), **options) for number in range(count)]
 
-    def put_some(self, count: int, **options: Any) -> list[Any]:
+    def put_some(self, count: int, **options: Any) -> list[Task]:
         tasks = self.tube.put_many(self.items(count, **options))
         self._ids += [task.id for task in tasks]
         return list(tasks)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
+    from tubes import Queue, Task
+
 T = TypeVar("T")
 #: How many real seconds a call may take to come back, and an event to be heard.
 PATIENCE = 10.0
@@ -51,7 +53,7 @@ def eventually(question: Callable[[], bool]) -> bool:
     return True
 
 
-class TaskView(NamedTuple):
+class RankedTask(NamedTuple):
     """What a rank hook may look at."""
 
     id: int
@@ -111,7 +113,7 @@ class Bench:
             self._skip(request.function)
         self.face = _face()
         self.clock = ManualClock()
-        self._queues: list[Any] = []
+        self._queues: list[Queue] = []
         self._ids: list[int] = []
         try:
             self.queue = self.connect(self.face, self.clock)
@@ -153,38 +155,39 @@ class Bench:
         """Another tube with this driver."""
         return self.queue.create_tube(name, self.driver, **{**self.options, **options})
 
-    def put(self, data: Any = None, *, tube: Any = None, **options: Any) -> Any:
+    def put(self, data: Any = None, *, tube: Any = None, **options: Any) -> Task:
         """Put a task, in a lane of its own unless one is named: most rules are of tasks that don't meet."""
         if self.knobs.lane is not None and self.knobs.lane not in options:
             options[self.knobs.lane] = f"own-{len(self._ids)}"
-        task = (self.tube if tube is None else tube).put(data, **options)
+        task: Task = (self.tube if tube is None else tube).put(data, **options)
         self._ids.append(task.id)
         return task
 
-    def puts(self, count: int) -> list[Any]:
+    def puts(self, count: int) -> list[Task]:
         """Put so many tasks; answers them in the order in which they will be taken."""
         return self.in_order([self.put() for _ in range(count)])
 
-    def lane(self, name: Any) -> dict[str, Any]:
+    def lane(self, name: object) -> dict[str, Any]:
         """The option that names this lane; none where the driver has no lanes."""
         return {} if self.knobs.lane is None else {self.knobs.lane: name}
 
-    def take(self, tube: Any = None) -> Any:
+    def take(self, tube: Any = None) -> Task:
         """The next task, which must be there."""
-        task = (self.tube if tube is None else tube).take(timeout=0)
+        task: Task | None = (self.tube if tube is None else tube).take(timeout=0)
         assert task is not None
         return task
 
-    def taken(self, **options: Any) -> Any:
+    def taken(self, **options: Any) -> Task:
         """A new task, taken by the first session. The tube must have nothing else to take."""
         put = self.put(**options)
         task = self.take()
         assert task.id == put.id
         return task
 
-    def buried(self, **options: Any) -> Any:
+    def buried(self, **options: Any) -> Task:
         """A new task, buried."""
-        return self.tube.bury(self.put(**options).id)
+        task: Task = self.tube.bury(self.put(**options).id)
+        return task
 
     def drain(self) -> list[int]:
         """Take whatever can be taken; the ids in that order."""
@@ -196,7 +199,7 @@ class Bench:
         self._queues.append(queue)
         return Worker(queue, queue.tube(self.tube.name))
 
-    def begin(self, tube: Any = None, verb: str = "take", *args: Any, **options: Any) -> Future[Any]:
+    def begin(self, tube: object = None, verb: str = "take", *args: object, **options: object) -> Future[Any]:
         """Start a call that waits, without waiting for its answer."""
         return self.face.begin(self.tube if tube is None else tube, verb, *args, **options)
 
@@ -209,7 +212,7 @@ class Bench:
         """A list to which every change of the tube is added from now on: event, id, state."""
         heard: list[tuple[str, int, str]] = []
 
-        def callback(task: Any, event: str) -> None:
+        def callback(task: Task, event: str) -> None:
             heard.append((event, task.id, str(task.state)))
 
         self.tube.on_task_change(callback)
@@ -224,27 +227,28 @@ class Bench:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def in_order(self, tasks: list[Any]) -> list[Any]:
+    def in_order(self, tasks: list[Task]) -> list[Task]:
         """These tasks in the order in which the driver's knobs say that they come."""
         driver = self.knobs
         if driver.rank is not None:
             rank = driver.rank
-            ranks = {task.id: rank(TaskView(task.id, task.pri, micros("created", task.created))) for task in tasks}
+            ranks = {task.id: rank(RankedTask(task.id, task.pri, micros("created", task.created))) for task in tasks}
             return sorted(tasks, key=lambda task: (ranks[task.id], task.id))
         pri, _, id = driver.order.rpartition(",") if "id" in driver.order else (driver.order, "", "id")
         signs = {"": 0, "pri": 1, "-pri": -1, "id": 1, "-id": -1}
         return sorted(tasks, key=lambda task: (signs[pri] * task.pri, signs[id] * task.id))
 
-    def state(self, task: Any) -> str:
+    def state(self, task: Task) -> str:
         """The task's state now; `-` if it is gone."""
         found = self._peek(task.id)
         return "-" if found is None else str(found.state)
 
-    def _peek(self, id: int) -> Any:
+    def _peek(self, id: int) -> Task | None:
         try:
-            return self.tube.peek(id)
+            task: Task = self.tube.peek(id)
         except TaskNotFound:
             return None
+        return task
 
     def count(self, name: str) -> int:
         """One of the counts of tasks, or one of the counts of calls."""
@@ -260,7 +264,7 @@ class Bench:
         """The answer of a call that has been given one. Raises what the call raised."""
         return call.result(timeout=PATIENCE)
 
-    def everything(self) -> Any:
+    def everything(self) -> object:
         """All that can be seen of the tube."""
         return [self._peek(id) for id in self._ids], self.tube.statistics()
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tubes import QueueClosed, State, TubeBusy, TubeNotFound
+from tubes import QueueClosed, State, Task, TubeBusy, TubeNotFound
 from tubes.conformance.bench import Bench, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: What makes room in a full tube whose first task is taken.
-ROOM: dict[str, Callable[[Bench, Any], object]] = {
+ROOM: dict[str, Callable[[Bench, Task], object]] = {
     "ack": lambda bench, task: bench.tube.ack(task),
     "delete": lambda bench, task: bench.tube.delete(task),
     "truncate": lambda bench, task: bench.tube.truncate(),

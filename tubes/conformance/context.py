@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import InvalidOption, Item
@@ -71,6 +69,6 @@ class Context(Bench):
         assert task.context == self.take().context == {"n": "1"}
 
     @pytest.mark.parametrize("bad", ["trace", 7, ["trace"], {"trace": 1}, {1: "trace"}, {"trace": None}, {"b": b"b"}])
-    def test_what_is_no_mapping_of_strings_to_strings_is_refused(self, bad: Any) -> None:
+    def test_what_is_no_mapping_of_strings_to_strings_is_refused(self, bad: object) -> None:
         with self.refused(InvalidOption):
             self.tube.put(0, context=bad)

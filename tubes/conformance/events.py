@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 
-from tubes import InvalidOption, TaskNotFound, TaskNotTaken
+from tubes import InvalidOption, Task, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, eventually, lacks, needs
 
 TASKS = {"ready", "taken", "buried", "delayed", "done", "total"}
@@ -105,10 +104,10 @@ class Events(Bench):
     def test_each_queue_has_one_callback_per_tube_and_is_answered_the_one_before(self) -> None:
         calls: list[str] = []
 
-        def first(task: Any, event: str) -> None:
+        def first(task: Task, event: str) -> None:
             calls.append("first")
 
-        def second(task: Any, event: str) -> None:
+        def second(task: Task, event: str) -> None:
             calls.append("second")
 
         assert self.tube.on_task_change(first) is None
@@ -124,7 +123,7 @@ class Events(Bench):
     def test_a_callback_ends_with_its_queue(self) -> None:
         worker, calls = self.another(), list[str]()
 
-        def callback(task: Any, event: str) -> None:
+        def callback(task: Task, event: str) -> None:
             calls.append(event)
 
         worker.tube.on_task_change(callback)
@@ -137,7 +136,7 @@ class Events(Bench):
         assert calls == ["put"]
 
     def test_a_callback_that_fails_is_logged_and_harms_none(self, caplog: pytest.LogCaptureFixture) -> None:
-        def fail(task: Any, event: str) -> None:
+        def fail(task: Task, event: str) -> None:
             raise RuntimeError("the callback failed")
 
         self.tube.on_task_change(fail)

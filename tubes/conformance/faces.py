@@ -7,12 +7,15 @@ import inspect
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import tubes
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
+
+
+T = TypeVar("T")
 
 
 class Face(Protocol):
@@ -24,7 +27,7 @@ class Face(Protocol):
         """A `Queue`, or what looks like one; takes what `tubes.connect` takes."""
         ...
 
-    def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
+    def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
         """Start a call, of a tube or a queue, that may wait; answers when it waits or has ended."""
         ...
 
@@ -35,17 +38,17 @@ class Face(Protocol):
 
 def _waiting(where: Any) -> int:
     """How many callers wait on a tube, or on all tubes of a queue."""
-    found: Any = where.statistics()
+    found = where.statistics()
     return sum(each.waiting for each in found.values()) if hasattr(found, "values") else int(found.waiting)
 
 
-def _until_waiting(where: Any, before: int, future: Future[Any]) -> Future[Any]:
+def _until_waiting(where: object, before: int, future: Future[T]) -> Future[T]:
     while not future.done() and _waiting(where) == before:
         time.sleep(0.0002)
     return future
 
 
-def _inner(argument: Any) -> Any:
+def _inner(argument: Any) -> object:
     """An argument as the asyncio face takes it: a task or a tube, or a list of such."""
     if argument.__class__ is list and any(isinstance(each, _Blocking) for each in argument):
         return [getattr(each, "inner", each) for each in argument]
@@ -60,8 +63,8 @@ class SyncFace:
     def connect(self, url: str, **options: Any) -> Any:
         return tubes.connect(url, **options)
 
-    def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
+        future = Future[Any]()
 
         def call() -> None:
             try:
@@ -89,12 +92,12 @@ class AioFace:
     def connect(self, url: str, **options: Any) -> Any:
         return self.show(tubes.aio.connect(url, **options))
 
-    def begin(self, tube: Any, verb: str, *args: Any, **options: Any) -> Future[Any]:
+    def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
         before = _waiting(tube)
         call = getattr(tube.inner, verb)(*map(_inner, args), **options)
         return _until_waiting(tube, before, self._submit(call))
 
-    def run(self, call: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, call: Coroutine[object, None, object]) -> Any:
         """Await the call in the loop, and answer what it answers."""
         return self._submit(call).result()
 
@@ -106,8 +109,8 @@ class AioFace:
             return [self.show(each) for each in answer]
         return answer
 
-    def _submit(self, call: Coroutine[Any, Any, Any]) -> Future[Any]:
-        async def shown() -> Any:
+    def _submit(self, call: Coroutine[object, None, object]) -> Future[Any]:
+        async def shown() -> object:
             return self.show(await call)
 
         return asyncio.run_coroutine_threadsafe(shown(), self._loop)
@@ -130,22 +133,22 @@ class _Blocking:
         if not inspect.ismethod(found):
             return found
 
-        def call(*args: Any, **options: Any) -> Any:
+        def call(*args: object, **options: object) -> object:
             answer = found(*map(_inner, args), **options)
             return self._face.run(answer) if inspect.iscoroutine(answer) else self._face.show(answer)
 
         return call
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> object:
         return self._face.run(self.inner.__aenter__())
 
-    def __exit__(self, *error: Any) -> Any:
+    def __exit__(self, *error: object) -> object:
         return self._face.run(self.inner.__aexit__(*error))
 
     def __iter__(self) -> Iterator[Any]:
         tasks = self.inner.__aiter__()
 
-        async def step() -> Any:
+        async def step() -> object:
             return await anext(tasks, None)
 
         try:

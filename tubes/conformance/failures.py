@@ -304,7 +304,7 @@ class Failures(Bench):
 
     @needs("delay")
     def test_a_backoff_must_make_sense(self) -> None:
-        bad: list[Any] = [5, "1", [], [-1], [None], [1] * 1001, {"first": None}]
+        bad: list[object] = [5, "1", [], [-1], [None], [1] * 1001, {"first": None}]
         for value in bad:
             with self.refused(InvalidOption):
                 self.create("other", backoff=value)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tubes import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
+from tubes import DuplicateKey, InvalidOption, Task, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: How a task leaves.
-WAYS: dict[str, Callable[[Bench, Any], object]] = {
+WAYS: dict[str, Callable[[Bench, Task], object]] = {
     "ack": lambda bench, task: bench.tube.ack(bench.take()),
     "delete": lambda bench, task: bench.tube.delete(task),
 }

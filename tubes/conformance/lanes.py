@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tubes import InvalidOption
+from tubes import InvalidOption, Task
 from tubes.conformance.bench import Bench, Worker, lacks, needs
 
 #: A way by which a worker's task leaves its lane to a neighbour: what the driver must know, what happens.
-Way: TypeAlias = Callable[[Bench, Worker, Any], object]
+Way: TypeAlias = Callable[[Bench, Worker, Task], object]
 FREEING: dict[str, tuple[str, Way]] = {
     "ack": ("", lambda bench, worker, task: worker.tube.ack(task)),
     "bury": ("", lambda bench, worker, task: bench.tube.bury(task)),
@@ -30,7 +30,7 @@ RETURNING: dict[str, tuple[str, Way]] = {
 class Lanes(Bench):
     """Lanes, for drivers that have some."""
 
-    def pair(self, **options: Any) -> tuple[Worker, Any, Any]:
+    def pair(self, **options: Any) -> tuple[Worker, Task, Task]:
         """Two tasks of one lane: a worker, the task that it has taken, and the neighbour."""
         tasks = self.in_order([self.put(**self.lane("x"), **options) for _ in range(2)])
         worker = self.another()

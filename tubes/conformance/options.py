@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum, IntEnum
-from typing import Any
 
 from tubes import InvalidOption, OptionNotSupported
 from tubes.conformance.bench import Bench, needs
@@ -11,8 +10,8 @@ from tubes.conformance.bench import Bench, needs
 TASKS = ("pri", "ttl", "ttr", "delay", "utube")
 TUBES = ("pri", "ttl", "ttr")
 SPANNING = ("ttl", "ttr")
-SPANS: list[Any] = [-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1", [1], True]
-WHOLE: list[Any] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
+SPANS: list[object] = [-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1", [1], True]
+WHOLE: list[object] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
 
 
 class Number(IntEnum):

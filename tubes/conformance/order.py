@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
+from tubes import Task
 from tubes.conformance.bench import Bench, Worker, needs
 
 #: A way by which a task that a worker has becomes ready again: what the driver must know, and what happens.
-Way: TypeAlias = Callable[[Bench, Worker, Any], object]
+Way: TypeAlias = Callable[[Bench, Worker, Task], object]
 WAYS: dict[str, tuple[str, Way]] = {
     "release": ("", lambda bench, worker, task: worker.tube.release(task)),
     "release_all": ("", lambda bench, worker, task: bench.tube.release_all()),
@@ -108,7 +109,7 @@ class Order(Bench):
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
-    def drain_all(self, tasks: list[Any]) -> bool:
+    def drain_all(self, tasks: list[Task]) -> bool:
         """Whether these tasks, and no others, can be taken in this order."""
         drained, expected = self.drain(), [task.id for task in tasks]
         assert drained == expected

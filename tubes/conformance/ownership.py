@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tubes import InvalidOption, OptionNotSupported, State, TaskNotTaken
+from tubes import InvalidOption, OptionNotSupported, State, Task, TaskNotTaken, Tube
 from tubes.conformance.bench import Bench, lacks, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: The verbs that are for the taker only.
-VERBS: list[Callable[[Any, Any], Any]] = [
+VERBS: list[Callable[[Tube, Task | int], object]] = [
     lambda tube, task: tube.ack(task),
     lambda tube, task: tube.release(task),
     lambda tube, task: tube.touch(task, 1),
@@ -24,7 +24,7 @@ VERBS: list[Callable[[Any, Any], Any]] = [
 class Ownership(Bench):
     """Takes belong to sessions."""
 
-    def not_taken(self, tube: Any, *tasks: Any) -> bool:
+    def not_taken(self, tube: Any, *tasks: Task | int) -> bool:
         """Whether these tasks are not this session's, for any verb."""
         for task in tasks:
             for verb in VERBS:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from tubes import InvalidOption, QueueClosed, SessionNotFound, State, TaskNotTaken
+from tubes import InvalidOption, QueueClosed, SessionNotFound, State, Task, TaskNotTaken
 from tubes.conformance.bench import Bench, Worker, needs
 
 
 class Sessions(Bench):
     """Sessions."""
 
-    def worker(self, **options: Any) -> tuple[Worker, Any]:
+    def worker(self, **options: Any) -> tuple[Worker, Task]:
         """Another session, and a new task that it has taken."""
         worker = self.another()
         self.put(**options)

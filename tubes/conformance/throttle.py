@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tubes import InvalidOption, OptionNotSupported
+from tubes import InvalidOption, OptionNotSupported, Task
 from tubes.conformance.bench import Bench, eventually, lacks, needs
 from tubes.conformance.faces import AioFace
 from tubes.drivers.chance import varied
@@ -22,7 +22,7 @@ class Throttled(Bench):
         self.tube = self.create("throttled", **options)
         self.knobs = self.tube.driver
 
-    def fill(self, *lanes: str, **options: Any) -> list[Any]:
+    def fill(self, *lanes: str, **options: Any) -> list[Task]:
         """Put a task into each of these lanes; answers them in the driver's order."""
         return self.in_order([self.put(**self.lane(lane), **options) for lane in lanes])
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tubes import State, TaskNotTaken
+from tubes import State, Task, TaskNotTaken
 from tubes.conformance.bench import Bench, lacks, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: What may happen to a task on its way, and leaves its ttl as it is.
-PASSING: dict[str, Callable[[Bench, Any], object]] = {
+PASSING: dict[str, Callable[[Bench, Task], object]] = {
     "take and release": lambda bench, task: bench.tube.release(bench.take()),
     "bury and kick": lambda bench, task: (bench.tube.bury(task), bench.tube.kick()),
     "peek": lambda bench, task: bench.tube.peek(task),

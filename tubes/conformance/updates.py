@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import InvalidOption, OptionNotSupported, TaskNotFound
@@ -145,7 +143,7 @@ class Updates(Bench):
 
     def test_nothing_is_changed_if_anything_is_wrong(self) -> None:
         task = self.put("old")
-        wrong: list[dict[str, Any]] = [{"pri": -1}, {"delay": -1}, {"ttl": "1"}, {"pri": None}]
+        wrong: list[dict[str, object]] = [{"pri": -1}, {"delay": -1}, {"ttl": "1"}, {"pri": None}]
         for changes in wrong:
             known = changes.keys() <= self.knobs.options or None in changes.values()
             with self.refused(InvalidOption if known else OptionNotSupported):
@@ -218,7 +216,7 @@ class Updates(Bench):
 
     def test_edges_ascend(self) -> None:
         assert self.tube.due_histogram([1, 2]) == [0, 0, 0]
-        wrong: list[Any] = [[2, 1], [-1], ["1"], 5, "12"]
+        wrong: list[object] = [[2, 1], [-1], ["1"], 5, "12"]
         for edges in wrong:
             with pytest.raises(InvalidOption):
                 self.tube.due_histogram(edges)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
-from tubes import InvalidOption, State, TaskNotFound, TaskNotTaken
+from tubes import InvalidOption, State, Task, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, needs
 
 #: How a test comes by a task in some state.
-Make: TypeAlias = Callable[[Bench], Any]
+Make: TypeAlias = Callable[[Bench], Task]
 STATES: dict[str, Make] = {
     "ready": lambda bench: bench.put(),
     "taken": lambda bench: bench.taken(),
@@ -24,7 +24,7 @@ in_any_state = pytest.mark.parametrize("state", STATES)
 class Verbs(Bench):
     """The verbs, one by one."""
 
-    def make(self, state: str) -> Any:
+    def make(self, state: str) -> Task:
         """A task in this state."""
         self.require("delay" if state == "delayed" else "")
         return STATES[state](self)

@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tubes import Task
 from tubes.conformance.bench import Bench, Worker, needs
 
 #: Something that makes one task takeable: what the driver must know, how the task is put, and the event.
-Event: TypeAlias = tuple[str, dict[str, Any], Callable[[Bench, Worker, Any], object]]
+Event: TypeAlias = tuple[str, dict[str, Any], Callable[[Bench, Worker, Task], object]]
 EVENTS: dict[str, Event] = {
     "release": ("", {}, lambda bench, worker, task: worker.tube.release(task)),
     "kick": ("", {}, lambda bench, worker, task: (bench.tube.bury(task), bench.tube.kick())),

@@ -6,7 +6,10 @@ https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tubes.values.task import TaskView
 
 SYSTEM: Final = "messaging.system"
 DESTINATION: Final = "messaging.destination.name"
@@ -38,7 +41,7 @@ def span_name(operation: str, tube: str) -> str:
     return f"{operation} {tube}"
 
 
-def attributes(operation: str, tube: str) -> dict[str, Any]:
+def attributes(operation: str, tube: str) -> dict[str, str | int]:
     """What every span of an operation says.
 
     >>> attributes("take", "mail")["messaging.operation.type"]
@@ -52,9 +55,9 @@ def attributes(operation: str, tube: str) -> dict[str, Any]:
     }
 
 
-def about(task: Any) -> dict[str, Any]:
+def about(task: TaskView) -> dict[str, str | int]:
     """What a span about one task says of it."""
-    said: dict[str, Any] = {MESSAGE_ID: str(task.id), ATTEMPTS: task.attempts}
+    said: dict[str, str | int] = {MESSAGE_ID: str(task.id), ATTEMPTS: task.attempts}
     if task.utube is not None:
         said[UTUBE] = task.utube
     return said

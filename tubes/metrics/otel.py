@@ -54,10 +54,10 @@ class Tracing:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    def put(self, tube: sync.Tube, data: Any, **options: Any) -> Task | None: ...
+    def put(self, tube: sync.Tube, data: object, **options: object) -> Task | None: ...
     @overload
-    def put(self, tube: aio.AsyncTube, data: Any, **options: Any) -> Awaitable[AsyncTask | None]: ...
-    def put(self, tube: Any, data: Any, **options: Any) -> Any:
+    def put(self, tube: aio.AsyncTube, data: object, **options: object) -> Awaitable[AsyncTask | None]: ...
+    def put(self, tube: Any, data: object, **options: object) -> Any:
         """`tube.put` in a span. Raises what that raises."""
         if isinstance(tube, aio.AsyncTube):
             return self._put_async(tube, data, options)
@@ -66,17 +66,19 @@ class Tracing:
             _say(span, task)
             return task
 
-    async def _put_async(self, tube: aio.AsyncTube, data: Any, options: dict[str, Any]) -> AsyncTask | None:
+    async def _put_async(self, tube: aio.AsyncTube, data: object, options: dict[str, object]) -> AsyncTask | None:
         with self._span("put", tube.name, SpanKind.PRODUCER) as span:
             task: AsyncTask | None = await tube.put(data, **self._with_context(options))
             _say(span, task)
             return task
 
     @overload
-    def put_many(self, tube: sync.Tube, items: Iterable[Any], **options: Any) -> list[Task]: ...
+    def put_many(self, tube: sync.Tube, items: Iterable[object], **options: object) -> list[Task]: ...
     @overload
-    def put_many(self, tube: aio.AsyncTube, items: Iterable[Any], **options: Any) -> Awaitable[list[AsyncTask]]: ...
-    def put_many(self, tube: Any, items: Iterable[Any], **options: Any) -> Any:
+    def put_many(
+        self, tube: aio.AsyncTube, items: Iterable[object], **options: object
+    ) -> Awaitable[list[AsyncTask]]: ...
+    def put_many(self, tube: Any, items: Iterable[object], **options: object) -> Any:
         """`tube.put_many` in one span, to which all its tasks are linked. Raises what that raises."""
         if isinstance(tube, aio.AsyncTube):
             return self._put_many_async(tube, items, options)
@@ -86,23 +88,23 @@ class Tracing:
             return tasks
 
     async def _put_many_async(
-        self, tube: aio.AsyncTube, items: Iterable[Any], options: dict[str, Any]
+        self, tube: aio.AsyncTube, items: Iterable[object], options: dict[str, object]
     ) -> list[AsyncTask]:
         with self._span("put_many", tube.name, SpanKind.PRODUCER) as span:
             tasks = await tube.put_many(self._each_with_context(items), **self._with_context(options))
             span.set_attribute(conventions.BATCH_COUNT, len(tasks))
             return tasks
 
-    def _with_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_context(self, options: Mapping[str, object]) -> dict[str, object]:
         """The options with the current span in the context; whoever gave one of the same names keeps it."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)  # pyright: ignore[reportArgumentType]
-        given: Any = options.get("context")
+        given = options.get("context")
         if not carrier or (given is not None and not isinstance(given, Mapping)):
             return dict(options)  # What is no mapping the put refuses.
         return {**options, "context": carrier | dict(given or {})}  # pyright: ignore[reportUnknownArgumentType]
 
-    def _each_with_context(self, items: Iterable[Any]) -> Iterable[Any]:
+    def _each_with_context(self, items: Iterable[object]) -> Iterable[object]:
         for item in items:
             if isinstance(item, Item) and "context" in item.options:
                 yield Item(item.data, **self._with_context(item.options))

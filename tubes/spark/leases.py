@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,6 +38,8 @@ _MOST: Final = 50_000
 #: Batches that Spark asks for within so many seconds follow each other at once. Where they do not, one that is taken
 #: ahead would be kept from others for nothing.
 _AT_ONCE: Final = 10.0
+#: What Spark keeps of a batch: `consumer`, and the number of the batch, `seq`.
+_Offset: TypeAlias = dict[str, Any]
 
 
 @cache
@@ -84,13 +86,13 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with settings.connect() as queue:
             settings.find(queue)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Copies of it read, on executors: those need no connection of the driver's.
         return {**self.__dict__, "_queue": None, "_stream": None, "_fresh": {}, "_acking": None, "_taking": None}
 
     # -- on the driver -------------------------------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> _Offset:
         """Where a new query begins: a consumer that is named may have been at work before."""
         done = self._open(self._named).first - 1 if self._settings.consumer else 0
         return {"consumer": self._named, "seq": done}
@@ -104,7 +106,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._settings.connect() as queue:
             self._budget = self._settings.find(queue).statistics().tasks["ready"]
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: _Offset, limit: ReadLimit) -> _Offset:
         """Take the next batch. All before it are done: Spark asks when it has committed them."""
         stream = self._open(start["consumer"])
         self._wait()
@@ -160,7 +162,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if taking is not None:
                 taking.result()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> _Offset | None:
         """For the progress of the query: how many tasks are ready behind its last batch."""
         if self._stream is None:
             return None
@@ -168,7 +170,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = {"ready": tasks["ready"], "taken": tasks["taken"]}
         return {"consumer": self._stream.name, "seq": self._stream.last, **behind}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
         """Cut batches into parts. After a crash what the lease has lost is taken again, if nobody else took it."""
         stream = self._open(end["consumer"])
         # At most one batch is committed and not acked, whatever happens.
@@ -193,7 +195,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cuts = [slice(*cut) for cut in pairwise(edges)]
         return [Taken(stream.claim, ids[cut], attempts[cut], takes[cut]) for cut in cuts]
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: _Offset) -> None:
         """Spark will not ask for these batches again."""
         stream = self._open(end["consumer"])
         if end["seq"] > self._acked:

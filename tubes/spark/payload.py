@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
 from tubes.errors import CodecError, InvalidOption
-from tubes.spark.arrow import RecordBatch
+from tubes.spark.arrow import Array, RecordBatch
 from tubes.values.codecs import encode
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Payload:
         driver = writer.tube._port.shared.driver
         encode = _encoder(self.settings)
         plain = self._head(writer, driver, (None,) * len(self.options))
-        heads: dict[tuple[Any, ...], Head] = {}
+        heads: dict[tuple[object, ...], Head] = {}
         for batch in batches:
             if self.data is None:
                 rows: list[Any] = batch.select(list(self.fields)).to_pylist(maps_as_pydicts="strict")
@@ -107,7 +107,7 @@ class Payload:
                 yield plain, raws
                 continue
             columns = [_values(batch.column(name)) for name in self.options]
-            last: tuple[Any, ...] | None = None
+            last: tuple[object, ...] | None = None
             run: list[bytes] = []
             head = plain
             for values, raw in zip(zip(*columns, strict=True), raws, strict=True):
@@ -125,7 +125,7 @@ class Payload:
             if run:
                 yield head, run
 
-    def _head(self, writer: Writer, driver: Driver, values: tuple[Any, ...]) -> Head:
+    def _head(self, writer: Writer, driver: Driver, values: tuple[object, ...]) -> Head:
         """Options of a row: null is none."""
         options = dict(self.settings.defaults)
         for name, value in zip(self.options, values, strict=True):
@@ -137,12 +137,12 @@ class Payload:
         return writer.head(driver.check_put(options))
 
 
-def _values(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+def _values(column: Array) -> list[object]:
+    values: list[object] = column.to_pylist(maps_as_pydicts="strict")
     return values
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     if isinstance(value, decimal.Decimal):
         return float(value)
     return value.total_seconds() if isinstance(value, datetime.timedelta) else value
@@ -181,7 +181,7 @@ def _check_data(settings: Settings, kind: str) -> None:
         raise InvalidOption(option="column", value=f"data {kind}", rule="must be a string with dataFormat json")
 
 
-def _encoder(settings: Settings) -> Callable[[Any], bytes]:
+def _encoder(settings: Settings) -> Callable[[object], bytes]:
     """What makes bytes of a row's data."""
     codec = settings.find_codec()
     if settings.codec == "raw":
@@ -197,7 +197,7 @@ def _encoder(settings: Settings) -> Callable[[Any], bytes]:
     return encoded
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     """Data without what JSON has no word for: that becomes text."""
     if value.__class__ is dict:
         return {_plain(name): _plain(some) for name, some in value.items()}
@@ -216,7 +216,7 @@ def _raw(value: Any) -> bytes:
     return bytes(value)
 
 
-def _no_number(word: str) -> Any:
+def _no_number(word: str) -> object:
     raise ValueError(f"{word} is not JSON")
 
 

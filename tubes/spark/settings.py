@@ -49,7 +49,7 @@ class Settings:
     timeout: float = 60.0
     driver: str | None = None
     #: Options of put for all tasks, where a column does not say else.
-    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def connect(self, *, lease: float = 30.0) -> Queue:
         """A connection, whose session lives for so long without its process."""
@@ -97,10 +97,10 @@ def check_values(options: Mapping[str, str]) -> None:
     _settings(options, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE)
 
 
-def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], Any]]]) -> Settings:
+def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], object]]]) -> Settings:
     by_key = {name.lower(): (name, field, check) for name, (field, check) in known.items()}
     found: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
+    defaults: dict[str, object] = {}
     for key, value in options.items():
         if key.lower() in _SPARKS:
             continue
@@ -189,10 +189,10 @@ def _lease(name: str, value: str) -> float:
     return seconds
 
 
-def _of_put(option: str, convert: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+def _of_put(option: str, convert: Callable[[str, str], object]) -> Callable[[str, str], object]:
     """A default for an option of put: what `Driver.check_put` is to look at."""
 
-    def check(name: str, value: str) -> Any:
+    def check(name: str, value: str) -> object:
         converted = convert(name, value)
         OF_TASKS[option](name, converted)
         return converted
@@ -207,7 +207,7 @@ def _whole(name: str, value: str) -> int:
         raise InvalidOption(option=name, value=value, rule="must be a whole number") from None
 
 
-_Known = dict[str, tuple[str, Callable[[str, str], Any]]]
+_Known = dict[str, tuple[str, Callable[[str, str], object]]]
 #: By the name that users write: the field, or the option of put, and how it is checked.
 _COMMON: Final[_Known] = {
     "url": ("url", _url),

@@ -1,7 +1,7 @@
 """What tests of programs that use tubes need: time in their own hands, a server of their own, asserts."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tubes.testing.clock import ManualClock
 
@@ -31,7 +31,7 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     for module, names in _LATER.items():
         if name in names:
             return getattr(import_module(f"tubes.testing.{module}"), name)

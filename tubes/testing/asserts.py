@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.moves import State
 from tubes.errors import CodecError, InvalidOption
@@ -25,7 +25,7 @@ _SHOWN: Final = 20
 _ANY: Final = object()
 
 
-def assert_put(tube: Tube, data: Any = _ANY, *, state: str | None = None, **facts: Any) -> Task:
+def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **facts: object) -> Task:
     """There is a task with this data, in this state, with these facts; answers the first one.
 
     `data`: compared by ==, so `unittest.mock.ANY` and its like do; left out: any.
@@ -93,7 +93,7 @@ def assert_counts(tube: Tube, **counts: int) -> None:
         raise AssertionError(f"tube {tube.name!r} should have {said}, and has {there}; {_list(_all(tube))}")
 
 
-def assert_buried(tube: Tube, data: Any = _ANY, *, reason: Any = _ANY) -> Task:
+def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> Task:
     """There is a dead letter with this data, buried for this reason; answers it.
 
     >>> import tubes
@@ -115,7 +115,7 @@ def _all(tube: Tube) -> list[Task]:
     return found
 
 
-def _data(task: Task) -> Any:
+def _data(task: Task) -> object:
     try:
         return task.data
     except CodecError as error:
