@@ -29,7 +29,7 @@ DOCUMENTS = [
     *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")),
 ]
 #: Where the blocks of these are run: one needs a Spark, the other is a test suite itself.
-ELSEWHERE = {"docs/spark.md": "spark/test_session.py", "docs/testing.md": "test_pytest_plugin.py"}
+ELSEWHERE = {"docs/spark.md": "spark/test_session.py", "docs/testing.md": "testing/test_pytest_plugin.py"}
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROGRAMS = [page for page in DOCUMENTS if page not in ELSEWHERE and FENCE.search((ROOT / page).read_text())]
 

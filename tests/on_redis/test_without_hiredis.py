@@ -10,7 +10,7 @@ import sys, threading
 sys.modules["hiredis"] = None
 import tubes
 from tubes.redis.transport import wire
-from tubes.spark.server.bulk_read import Records
+from tubes.spark.server.bulk_read import BulkReader
 assert wire.hiredis is None
 with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl=31.0) as other:
     tube, others = queue.create_tube("t", "utubettl"), other.tube("t")
@@ -26,7 +26,7 @@ with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl
         taker.join()
         assert got[0].ack().data == "later"
     tube.put_many(range(3))
-    assert sum(part.size for part in Records(tube).between(0, 10)) == 3
+    assert sum(part.size for part in BulkReader(tube).between(0, 10)) == 3
     print("done")
 """
 

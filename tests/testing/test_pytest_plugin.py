@@ -171,7 +171,7 @@ def test_a_url_of_the_configuration_is_tried_once_and_only_if_a_test_needs_it(py
     pytester.makepyfile(
         """
         import pytest
-        from tests.conftest import tried
+        from conftest import tried
 
         def test_without(): assert not tried
 

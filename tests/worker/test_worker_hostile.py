@@ -475,7 +475,7 @@ def test_lines_of_a_log_name_where_they_were_said(queue: tubes.Queue, caplog: py
     worker = Worker(queue)
     worker.on("nowhere", lambda task: None)
     assert burst(worker) == Summary()
-    assert [(record.filename, record.funcName) for record in caplog.records] == [("taker.py", "_find")]
+    assert [(record.filename, record.funcName) for record in caplog.records] == [("fetcher.py", "_find")]
 
 
 # -- a system that has nothing left ------------------------------------------------------------------------------------

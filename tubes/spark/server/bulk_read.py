@@ -129,11 +129,11 @@ class BulkReader:
     """Reads tasks by their ids. For threads; a call looks at 2,000 tasks, each about a µs of the server's.
 
     >>> import tubes
-    >>> from tubes.spark.server.bulk_read import Records
+    >>> from tubes.spark.server.bulk_read import BulkReader
     >>> with tubes.connect("redis://localhost") as queue:
     ...     tube = queue.create_tube("mail", "utubettl")
     ...     tasks = tube.put("to ann", utube="ann"), tube.put("to bob", delay=5)
-    ...     records = Records(tube)
+    ...     records = BulkReader(tube)
     ...     (part,) = records.between(0, records.extent().next)
     ...     [(row.id, row.state, row.utube, row.data) for row in part.rows()]
     [(0, 'r', 'ann', b'"to ann"'), (1, '~', None, b'"to bob"')]
