@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--server", choices=("valkey", "redis"), default="valkey", help="of the peers on Redis")
     parser.add_argument("--json", metavar="FILE", type=new_file(), help="keep all figures")
     parser.add_argument("--again", metavar="FILE", type=Path, help="measure nothing: show what --json has kept")
-    parser.add_argument("--plot", metavar="FILE", type=new_file(".svg", ".png"), help="draw it, as .svg or .png")
+    parser.add_argument("--plot", metavar="FILE", type=new_file(".png"), help="draw it, as .png")
     parser.add_argument("--write-readme", action="store_true", help="put tables and plot into benchmarks/")
     told = parser.parse_args()
     if told.write_readme and (told.quick or told.k or told.again):
@@ -104,7 +104,7 @@ def main() -> None:
         plot.draw(results, told.plot)
     if told.write_readme:
         table.write_readme(results)
-        plot.draw(results, Path(__file__).parent.parent / "peers.svg")
+        plot.draw(results, Path(__file__).parent.parent / "peers.png")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, Final
 from benchmarks.peers.registry import SUBJECTS, Subject
 from benchmarks.peers.results import BATCHES, CYCLE, ONE, SEVERAL, WORK, Results
 from benchmarks.peers.table import about
+from benchmarks.plots import save
 
 _OURS: Final = "#0f766e"
 _THEIRS: Final = "#a8a29e"
@@ -50,10 +51,10 @@ def panels(results: Results) -> list[tuple[str, list[Bar]]]:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the plot, in the format that the path's suffix names."""
+    """Write the plot, as a PNG."""
     matplotlib: Any = import_module("matplotlib")
     matplotlib.use("agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "peers", "svg.fonttype": "none", "font.size": 9})
+    matplotlib.rcParams.update({"font.size": 9})
     pyplot: Any = import_module("matplotlib.pyplot")
     drawn = panels(results)
     heights = [len(bars) + 3 for _, bars in drawn]
@@ -80,5 +81,5 @@ def draw(results: Results, path: Path) -> None:
     kinds = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in (_OURS, _THEIRS)]
     figure.legend(kinds, ["tubes", "peers"], loc="outside upper right", ncols=2, frameon=False)
     figure.supxlabel(f"Logarithmic scales. {about(results)}", fontsize=7)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+    save(figure, path)
     pyplot.close(figure)

@@ -21,7 +21,7 @@ from benchmarks.scale import lanes, plot, show, takers, verbs
 from benchmarks.scale.figures import Figures
 from benchmarks.scale.places import Memory, Place, Server
 
-_PLOT: Final = Path(__file__).parent.parent / "scale.svg"
+_PLOT: Final = Path(__file__).parent.parent / "scale.png"
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer tasks: for a first look")
     parser.add_argument("--place", choices=["memory", "valkey"], help="only one of both")
     parser.add_argument("--json", type=new_file(), metavar="FILE", help="write every figure there")
-    parser.add_argument(
-        "--plot", type=new_file(".svg", ".png"), metavar="FILE", help="write the plot there: .svg or .png"
-    )
+    parser.add_argument("--plot", type=new_file(".png"), metavar="FILE", help="write the plot there, as .png")
     parser.add_argument("--write-readme", action="store_true", help="table and plot into benchmarks/")
     asked = parser.parse_args()
     if asked.write_readme and (asked.quick or asked.place):

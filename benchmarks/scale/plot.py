@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from benchmarks.plots import save
 from benchmarks.scale.figures import Figures, Subject
 
 _COLUMNS: Final = 4
@@ -40,7 +40,7 @@ def short(size: float) -> str:
 
 
 def draw(figures: Figures, path: Path) -> None:
-    """Write the plot; what kind of file follows from its name."""
+    """Write the plot, as a PNG."""
     subjects = figures.subjects()
     places = dict.fromkeys(subject.place for subject in subjects)
     rows = [
@@ -48,8 +48,6 @@ def draw(figures: Figures, path: Path) -> None:
         for units in _ROWS
         for place in places
     ]
-    # The same figures are the same file: no date in it, no names by chance.
-    mpl.rcParams["svg.hashsalt"] = "tubes"
     figure: Any = Figure(figsize=(4 * _COLUMNS, 3 * len(rows) + 1), layout="constrained")
     panels = figure.subplots(len(rows), _COLUMNS, squeeze=False)
     lines: dict[str, Any] = {}
@@ -62,7 +60,7 @@ def draw(figures: Figures, path: Path) -> None:
     figure.suptitle("What a verb costs, as a multiple of what it costs at the smallest size", fontsize=16)
     figure.supylabel("times its cost at the smallest size, logarithmic")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=12)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=100)
+    save(figure, path)
 
 
 def _panel(axes: Any, figures: Figures, subject: Subject) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def write_readme(figures: Figures) -> None:
     """Put the table into README.md, between its marks: times of the smallest size, ratios of the others."""
     lines = [
         f"One result, of {machine()}. The smallest size of each has times, the others have ratios to it.",
-        "\n![What a verb costs, by how much waits](scale.svg)",
+        "\n![What a verb costs, by how much waits](scale.png)",
     ]
     shapes: dict[tuple[str, ...], list[Subject]] = {}
     for subject in figures.subjects():
