@@ -48,8 +48,12 @@ check: .venv/ready  ## lint, types, and the pages
 docs: .venv/docs  ## the pages, into build/docs; a warning is an error
 	$(BIN)/python -m sphinx -c docs --quiet --fail-on-warning --keep-going --nitpicky --fresh-env . build/docs
 
-matrix:  ## all tests on every Python of this machine, each in an environment of its own: make matrix ARGS="-x tests/golden"
-	$(PYTHON) tests/matrix.py --extras '$(filter-out check docs,$(EXTRAS))' -- $(or $(ARGS),-n auto)
+.matrix/nox/bin/nox:
+	@$(PYTHON) -m venv .matrix/nox
+	@.matrix/nox/bin/python -m pip install --quiet --disable-pip-version-check 'nox>=2026.10'
+
+matrix: .matrix/nox/bin/nox  ## all tests on every Python of this machine, each in an environment of its own: make matrix ARGS="-x tests/golden"
+	.matrix/nox/bin/nox -f .ci/noxfile.py $(if $(ARGS),-- $(ARGS))
 
 bench: .venv/ready  ## how fast, beside the queues of the standard library
 	$(BIN)/python -m benchmarks $(ARGS)
