@@ -67,7 +67,7 @@ bench-spark: .venv/ready  ## rows and tasks through Spark, beside two processes 
 bench-scale: .venv/ready  ## what a verb costs when much waits, beside when little does: some eight minutes
 	$(BIN)/python -m benchmarks.scale $(ARGS)
 
-guard: .venv/ready  ## whether something has become slower than benchmarks/ratios.json says; ARGS=--update writes it
+guard: .venv/ready  ## whether something has become slower than benchmarks/guard/ratios.json says; ARGS=--update writes it
 	$(BIN)/python -m benchmarks.guard $(ARGS)
 
 clean:

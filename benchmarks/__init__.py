@@ -1,1 +1,1 @@
-"""Benchmarks of tubes beside the queues of the standard library. See README.md."""
+"""Benchmarks: a package for each question. See README.md."""

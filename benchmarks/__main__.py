@@ -20,4 +20,4 @@ if __name__ == "__main__":
         sys.exit()
     # This package is imported by now, and pytest finds it among the files of an installed one: no matter.
     spared = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    sys.exit(pytest.main([str(Path(__file__).parent), "-W", spared, *sys.argv[1:]]))
+    sys.exit(pytest.main([str(Path(__file__).parent / "speed"), "-W", spared, *sys.argv[1:]]))

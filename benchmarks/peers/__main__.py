@@ -11,14 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.arguments import new_file
 from benchmarks.peers import plot, table
 from benchmarks.peers.environments import CannotInstall, python_of
 from benchmarks.peers.measure import Stage
 from benchmarks.peers.registry import SUBJECTS, Subject, chosen
 from benchmarks.peers.results import Figures, Results
 from benchmarks.peers.servers import NotInstalled, versions
-from benchmarks.table import machine
+from benchmarks.shared.arguments import new_file
+from benchmarks.speed.table import machine
 
 #: Rounds, and what part of the tasks.
 FULL = (5, 0.6)
@@ -104,7 +104,7 @@ def main() -> None:
         plot.draw(results, told.plot)
     if told.write_readme:
         table.write_readme(results)
-        plot.draw(results, Path(__file__).parent.parent / "peers.png")
+        plot.draw(results, Path(__file__).parent / "plot.png")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, Final
 from benchmarks.peers.registry import SUBJECTS, Subject
 from benchmarks.peers.results import BATCHES, CYCLE, ONE, SEVERAL, WORK, Results
 from benchmarks.peers.table import about
-from benchmarks.plots import save
+from benchmarks.shared.plots import save
 
 _OURS: Final = "#0f766e"
 _THEIRS: Final = "#a8a29e"

@@ -164,7 +164,7 @@ def show(results: Results, console: Console) -> None:
 
 def markdown(results: Results) -> str:
     """All tables, for README.md."""
-    lines = [about(results), "", "![Rates beside their yardsticks](peers.png)"]
+    lines = [about(results), "", "![Rates beside their yardsticks](peers/plot.png)"]
     for sheet in sheets(results):
         lines += ["", f"{sheet.title}:", "", *_rows(sheet.columns, sheet.rows)]
     return "\n".join(lines) + "\n"

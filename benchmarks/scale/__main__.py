@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.arguments import new_file
 from benchmarks.scale import lanes, plot, show, takers, verbs
 from benchmarks.scale.figures import Figures
 from benchmarks.scale.places import Memory, Place, Server
+from benchmarks.shared.arguments import new_file
 
-_PLOT: Final = Path(__file__).parent.parent / "scale.png"
+_PLOT: Final = Path(__file__).parent / "plot.png"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
 import tubes
-from benchmarks.subjects import PAYLOAD
+from benchmarks.speed.subjects import PAYLOAD
 from tubes.testing import LocalServer, ManualClock
 
 #: Tasks of a call while a tube is filled.

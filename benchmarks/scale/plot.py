@@ -8,8 +8,8 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from benchmarks.plots import save
 from benchmarks.scale.figures import Figures, Subject
+from benchmarks.shared.plots import save
 
 _COLUMNS: Final = 4
 #: Each verb has its own everywhere.

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scale.figures import Figures, Subject
-from benchmarks.table import duration, machine, write_between
+from benchmarks.speed.table import duration, machine, write_between
 
 _MARKS: Final = ("<!-- scale -->\n", "<!-- end of scale -->\n")
 #: A verb that costs so many times more is marked.
@@ -43,7 +43,7 @@ def write_readme(figures: Figures) -> None:
     """Put the table into README.md, between its marks: times of the smallest size, ratios of the others."""
     lines = [
         f"One result, of {machine()}. The smallest size of each has times, the others have ratios to it.",
-        "\n![What a verb costs, by how much waits](scale.png)",
+        "\n![What a verb costs, by how much waits](scale/plot.png)",
     ]
     shapes: dict[tuple[str, ...], list[Subject]] = {}
     for subject in figures.subjects():

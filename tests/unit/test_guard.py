@@ -12,8 +12,8 @@ pytest.importorskip("rich", reason="needs the extra `bench`")
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from benchmarks import guard
-from benchmarks.guard import Kept
+from benchmarks.guard import __main__ as guard
+from benchmarks.guard.__main__ import Kept
 
 
 @pytest.mark.parametrize(

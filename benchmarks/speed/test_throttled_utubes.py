@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import tubes
-from benchmarks.conftest import Scale, Stopwatch, scale_of
-from benchmarks.subjects import PAYLOAD
-from benchmarks.table import Comparison, Results, Side
+from benchmarks.speed.conftest import Scale, Stopwatch, scale_of
+from benchmarks.speed.subjects import PAYLOAD
+from benchmarks.speed.table import Comparison, Results, Side
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:

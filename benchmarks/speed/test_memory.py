@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.subjects import TUBES, Subject
-from benchmarks.table import Comparison, Results
+from benchmarks.speed.subjects import TUBES, Subject
+from benchmarks.speed.table import Comparison, Results
 
 if TYPE_CHECKING:
-    from benchmarks.conftest import Scale
+    from benchmarks.speed.conftest import Scale
 
 _LIMIT = 600
 

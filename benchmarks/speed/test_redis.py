@@ -20,8 +20,8 @@ import pytest
 
 import tubes
 import tubes.aio
-from benchmarks.conftest import Scale
-from benchmarks.table import Comparison, Results, Side
+from benchmarks.speed.conftest import Scale
+from benchmarks.speed.table import Comparison, Results, Side
 from tubes.testing import LocalServer, server_program
 
 SECTION = "redis"

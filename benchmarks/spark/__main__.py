@@ -27,7 +27,7 @@ from rich.table import Table
 import tubes
 from tubes.testing import LocalServer, java_home
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 #: Tasks of a micro-batch, and of a call of the two processes.
 TRIGGER = 50_000
 CALL = 2_000

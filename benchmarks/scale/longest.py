@@ -1,4 +1,4 @@
-"""The longest script of each verb on a full server: `python -m benchmarks.longest [--quick] [--program redis]`.
+"""The longest script of each verb on a full server: `python -m benchmarks.scale.longest [--quick] [--program redis]`.
 
 While a script runs nobody else is served. So none should take longer than some milliseconds, unless its caller asks for
 so much: `put_many` is one script, since all of its tasks are put or none.
@@ -21,8 +21,8 @@ from rich.table import Table
 
 import tubes
 from benchmarks.scale.places import BATCH
-from benchmarks.subjects import PAYLOAD, TTL, TTR
-from benchmarks.table import machine, write_between
+from benchmarks.speed.subjects import PAYLOAD, TTL, TTR
+from benchmarks.speed.table import machine, write_between
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT
 from tubes.redis.transport.script_call import ScriptCall
@@ -325,7 +325,7 @@ def rows(bench: Bench) -> list[list[str]]:
 
 def main() -> int:
     """Measure, and show."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.longest", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.longest", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fiftieth of everything: for a first look")
     parser.add_argument("--program", choices=["valkey", "redis"], default="valkey", help="on which server")
     parser.add_argument("--kind", choices=list(KINDS), help="only one")

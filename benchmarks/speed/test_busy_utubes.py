@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import tubes
-from benchmarks.conftest import Scale, Stopwatch, scale_of
-from benchmarks.subjects import PAYLOAD
-from benchmarks.table import Comparison, Results
+from benchmarks.speed.conftest import Scale, Stopwatch, scale_of
+from benchmarks.speed.subjects import PAYLOAD
+from benchmarks.speed.table import Comparison, Results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

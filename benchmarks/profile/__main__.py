@@ -23,7 +23,7 @@ from rich.table import Table
 import tubes
 from tubes.testing import LocalServer
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 #: Calls that are looked at; before them others fill caches.
 CALLS = 200
 WARM = 50

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from benchmarks.conftest import Scale, Stopwatch, scale_of
-from benchmarks.subjects import SUBJECTS, Batch, Peer, Stage, Subject, fill
-from benchmarks.table import OPERATIONS, Comparison, Operation, Results, Side
+from benchmarks.speed.conftest import Scale, Stopwatch, scale_of
+from benchmarks.speed.subjects import SUBJECTS, Batch, Peer, Stage, Subject, fill
+from benchmarks.speed.table import OPERATIONS, Comparison, Operation, Results, Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -19,8 +19,8 @@ import pytest
 
 import tubes
 import tubes.aio
-from benchmarks.conftest import Scale, scale_of
-from benchmarks.table import Comparison, Results
+from benchmarks.speed.conftest import Scale, scale_of
+from benchmarks.speed.table import Comparison, Results
 
 #: So long the receiver has to fall asleep again, in seconds.
 _PAUSE = 0.0002

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from benchmarks import table
-from benchmarks.arguments import new_file
-from benchmarks.table import SECTIONS, Results
+from benchmarks.shared.arguments import new_file
+from benchmarks.speed import table
+from benchmarks.speed.table import SECTIONS, Results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

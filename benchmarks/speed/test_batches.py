@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from benchmarks.subjects import PAYLOAD, TTL, UTUBES
-from benchmarks.table import Comparison, Results
+from benchmarks.speed.subjects import PAYLOAD, TTL, UTUBES
+from benchmarks.speed.table import Comparison, Results
 
 if TYPE_CHECKING:
-    from benchmarks.conftest import Scale
+    from benchmarks.speed.conftest import Scale
 
 SIZE = 100
 ITEMS: dict[str, list[Any]] = {

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.table import machine
+from benchmarks.speed.table import machine
 
 _FILE: Final = Path(__file__).parent / "ratios.json"
 #: What of the benchmarks is measured.
@@ -179,7 +179,7 @@ def of_scale(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def _run(module: str, *arguments: str) -> None:
     print(f"python -m {module} {' '.join(arguments[:3])} …", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(command, cwd=_FILE.parent.parent, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=_FILE.parent.parent.parent, stdout=subprocess.PIPE, text=True) as process:
         try:
             said, _ = process.communicate()
         except BaseException:
@@ -230,7 +230,7 @@ def update(runs: int, *, worse: bool) -> int:
 def main() -> int:
     """Measure, compare, and say so."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
-    parser.add_argument("--update", action="store_true", help="write benchmarks/ratios.json, from several runs")
+    parser.add_argument("--update", action="store_true", help="write benchmarks/guard/ratios.json, from several runs")
     parser.add_argument(
         "--worse", action="store_true", help="with --update: also what is worse, or is not there any more"
     )

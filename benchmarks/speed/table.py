@@ -20,7 +20,7 @@ Side = Literal["ours", "yardstick"]
 #: The cells of a row, and what it belongs to.
 Row = tuple[str, list[str]]
 
-_README: Final = Path(__file__).parent / "README.md"
+_README: Final = Path(__file__).parent.parent / "README.md"
 _MARKS: Final = ("<!-- result -->\n", "<!-- end of result -->\n")
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from benchmarks.subjects import PAYLOAD
-from benchmarks.table import Comparison, Results
+from benchmarks.speed.subjects import PAYLOAD
+from benchmarks.speed.table import Comparison, Results
 from tubes.testing import LocalServer
 from tubes.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.conftest import Scale
+    from benchmarks.speed.conftest import Scale
 
 
 def plain(task: Any) -> None:

@@ -1,0 +1,1 @@
+"""Has something become slower, or larger? `python -m benchmarks.guard`."""

@@ -1,0 +1,1 @@
+"""Where does the time of a verb go? `python -m benchmarks.profile`."""

@@ -1,0 +1,1 @@
+"""How fast do rows and tasks go through Spark? `python -m benchmarks.spark`."""
