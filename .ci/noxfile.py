@@ -1,5 +1,6 @@
 """All tests on every Python of this machine, each in an environment of its own: `make matrix`."""
 
+import os
 from pathlib import Path
 
 import nox
@@ -10,7 +11,10 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.13t", "3.14", "3.14t")
 #: Tools of a developer, which no test needs.
 TOOLS = {"check", "docs"}
 
-nox.needs_version = ">=2026.10"  # It asks an interpreter what it is: a shim of pyenv may lead nowhere.
+# Shims of pyenv lead to some versions only; nox asks what it finds what it is.
+os.environ["PATH"] = os.pathsep.join([*map(str, Path.home().glob(".pyenv/versions/*/bin")), os.environ["PATH"]])
+
+nox.needs_version = ">=2026.10"
 nox.options.envdir = str(ROOT / ".matrix")
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"

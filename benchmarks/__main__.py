@@ -2,7 +2,7 @@
 
     python -m benchmarks                   all of it
     python -m benchmarks --quick           a first look: fewer tasks and rounds
-    python -m benchmarks --write-readme    all of it, and the result goes into benchmarks/README.md
+    python -m benchmarks --write-readme    all of it, and the result goes into benchmarks/speed/README.md
     python -m benchmarks --ratios FILE     what was compared, by name, as JSON
     python -m benchmarks -k wake           a part, by the names of its files and tests
 

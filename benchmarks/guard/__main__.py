@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.speed.table import machine
+from benchmarks.shared.report import machine
 
 _FILE: Final = Path(__file__).parent / "ratios.json"
 #: What of the benchmarks is measured.

@@ -1,1 +1,1 @@
-"""tubes beside its peers, measured in one run. See ../README.md, "Beside its peers"."""
+"""tubes beside its peers, measured in one run. See README.md."""

@@ -18,7 +18,7 @@ from benchmarks.peers.registry import SUBJECTS, Subject, chosen
 from benchmarks.peers.results import Figures, Results
 from benchmarks.peers.servers import NotInstalled, versions
 from benchmarks.shared.arguments import new_file
-from benchmarks.speed.table import machine
+from benchmarks.shared.report import machine
 
 #: Rounds, and what part of the tasks.
 FULL = (5, 0.6)

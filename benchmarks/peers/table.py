@@ -13,9 +13,9 @@ from rich.table import Table
 from benchmarks.peers.goals import WHATS, cycle_goals, leads
 from benchmarks.peers.registry import SUBJECTS, Subject
 from benchmarks.peers.results import BATCHES, BYTES, CPU_PUT, CPU_WORK, CYCLE, ONE, SEVERAL, WORK, Figures, Results
+from benchmarks.shared.report import keep
 
-_README: Final = Path(__file__).parent.parent / "README.md"
-_MARKS: Final = ("<!-- peers -->\n", "<!-- end of peers -->\n")
+_README: Final = Path(__file__).parent / "README.md"
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ def show(results: Results, console: Console) -> None:
 
 def markdown(results: Results) -> str:
     """All tables, for README.md."""
-    lines = [about(results), "", "![Rates beside their yardsticks](peers/plot.png)"]
+    lines = [about(results), "", "![Rates beside their yardsticks](plot.png)"]
     for sheet in sheets(results):
         lines += ["", f"{sheet.title}:", "", *_rows(sheet.columns, sheet.rows)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _rows(columns: tuple[str, ...], rows: Iterable[list[str]]) -> Iterator[str]:
@@ -179,6 +179,4 @@ def _rows(columns: tuple[str, ...], rows: Iterable[list[str]]) -> Iterator[str]:
 
 def write_readme(results: Results) -> None:
     """Put all tables into README.md, between the marks."""
-    before, _, rest = _README.read_text().partition(_MARKS[0])
-    _, _, after = rest.partition(_MARKS[1])
-    _README.write_text(f"{before}{_MARKS[0]}{markdown(results)}{_MARKS[1]}{after}")
+    keep(_README, "peers", markdown(results))

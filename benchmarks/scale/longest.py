@@ -21,8 +21,9 @@ from rich.table import Table
 
 import tubes
 from benchmarks.scale.places import BATCH
-from benchmarks.speed.subjects import PAYLOAD, TTL, TTR
-from benchmarks.speed.table import machine, write_between
+from benchmarks.scale.show import README
+from benchmarks.shared.report import keep, machine
+from benchmarks.shared.tasks import PAYLOAD, TTL, TTR
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT
 from tubes.redis.transport.script_call import ScriptCall
@@ -42,7 +43,6 @@ UTUBES: Final = 1000
 _DATA: Final = PAYLOAD.encode()
 #: Of these a thousand would be 200 MB.
 _LARGE: Final = b"x" * 200_000
-_MARKS: Final = ("<!-- longest -->\n", "<!-- end of longest -->\n")
 
 
 class Bench:
@@ -329,7 +329,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a fiftieth of everything: for a first look")
     parser.add_argument("--program", choices=["valkey", "redis"], default="valkey", help="on which server")
     parser.add_argument("--kind", choices=list(KINDS), help="only one")
-    parser.add_argument("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
+    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
     asked = parser.parse_args()
     if asked.write_readme and (asked.quick or asked.kind):
         parser.error("--write-readme keeps the result of a full run")
@@ -360,7 +360,7 @@ def main() -> int:
             f"| | {' | '.join(KINDS)} |",
             f"|---|{'---|' * len(KINDS)}",
         ]
-        write_between(_MARKS, "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows(bench))]))
+        keep(README, "longest", "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows(bench))]))
     return 0
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
 import tubes
-from benchmarks.speed.subjects import PAYLOAD
+from benchmarks.shared.tasks import PAYLOAD
 from tubes.testing import LocalServer, ManualClock
 
 #: Tasks of a call while a tube is filled.

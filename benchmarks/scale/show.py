@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scale.figures import Figures, Subject
-from benchmarks.speed.table import duration, machine, write_between
+from benchmarks.shared.report import duration, keep, machine
 
-_MARKS: Final = ("<!-- scale -->\n", "<!-- end of scale -->\n")
+README: Final = Path(__file__).parent / "README.md"
 #: A verb that costs so many times more is marked.
 MUCH: Final = 2.0
 
@@ -43,7 +44,7 @@ def write_readme(figures: Figures) -> None:
     """Put the table into README.md, between its marks: times of the smallest size, ratios of the others."""
     lines = [
         f"One result, of {machine()}. The smallest size of each has times, the others have ratios to it.",
-        "\n![What a verb costs, by how much waits](scale/plot.png)",
+        "\n![What a verb costs, by how much waits](plot.png)",
     ]
     shapes: dict[tuple[str, ...], list[Subject]] = {}
     for subject in figures.subjects():
@@ -59,7 +60,7 @@ def write_readme(figures: Figures) -> None:
                 cells = [figures.cell(subject, size, verb) if verb in has else None for verb in columns]
                 texts = ["" if cell is None else _text(cell.seconds, cell.ratio, size == sizes[0]) for cell in cells]
                 lines.append(f"| {subject} | {size:,} {subject.unit} | {' | '.join(texts)} |")
-    write_between(_MARKS, "\n".join(lines))
+    keep(README, "scale", "\n".join(lines))
 
 
 def _text(seconds: float, ratio: float, smallest: bool) -> str:

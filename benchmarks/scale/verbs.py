@@ -9,7 +9,7 @@ from typing import Any, Final
 import tubes
 from benchmarks.scale.figures import Figures, Subject, interleaved
 from benchmarks.scale.places import Place, fill, mark_finished
-from benchmarks.speed.subjects import TTL, TTR
+from benchmarks.shared.tasks import TTL, TTR
 
 DRIVERS: Final = ("fifo", "fifottl", "utube", "utubettl")
 #: Utubes where not every task has one of its own.

@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tubes")
     group.addoption("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
     group.addoption("--ratios", metavar="FILE", type=new_file(), help="write what was compared there, by name, as JSON")
-    group.addoption("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
+    group.addoption("--write-readme", action="store_true", help="put the table into README.md")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,14 +11,10 @@ from typing import Any, Final, Protocol
 
 import tubes
 import tubes.aio
+from benchmarks.shared.tasks import PAYLOAD, TTL, TTR
 
-#: One object for all tasks: what waits costs what the queue costs, not what its data does.
-PAYLOAD: Final = "x" * 100
 #: So many utubes where not every task has one of its own.
 UTUBES: Final = tuple(f"host-{number}" for number in range(1000))
-#: Spans that never run out while a benchmark runs, in seconds.
-TTL: Final = 3600
-TTR: Final = 600
 
 #: The options of each put to come.
 Batch = Sequence[dict[str, Any]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.shared.report import duration, keep, machine
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -20,8 +20,7 @@ Side = Literal["ours", "yardstick"]
 #: The cells of a row, and what it belongs to.
 Row = tuple[str, list[str]]
 
-_README: Final = Path(__file__).parent.parent / "README.md"
-_MARKS: Final = ("<!-- result -->\n", "<!-- end of result -->\n")
+_README: Final = Path(__file__).parent / "README.md"
 
 
 @dataclass(frozen=True)
@@ -152,17 +151,6 @@ def _figure(value: float, unit: str = "s") -> str:
     return f"{value:,.0f} B" if unit == "bytes" else duration(value)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a table shows them."""
-    return f"{seconds * 1e9:,.0f} ns" if seconds < 10e-6 else f"{seconds * 1e6:,.1f} µs"
-
-
-def machine() -> str:
-    """The machine in one line."""
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {python}"
-
-
 def show(results: Results) -> None:
     """Print both tables."""
     console = Console()
@@ -197,15 +185,7 @@ def write_readme(results: Results) -> None:
         "\nPer operation, and the ratio to the yardstick of the same run:\n",
         *_markdown(_OPERATION_COLUMNS, results.operations()),
     ]
-    write_between(_MARKS, "\n".join(tables))
-
-
-def write_between(marks: tuple[str, str], lines: str) -> None:
-    """Put a result into README.md, between its marks."""
-    text = _README.read_text()
-    before, _, rest = text.partition(marks[0])
-    _, _, after = rest.partition(marks[1])
-    _README.write_text(f"{before}{marks[0]}{lines}\n{marks[1]}{after}")
+    keep(_README, "result", "\n".join(tables))
 
 
 def _markdown(columns: tuple[str, ...], rows: Iterable[Row]) -> Iterator[str]:

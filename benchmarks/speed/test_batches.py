@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from benchmarks.speed.subjects import PAYLOAD, TTL, UTUBES
+from benchmarks.shared.tasks import PAYLOAD, TTL
+from benchmarks.speed.subjects import UTUBES
 from benchmarks.speed.table import Comparison, Results
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import tubes
+from benchmarks.shared.tasks import PAYLOAD
 from benchmarks.speed.conftest import Scale, Stopwatch, scale_of
-from benchmarks.speed.subjects import PAYLOAD
 from benchmarks.speed.table import Comparison, Results
 
 if TYPE_CHECKING:

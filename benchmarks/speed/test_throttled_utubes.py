@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import tubes
+from benchmarks.shared.tasks import PAYLOAD
 from benchmarks.speed.conftest import Scale, Stopwatch, scale_of
-from benchmarks.speed.subjects import PAYLOAD
 from benchmarks.speed.table import Comparison, Results, Side
 from tubes.testing import LocalServer, server_program
 

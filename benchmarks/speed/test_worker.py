@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from benchmarks.speed.subjects import PAYLOAD
+from benchmarks.shared.tasks import PAYLOAD
 from benchmarks.speed.table import Comparison, Results
 from tubes.testing import LocalServer
 from tubes.worker import Worker

@@ -19,7 +19,8 @@ from tubes.cli.app import app
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
     str(page.relative_to(ROOT)): page.read_text()
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")]
+    for pattern in ("*.md", "*/README.md", "benchmarks/*/README.md", "docs/**/*.md")
+    for page in ROOT.glob(pattern)
 }
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]

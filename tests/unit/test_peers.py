@@ -165,7 +165,7 @@ def test_readme_keeps_what_stands_around_the_tables(tmp_path: Path, monkeypatch:
 
 
 def test_the_readme_has_the_marks() -> None:
-    page = (Path(table.__file__).parent.parent / "README.md").read_text()
+    page = (Path(table.__file__).parent / "README.md").read_text()
     assert page.count("<!-- peers -->\n") == page.count("<!-- end of peers -->\n") == 1
 
 
