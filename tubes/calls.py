@@ -48,8 +48,6 @@ ERROR: Final = "tubes.error"
 _PREFIX: Final = "reply."
 #: Seconds without a call after which a reply tube is dropped.
 _LINGER: Final = 10.0
-#: Seconds to rest at most after an error.
-_LONGEST_REST: Final = 5.0
 _opening: Final = threading.Lock()
 
 
@@ -106,7 +104,7 @@ class Replies:
         return tube
 
     def _run(self) -> None:
-        outage = Outage(_LONGEST_REST)
+        outage = Outage()
         while True:
             try:
                 reply = self._tube.take(timeout=_LINGER)

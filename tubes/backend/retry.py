@@ -1,44 +1,77 @@
-"""What a thread does about errors that goes on for as long as the process: it says so once, and rests."""
+"""When something that has failed is tried again, and what is logged of it meanwhile."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
+from random import SystemRandom
 from typing import Final
 
 from tubes.errors import ConnectionLost, TubesError
 
 _log = logging.getLogger("tubes")
+_random: Final = SystemRandom()
 
-#: Seconds of the first rest, and by how much each is longer than the one before.
-REST: Final = 0.2
-_GROWTH: Final = 2.0
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long to rest after each failure.
+
+    `delays`: seconds after the first failure, the second, and so on; the last one repeats.
+    `jitter`: by which fraction a delay is longer or shorter at random, so that not all come back at one moment.
+
+    >>> RetryPolicy((0.0, 0.5, 2.0)).delay(7)
+    2.0
+    """
+
+    delays: tuple[float, ...]
+    jitter: float = 0.0
+
+    @classmethod
+    def growing(cls, first: float, longest: float, *, growth: float = 2.0, jitter: float = 0.0) -> RetryPolicy:
+        """Each delay is `growth` times the one before, up to the longest.
+
+        >>> RetryPolicy.growing(0.2, 1.0).delays
+        (0.2, 0.4, 0.8, 1.0)
+        """
+        delays: list[float] = []
+        while first < longest:
+            delays.append(first)
+            first *= growth
+        return cls((*delays, longest), jitter)
+
+    def delay(self, failures: int = 1) -> float:
+        """Seconds to rest after so many failures in a row."""
+        delay = self.delays[min(failures, len(self.delays)) - 1]
+        return delay * _random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else delay
 
 
 class Outage:
-    """A time in which something goes wrong again and again. `longest`: seconds of the longest rest."""
+    """A time in which a thread fails again and again, and goes on: only its first failure is logged."""
 
-    def __init__(self, longest: float) -> None:
-        self._longest: Final = longest
-        self._rest = REST
-        self._is_said = False
+    def __init__(self, longest: float = 5.0) -> None:
+        """`longest`: seconds that the thread rests at most."""
+        self._policy: Final = RetryPolicy.growing(0.2, longest)
+        self._failures = 0
+        self._is_logged = False
 
-    def say(self, what: str, error: BaseException) -> None:
-        """Log what goes wrong, if it is the first error of this outage; a bug with where it comes from."""
-        if not self._is_said:
-            self._is_said = True
+    def log(self, what: str, error: BaseException) -> None:
+        """Log what goes wrong, if it is the first error of this outage; a bug with its traceback."""
+        if not self._is_logged:
+            self._is_logged = True
             with suppress(Exception):  # A log that fails is not to end what goes on.
                 _log.warning("%s: %s", what, error, exc_info=None if isinstance(error, TubesError) else error)
 
     def rest(self, what: str, error: BaseException) -> float:
-        """The same; answers how many seconds to rest now: few where there is no server, which may be back at once."""
-        self.say(what, error)
+        """Log an error as `log` does, and answer the seconds to rest: few for a lost server, which may be back soon."""
+        self.log(what, error)
         if isinstance(error, ConnectionLost):
-            return REST
-        rest, self._rest = self._rest, min(self._rest * _GROWTH, self._longest)
-        return rest
+            return self._policy.delay()
+        self._failures += 1
+        return self._policy.delay(self._failures)
 
     def end(self) -> None:
-        """All is well."""
-        self._rest = REST
-        self._is_said = False
+        """The outage is over."""
+        self._failures = 0
+        self._is_logged = False

@@ -136,7 +136,7 @@ class Collector(Base):
         self._lock: Final = threading.Lock()
         self._looking: Future[dict[str, Overview]] | None = None
         # Looks that fail, and tubes that cannot be listened to: the next look tries again.
-        self._outage, self._deaf = Outage(0), Outage(0)
+        self._outage, self._deaf = Outage(), Outage()
         self._wait, self._hold = (_histogram(name) for name in ("tubes_wait_seconds", "tubes_hold_seconds"))
         about, labels = _HEARD["tubes_buried_total"]
         self._buried: Final = Counter("tubes_buried", about, labels, registry=None)
@@ -177,7 +177,7 @@ class Collector(Base):
                 return None
             except Exception as error:  # The next look is another one.
                 self._looking = None
-                self._outage.say("the tubes could not be looked at", error)
+                self._outage.log("the tubes could not be looked at", error)
                 return None
             self._looking = None
             self._outage.end()
@@ -192,7 +192,7 @@ class Collector(Base):
                     self._listen(name)
                 except TubesError as error:  # What is counted is there all the same.
                     deaf = True
-                    self._deaf.say(f"tube {name!r} cannot be followed", error)
+                    self._deaf.log(f"tube {name!r} cannot be followed", error)
         if not deaf:
             self._deaf.end()
         for name in self._watched.keys() - seen.keys():

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tubes")
 
-#: Seconds at most between two attempts to subscribe again.
-_LONGEST_REST: Final = 5.0
 #: Seconds of silence after which the connection is tried out.
 _SILENCE: Final = 15.0
 
@@ -98,7 +96,7 @@ class EventSubscription:
 
     def _hear(self, stopped: threading.Event) -> None:
         asked = False
-        outage = Outage(_LONGEST_REST)
+        outage = Outage()
         wire: Wire | None = None
         while not stopped.is_set():
             try:

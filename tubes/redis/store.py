@@ -80,7 +80,7 @@ class RedisStore:
         self._helper: threading.Thread | None = None
         self._beating: threading.Thread | None = None
         self._stop: Final = threading.Event()
-        self._outage: Final = Outage(lease)
+        self._outage: Final = Outage()
         # Whether anything has gone wrong since the last beat.
         self._is_out = False
 
@@ -246,7 +246,7 @@ class RedisStore:
         """Log the first of such errors, unless it is the end of the store that is in the way."""
         self._is_out = True
         if not self._stop.is_set():
-            self._outage.say(what, error)
+            self._outage.log(what, error)
 
     def read_time(self, channel: ThreadChannel | None = None) -> None:
         """See how far the server's clock is ahead of this process's. If it was set, tubes hear of that."""

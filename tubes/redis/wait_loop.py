@@ -32,8 +32,6 @@ _EARLY: Final = 0.0015
 #: Seconds after which a server is told again to end a wait that is over, and microseconds for which it is told.
 _POKE: Final = 0.001
 _GRACE: Final = SECOND // 20
-#: Seconds to rest at most where no server answers, or it refuses.
-_LONGEST_REST: Final = 1.0
 
 
 class WaitLoop:
@@ -61,7 +59,7 @@ class WaitLoop:
         self._soonest = 0
         self._count = 0
         self._wake_timer: Final = WakeTimer(shared)
-        self._outage: Final = Outage(_LONGEST_REST)
+        self._outage: Final = Outage(longest=1.0)
 
     def begin(self) -> bool:
         """Somebody waits; whether a thread looks after it already. Else `serve` is to come."""

@@ -245,7 +245,7 @@ class ThreadChannel:
     def _until_answered(self, packed: bytes, key: str, call: ScriptCall | None = None) -> Any:
         until = time.monotonic() + (self._patience or script_call.PATIENCE)
         answers, replies = (ANY, 1) if call is None else (call.answers, call.replies)
-        tries = 0
+        failures = 0
         while True:
             try:
                 wire = self._wire(key)
@@ -282,8 +282,8 @@ class ThreadChannel:
             if call is not None:
                 call.resent = True
                 packed = call.pack(moving=self._server.moving)
-            time.sleep(script_call.RESTS[min(tries, len(script_call.RESTS) - 1)])
-            tries += 1
+            failures += 1
+            time.sleep(script_call.RETRY.delay(failures))
 
     def _over(self, lost: TubesError | None = None) -> TubesError:
         """What is raised once it is closed; `lost`: in the middle of a call."""

@@ -202,7 +202,7 @@ class LoopChannel:
     async def _connect(self, node: str, key: str) -> None:
         """Connect, and send what has gathered meanwhile; give up after `PATIENCE`."""
         try:
-            tries = 0
+            failures = 0
             patience = time.monotonic() + script_call.PATIENCE
             while not self._closed:
                 try:
@@ -218,8 +218,8 @@ class LoopChannel:
                         self._give_up(node, lost)
                         return
                     await asyncio.to_thread(self._server.moved)
-                    await asyncio.sleep(script_call.RESTS[min(tries, len(script_call.RESTS) - 1)])
-                    tries += 1
+                    failures += 1
+                    await asyncio.sleep(script_call.RETRY.delay(failures))
                     continue
                 if self._closed:
                     pipe.close()
@@ -283,8 +283,8 @@ class LoopChannel:
             self._resolve(one, self._why_closed() if self._closed else ConnectionLost(url=self._server.url, why=why))
             return
         one.again()
-        rest = script_call.RESTS[min(one.tries + elsewhere, len(script_call.RESTS) - 1)]
         one.tries += 1
+        rest = script_call.RETRY.delay(one.tries + elsewhere)
         if elsewhere:
             self._server.moved()
         if rest:

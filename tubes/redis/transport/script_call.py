@@ -10,6 +10,7 @@ from itertools import count
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from tubes.backend.retry import RetryPolicy
 from tubes.redis.scripts.parts import PARTS
 from tubes.redis.transport.reply_types import LIST
 from tubes.redis.transport.wire import pack
@@ -34,7 +35,7 @@ UNSURE: Final = "the session has ended meanwhile, and whether the call was done 
 #: What else is to be said where a server refuses to be connected to before it has answered.
 UNHEARD: Final = "whether the call was done before is not known"
 #: How long to rest in between.
-RESTS: Final = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
+RETRY: Final = RetryPolicy((0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8))
 #: Errors of servers that are about to be well again, or of the wrong server.
 PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
 #: There was more to do first, and the call was not done, or not now: it comes again by its own number, so that what was

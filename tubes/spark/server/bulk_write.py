@@ -38,7 +38,7 @@ _LOOKS: Final = 1_000
 #: Seconds after which a write that was sealed and is not put may be somebody's who is gone.
 ABANDONED: Final = 60
 #: Seconds between two looks for room in a tube that is full.
-_REST: Final = 0.05
+_POLL: Final = 0.05
 
 
 class Staged(NamedTuple):
@@ -149,7 +149,7 @@ class Writer:
                 return 0
             if time.monotonic() >= ends:
                 raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
-            time.sleep(_REST)
+            time.sleep(_POLL)
 
     # -- all or none ---------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Writer:
         while room and tasks + self.tube.statistics().tasks["total"] > room:
             if tasks > room or time.monotonic() >= ends:
                 raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
-            time.sleep(_REST)
+            time.sleep(_POLL)
 
     def _keep(self, plan: list[Staged]) -> int:
         """What was brought stays until it is put; answers how many chunks of it are gone."""

@@ -1,0 +1,32 @@
+"""How long is rested between tries, and what is logged of an outage."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tubes.backend.retry import Outage, RetryPolicy
+from tubes.errors import ConnectionLost
+
+
+def test_delays_grow_up_to_the_longest() -> None:
+    policy = RetryPolicy.growing(0.1, 1.0, growth=3)
+    assert [policy.delay(failures) for failures in (1, 2, 3, 4, 1 << 40)] == pytest.approx([0.1, 0.3, 0.9, 1.0, 1.0])
+
+
+def test_jitter_makes_a_delay_longer_or_shorter_by_a_fraction() -> None:
+    policy = RetryPolicy((10.0,), jitter=0.5)
+    delays = {policy.delay() for _ in range(100)}
+    assert len(delays) > 1
+    assert all(5 <= delay <= 15 for delay in delays)
+
+
+def test_an_outage_is_logged_once_and_rests_longer_from_error_to_error(caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage(longest=0.5)
+    assert [outage.rest("it fails", ValueError("no")) for _ in range(4)] == [0.2, 0.4, 0.5, 0.5]
+    assert outage.rest("it fails", ConnectionLost(url="redis://here", why="refused")) == 0.2
+    outage.end()
+    with caplog.at_level(logging.WARNING, "tubes"):
+        assert outage.rest("it fails", ValueError("no")) == 0.2
+    assert [record.getMessage() for record in caplog.records] == ["it fails: no"] * 2
