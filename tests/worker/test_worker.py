@@ -18,8 +18,10 @@ import pytest
 
 import tubes
 from tubes import InvalidOption, TubeNotFound
+from tubes.backend.retry import RetryPolicy
 from tubes.testing import ManualClock
-from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy, retry
+from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy
+from tubes.worker.retry import RETRY
 
 Act = Callable[[Any], Any]
 
@@ -357,11 +359,11 @@ def test_what_would_fail_without_end_is_kept_longer_from_time_to_time(
 ) -> None:
     asked: list[int] = []
 
-    def after(attempts: int) -> float:
-        asked.append(attempts)
+    def delay(self: RetryPolicy, failures: int = 1) -> float:
+        asked.append(failures)
         return 0.001
 
-    monkeypatch.setattr(retry, "after", after)
+    monkeypatch.setattr(RetryPolicy, "delay", delay)
     queue.create_tube("mail", driver).put("ann")
     worker = Worker(queue)
 
@@ -377,8 +379,8 @@ def test_what_would_fail_without_end_is_kept_longer_from_time_to_time(
 
 
 def test_a_task_is_kept_for_some_seconds_at_most() -> None:
-    assert 0.05 <= retry.after(1) <= 0.15
-    assert 7.5 <= retry.after(1 << 40) <= 22.5
+    assert 0.05 <= RETRY.delay(1) <= 0.15
+    assert 7.5 <= RETRY.delay(1 << 40) <= 22.5
 
 
 @pytest.mark.parametrize(
@@ -387,7 +389,7 @@ def test_a_task_is_kept_for_some_seconds_at_most() -> None:
 def test_what_has_a_last_attempt_is_not_kept(
     queue: tubes.Queue, driver: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(retry, "after")
+    monkeypatch.delattr(RetryPolicy, "delay")
     tube = queue.create_tube("mail", driver, **options)
     tube.put("ann")
     worker = Worker(queue)

@@ -17,8 +17,9 @@ import pytest
 
 import tubes
 from tubes import CallFailed
+from tubes.backend.retry import RetryPolicy
 from tubes.conformance.bench import eventually
-from tubes.worker import Bury, Retry, Summary, Worker, retry, worker
+from tubes.worker import Bury, Retry, Summary, Worker
 from tubes.worker.finishing import settle_async
 from tubes.worker.lease_renewer import Keeper
 from tubes.worker.pool import Pool
@@ -548,7 +549,7 @@ def test_a_pool_that_got_no_thread_does_nothing_of_the_job_later(no_threads: Any
 
 @pytest.fixture(autouse=True)
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_FIRST", 0.001)
+    monkeypatch.setattr(RetryPolicy, "delay", lambda _, failures=1: 0.001 * 2**failures)
 
 
 @pytest.mark.parametrize("where", ["ack_many", "ack", "release", "bury"])
@@ -701,7 +702,7 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
 
     begun = threading.Event()
     monkeypatch.setattr(tubes.Queue, "identify", away)
-    monkeypatch.setattr(worker, "Rests", Long)
+    monkeypatch.setattr(RetryPolicy, "delay", lambda _, failures=1: 3600.0)
     busy = Worker(queue)
     ended: list[Summary] = []
     thread = threading.Thread(target=lambda: ended.append(busy.run()), daemon=True)
@@ -710,10 +711,3 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
     busy.stop()
     thread.join(PATIENCE)
     assert ended == [Summary()]
-
-
-class Long:
-    """Rests that nobody would wait for."""
-
-    def next(self) -> float:
-        return 3600.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
 from tubes.worker.in_flight import Flight
 from tubes.worker.logs import log
-from tubes.worker.retry import Rests
+from tubes.worker.retry import RETRY
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTube
@@ -26,9 +26,10 @@ class Taker:
         self._has_room: Final = asyncio.Event()
         self._has_room.set()
         self._taking: asyncio.Task[None] | None = None
-        self._rests: Final = Rests()
-        #: Between two looks for tubes that are not there, while others are.
-        self._looks: Final = Rests()
+        # How often a take has failed in a row.
+        self._failures = 0
+        # How often in a row some tubes were not there, while others were.
+        self._looks = 0
         self._tubes: dict[str, AsyncTube] = {}
 
     def begin(self, post: Post) -> None:
@@ -53,7 +54,7 @@ class Taker:
         started = False
         try:
             started = await self._fill(timeout)
-            self._rests.reset()
+            self._failures = 0
         except TubesError as error:
             if isinstance(error, QueueClosed) and self._crew.has_ended():
                 raise asyncio.CancelledError from error
@@ -61,13 +62,15 @@ class Taker:
             self._tubes.clear()
             if isinstance(error, TubeNotFound) and timeout == 0:
                 return were_there  # Of several one is gone: look at the others.
-            span = self._rests.next()
+            self._failures += 1
+            span = RETRY.delay(self._failures)
             log.warning("%s, again in %.1f s: take from %s", error, span, ", ".join(self.post.tubes))
             await self._crew.rest(span)
             return timeout == 0  # Look again.
         except Exception:  # Nobody else would take.
             self._tubes.clear()
-            span = self._rests.next()
+            self._failures += 1
+            span = RETRY.delay(self._failures)
             log.exception("again in %.1f s: take from %s", span, ", ".join(self.post.tubes))
             await self._crew.rest(span)
             return timeout == 0
@@ -78,9 +81,10 @@ class Taker:
             return False
         tubes = await self._find()
         if len(tubes) == len(self.post.tubes):
-            self._looks.reset()
+            self._looks = 0
         elif timeout is None:
-            timeout = self._looks.next()
+            self._looks += 1
+            timeout = RETRY.delay(self._looks)
         if len(tubes) == 1:
             tasks = await tubes[0].take_many(self._free, timeout)
             for task in tasks:

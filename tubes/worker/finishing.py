@@ -20,7 +20,7 @@ from tubes.errors import (
     TubesError,
 )
 from tubes.worker.logs import log
-from tubes.worker.retry import Rests
+from tubes.worker.retry import RETRY
 
 if TYPE_CHECKING:
     from tubes.worker.outcomes import Verdict
@@ -32,7 +32,7 @@ Flow: TypeAlias = Generator["tuple[str, tuple[Any, ...], dict[str, Any]] | float
 
 def _settling(task: Any, verdict: Verdict, ended: Callable[[], bool]) -> Flow:
     """`acked`, `released`, `buried` or `lost`."""
-    rests = Rests()
+    failures = 0
     options: dict[str, Any] = {}
     args: tuple[Any, ...] = (task,)
     if verdict.verb == "bury":
@@ -55,7 +55,8 @@ def _settling(task: Any, verdict: Verdict, ended: Callable[[], bool]) -> Flow:
         except TubesError as error:
             if ended():
                 return "lost"
-            span = rests.next()
+            failures += 1
+            span = RETRY.delay(failures)
             log.warning("%s, again in %.1f s: %s of task %d of tube %r", error, span, verdict.verb, task.id, task.tube)
             yield span
         else:

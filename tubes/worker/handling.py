@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.calls import answer_async, is_call
 from tubes.errors import CodecError, QueueClosed, ServerFull, ServerRefused, TubesError
 from tubes.values.task import FINISHED, Task, of_face
-from tubes.worker import retry
 from tubes.worker.acks import Acks
 from tubes.worker.finishing import settle_async
 from tubes.worker.hooks import surround, surround_async
 from tubes.worker.in_flight import NEVER
 from tubes.worker.logs import log
 from tubes.worker.outcomes import DONE, Verdict, reason_of, verdict_of
-from tubes.worker.retry import Rests
+from tubes.worker.retry import RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +92,7 @@ class Handling:
             if self._would_spin(flight, verdict):
                 # It is kept meanwhile: others would only fail by it too.
                 flight.ends_at = NEVER
-                await crew.rest(retry.after(task.attempts))
+                await crew.rest(RETRY.delay(task.attempts))
             if self.is_set_aside(flight, verdict):
                 crew.set_aside(flight, verdict)
             elif crew.keeper.claim(flight):
@@ -121,7 +120,7 @@ class Handling:
         outcome = ""
         try:
             if self._would_spin(flight, verdict):
-                await crew.rest(retry.after(task.attempts))
+                await crew.rest(RETRY.delay(task.attempts))
             if (flight.is_settling or crew.keeper.claim(flight)) and task._turn != FINISHED:
                 outcome = await settle_async(task._tube, task, verdict, crew.has_ended)
         except Exception:
@@ -134,7 +133,7 @@ class Handling:
 
         False: a server is full, which the end of the task may change; so that comes first.
         """
-        spans = Rests()
+        failures = 0
         while True:
             try:
                 await answer_async(self._crew.reply_queue, task, result, why)
@@ -145,7 +144,8 @@ class Handling:
                     return True
                 if isinstance(error, ServerFull) and not mark_finished:
                     return False
-                span = spans.next()
+                failures += 1
+                span = RETRY.delay(failures)
                 log.warning("%s, again in %.1f s: the reply to task %d of tube %r", error, span, task.id, task.tube)
             except asyncio.CancelledError:
                 raise
@@ -216,14 +216,14 @@ class Handling:
             else:
                 crew.call(done, result, None)
 
-        spans: Rests | None = None
+        failures = 0
         while True:
             try:
                 crew.pool.submit(job)
                 break
             except RuntimeError as error:
-                spans = spans or Rests()
-                span = spans.next()
+                failures += 1
+                span = RETRY.delay(failures)
                 log.warning("%s, again in %.1f s: the handler of %r", error, span, task)
                 await asyncio.sleep(span)
         result, failure = await future

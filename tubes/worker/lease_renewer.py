@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.backend.retry import RetryPolicy
 from tubes.errors import TubeNotFound, TubesError
 from tubes.worker.in_flight import NEVER, Flight
 from tubes.worker.logs import log
@@ -18,8 +19,7 @@ from tubes.worker.logs import log
 if TYPE_CHECKING:
     from tubes.sync import Tube
 
-#: Seconds to rest after an error.
-_REST: Final = 0.5
+_RETRY: Final = RetryPolicy((0.5,))
 
 
 class Keeper:
@@ -91,7 +91,7 @@ class Keeper:
                         self._late(flight)
                     except Exception:  # As below.
                         log.exception("a task could not be given up yet")
-                        flight.ends_at = time.monotonic() + _REST
+                        flight.ends_at = time.monotonic() + _RETRY.delay()
                         self.add(flight)
             try:
                 self._renew([flight for flight in due if self.is_kept(flight)], now)
@@ -124,6 +124,6 @@ class Keeper:
                     self._lost(flight)
 
     def _again(self, flights: list[Flight]) -> None:
-        soon = time.monotonic() + _REST
+        soon = time.monotonic() + _RETRY.delay()
         for flight in flights:
             flight.renews_at = soon

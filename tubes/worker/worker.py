@@ -15,7 +15,7 @@ from tubes.drivers.options import micros, positive
 from tubes.errors import InvalidOption, QueueClosed, TubeNotFound, TubesError
 from tubes.worker.hooks import Hook, checked
 from tubes.worker.logs import log
-from tubes.worker.retry import Rests
+from tubes.worker.retry import RETRY
 from tubes.worker.routes import Post, names_of, post_of
 from tubes.worker.run import Crew
 from tubes.worker.signals import heeding
@@ -269,7 +269,7 @@ class Worker:
 
 async def _join(queue: aio.AsyncQueue, threads: sync.Queue) -> None:
     """One session for both, however long the backend is away."""
-    rests = Rests()
+    failures = 0
     while True:
         try:
             await queue.identify(await asyncio.to_thread(threads.identify))
@@ -277,7 +277,8 @@ async def _join(queue: aio.AsyncQueue, threads: sync.Queue) -> None:
         except QueueClosed:
             raise
         except TubesError as error:
-            span = rests.next()
+            failures += 1
+            span = RETRY.delay(failures)
             log.warning("%s, again in %.1f s: begin to work", error, span)
             await asyncio.sleep(span)
 
