@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tubes.backend.flow import run
 from tubes.errors import ConnectionLost, ServerRefused, TubesError
 from tubes.redis.transport import script_call
 from tubes.redis.transport.reply_types import MARKER
@@ -65,22 +66,7 @@ class ThreadChannel:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a verb."""
-        try:
-            call = next(flow)
-            while True:
-                try:
-                    if isinstance(call, ScriptCall):
-                        reply: Any = self.call(call)
-                    else:
-                        reply = None
-                        call.sleep()
-                except BaseException as error:
-                    call = flow.throw(error)
-                else:
-                    call = flow.send(reply)
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
+        return run(flow, self.call)
 
     def is_idle(self) -> bool:
         """Whether nobody uses the channel, now or in a moment: a finalizer may come in the middle of a call."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from tubes.backend.flow import run_async
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
 from tubes.redis.transport import script_call
 from tubes.redis.transport.channel import ThreadChannel
-from tubes.redis.transport.script_call import ScriptCall, WaitForLock
+from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, foreign, hiredis
 
 if TYPE_CHECKING:
@@ -19,22 +20,6 @@ if TYPE_CHECKING:
     from tubes.redis.transport.server import Server
 
 T = TypeVar("T")
-
-
-async def _run(flow: Flow[T], ask: Callable[[ScriptCall], Awaitable[Any]]) -> T:
-    """Run a verb, whose calls are made by `ask`."""
-    try:
-        call = next(flow)
-        while True:
-            try:
-                reply = await (ask(call) if isinstance(call, ScriptCall) else asyncio.sleep(WaitForLock.SECONDS))
-            except BaseException as error:
-                call = flow.throw(error)
-            else:
-                call = flow.send(reply)
-    except StopIteration as end:
-        answer: T = end.value
-        return answer
 
 
 def _orphan(call: ScriptCall, done: asyncio.Future[Any]) -> None:
@@ -152,9 +137,9 @@ class LoopChannel:
         self._closed = False
         self._watch: asyncio.TimerHandle | None = None
 
-    async def run(self, flow: Flow[T]) -> T:
+    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         """Run a verb."""
-        return await _run(flow, self._ask)
+        return run_async(flow, self._ask)
 
     async def _ask(self, call: ScriptCall) -> Any:
         future: asyncio.Future[Any] = self.loop.create_future()
@@ -354,9 +339,9 @@ class ThreadedChannel:
         self._closed = False
         self._channels: Final[dict[int, ThreadChannel]] = {}
 
-    async def run(self, flow: Flow[T]) -> T:
+    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         """Run a verb."""
-        return await _run(flow, self._ask)
+        return run_async(flow, self._ask)
 
     async def _ask(self, call: ScriptCall) -> Any:
         if self._closed:

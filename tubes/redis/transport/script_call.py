@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from tubes.backend import flow
 from tubes.backend.retry import RetryPolicy
 from tubes.redis.scripts.parts import PARTS
 from tubes.redis.transport.reply_types import LIST
@@ -22,7 +23,7 @@ T = TypeVar("T")
 #: A session in a tube: see `ScriptCall`.
 TubeSession: TypeAlias = tuple[int, str, str]
 #: A verb: asks for calls, gets replies, ends with its answer.
-Flow: TypeAlias = "Generator[ScriptCall | WaitForLock, Any, T]"
+Flow: TypeAlias = "flow.Flow[ScriptCall, T]"
 
 #: The slot of whoever serves those who wait: one at a time in a process and tube, on a channel of any session.
 SERVING: Final = "w"
@@ -140,10 +141,10 @@ class ScriptLook(ScriptCall):
         return b"".join((pack("MULTI"), *self._commands, super().pack(whole=whole, moving=moving), pack("EXEC")))
 
 
-class WaitForLock:
-    """Asked for by a flow that waits for another one, which holds `lock`: a moment."""
+class WaitForLock(flow.Rest):
+    """A moment in which another flow may give back `lock`."""
 
-    #: Its seconds.
+    #: Seconds between two looks.
     SECONDS: Final = 0.0002
     #: A thread sleeps until the lock is free, at most so long: many that looked again and again would hold up all.
     MOST: Final = 0.1
@@ -151,10 +152,11 @@ class WaitForLock:
     __slots__ = ("_lock",)
 
     def __init__(self, lock: threading.Lock) -> None:
+        super().__init__(self.SECONDS)
         self._lock: Final = lock
 
     def sleep(self) -> None:
-        """Rest in a thread."""
+        """Wait for the lock in a thread."""
         if self._lock.acquire(timeout=self.MOST):
             self._lock.release()
 
