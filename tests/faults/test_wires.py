@@ -15,6 +15,7 @@ import tubes
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
 from tubes import ConnectionLost, Task, TubesError
+from tubes.backend.flow import run
 from tubes.conformance.bench import eventually
 from tubes.redis import event_subscription, task_codec
 from tubes.redis.scripts.assembly import script
@@ -436,7 +437,7 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
 
         Between(proxy, take)
         line = ThreadChannel(port.connection.store.server)
-        line.run(port._untake(first.id, first._turn))
+        run(port._untake(first.id, first._turn), line.call)
         line.close()
         assert again[0][2] == first.attempts
         assert tube.statistics().tasks["taken"] == 1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID, uuid4
 
+from tubes.backend.flow import run
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import difference, flag, micros
 from tubes.errors import (
@@ -525,7 +526,7 @@ class ThreadConnection(Connection):
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
             raise QueueForked(parent=self._pid, child=os.getpid())
-        return self.channel.run(flow)
+        return run(flow, self.channel.call)
 
     def may_run(self) -> bool:
         return self.channel.is_idle()

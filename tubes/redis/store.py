@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from tubes.backend.clock import system_clock
 from tubes.backend.connect_timeout import first_patience
+from tubes.backend.flow import run
 from tubes.backend.retry import Outage
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
@@ -156,7 +157,7 @@ class RedisStore:
     def run_now(self, flow: Flow[T]) -> T | None:
         """Run a flow in this thread; what fails is logged."""
         try:
-            return self._channel.run(flow)
+            return run(flow, self._channel.call)
         except TubesError:
             _log.debug("a late call failed", exc_info=True)
             return None
@@ -238,7 +239,7 @@ class RedisStore:
 
     def _beat_shared(self, channel: ThreadChannel, connection: Connection) -> None:
         try:
-            channel.run(connection.beat_shared())
+            run(connection.beat_shared(), channel.call)
         except TubesError as error:
             self._warn("a shared session could not be renewed", error)
 

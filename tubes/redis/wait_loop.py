@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.backend.flow import run
 from tubes.backend.retry import Outage
 from tubes.backend.waiters import PENDING, ThreadWaiter
 from tubes.drivers.options import SECOND
@@ -117,7 +118,7 @@ class WaitLoop:
                     if not channel.waiting:
                         self._ask_again(channel)
                         if soonest is None:
-                            soonest = channel.run(shared.serve_all())
+                            soonest = run(shared.serve_all(), channel.call)
                             marked = False
                             if soonest and self._store.manual:
                                 shared.watch(soonest)
@@ -284,7 +285,7 @@ class WaitLoop:
         try:
             if reply.__class__ is not bytes:  # Of an error nothing is said here: it comes again when it is asked for.
                 return False
-            channel.run(self._shared_tube.hand_out(port, call, reply))
+            run(self._shared_tube.hand_out(port, call, reply), channel.call)
             return True
         except TubesError:
             lost = True  # Perhaps it was not given back: it is asked about again.

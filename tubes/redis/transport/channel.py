@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from tubes.backend.flow import run
 from tubes.errors import ConnectionLost, ServerRefused, TubesError
 from tubes.redis.transport import script_call
 from tubes.redis.transport.reply_types import MARKER
@@ -16,10 +15,7 @@ from tubes.redis.transport.script_call import ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ANY, ErrorReply, Wire, pack
 
 if TYPE_CHECKING:
-    from tubes.redis.transport.script_call import Flow
     from tubes.redis.transport.server import Server
-
-T = TypeVar("T")
 
 # Seconds for which a finalizer waits for the channel.
 _PAUSE: Final = 0.05
@@ -63,10 +59,6 @@ class ThreadChannel:
         self._only: Wire | None = None
         self._closed = False
         self._wait: _Wait | None = None
-
-    def run(self, flow: Flow[T]) -> T:
-        """Run a verb."""
-        return run(flow, self.call)
 
     def is_idle(self) -> bool:
         """Whether nobody uses the channel, now or in a moment: a finalizer may come in the middle of a call."""
