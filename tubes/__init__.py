@@ -40,18 +40,17 @@ from tubes.errors import (
     Unreadable,
     WriteAborted,
 )
-from tubes.sync import Queue, Tube, connect
+from tubes.sync import Queue, Task, Tube, connect
 from tubes.values.batch import Item
 from tubes.values.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
 from tubes.values.lane import Utube
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
-from tubes.values.task import AsyncTask, Task
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip
-from tubes.aio import AsyncQueue, AsyncTube  # isort: skip
+from tubes.aio import AsyncQueue, AsyncTask, AsyncTube  # isort: skip
 
 __all__ = [
     "MOVES",

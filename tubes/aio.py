@@ -23,14 +23,14 @@ from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound, TubesError
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, AsyncTask, log_lost
+from tubes.values.task import FINISHED, TaskView, log_lost
 
 if TYPE_CHECKING:
     import redis
@@ -454,6 +454,67 @@ class AsyncTube:
 
     def __repr__(self) -> str:
         return f"<AsyncTube {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+class AsyncTask(TaskView):
+    """A task of an `AsyncTube`: as `Task`, with verbs to be awaited and `async with`."""
+
+    __slots__ = ()
+    _tube: AsyncTube
+
+    async def ack(self) -> AsyncTask:
+        """The work is done. See `Tube.ack`."""
+        return await self._tube.ack(self)
+
+    async def release(self, delay: float | None = None, *, reason: str | None = None) -> AsyncTask:
+        """Give the task back. See `Tube.release`."""
+        return await self._tube.release(self, delay=delay, reason=reason)
+
+    async def touch(self, seconds: float) -> AsyncTask:
+        """Get more time to work. See `Tube.touch`."""
+        return await self._tube.touch(self, seconds)
+
+    async def bury(self, reason: str | None = None) -> AsyncTask:
+        """Put the task aside. See `Tube.bury`."""
+        return await self._tube.bury(self, reason)
+
+    async def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> AsyncTask:
+        """Make the task ready, if it is buried. See `Tube.kick_task`."""
+        return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+
+    async def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> AsyncTask:
+        """Change the task. See `Tube.update`."""
+        return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
+
+    async def delete(self) -> AsyncTask:
+        """Remove the task. See `Tube.delete`."""
+        return await self._tube.delete(self)
+
+    async def peek(self) -> AsyncTask:
+        """The task as it is now. See `Tube.peek`."""
+        return await self._tube.peek(self)
+
+    async def __aenter__(self) -> AsyncTask:
+        self._check_taken()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._turn == FINISHED:
+            return
+        if kind is None:
+            await self.ack()
+            return
+        if kind is GeneratorExit:
+            self._tube._port.release_later(self)
+            return
+        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
+            if issubclass(kind, Exception):
+                await self.release()
+            else:  # It was cancelled: the task has not failed.
+                answer = self._tube._port.release_unfailed(self)
+                await answer if self._tube._awaited else answer
 
 
 async def _answer(answer: Any) -> Any:

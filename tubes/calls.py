@@ -183,8 +183,7 @@ class _Lost(Exception):
 def of(connection: Connection) -> tuple[Replies, str, Future[Any]]:
     """The replies of a connection, and a new call of it. May talk to the server."""
     from tubes.backend.interface import ApiKind
-    from tubes.sync import Queue, Tube
-    from tubes.values.task import Task
+    from tubes.sync import Queue, Task, Tube
 
     while True:
         with _opening:

@@ -15,14 +15,14 @@ from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, micros
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound, TubesError
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, Task, log_lost
+from tubes.values.task import FINISHED, TaskView, log_lost
 
 if TYPE_CHECKING:
     import redis
@@ -817,3 +817,75 @@ class Tube:
 
     def __repr__(self) -> str:
         return f"<Tube {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+class Task(TaskView):
+    """A task of a `Tube`: frozen facts, and the verbs on it.
+
+    As a context manager it is acked when the block ends, and released when the block raises:
+
+    >>> import tubes
+    >>> with tubes.connect() as queue:
+    ...     tube = queue.create_tube("mail")
+    ...     _ = tube.put("hello")
+    ...     with tube.taking(timeout=0) as task:
+    ...         print(task.data)
+    hello
+    """
+
+    __slots__ = ()
+    _tube: Tube
+
+    def ack(self) -> Task:
+        """The work is done. See `Tube.ack`."""
+        return self._tube.ack(self)
+
+    def release(self, delay: float | None = None, *, reason: str | None = None) -> Task:
+        """Give the task back. See `Tube.release`."""
+        return self._tube.release(self, delay=delay, reason=reason)
+
+    def touch(self, seconds: float) -> Task:
+        """Get more time to work. See `Tube.touch`."""
+        return self._tube.touch(self, seconds)
+
+    def bury(self, reason: str | None = None) -> Task:
+        """Put the task aside. See `Tube.bury`."""
+        return self._tube.bury(self, reason)
+
+    def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> Task:
+        """Make the task ready, if it is buried. See `Tube.kick_task`."""
+        return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+
+    def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> Task:
+        """Change the task. See `Tube.update`."""
+        return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
+
+    def delete(self) -> Task:
+        """Remove the task. See `Tube.delete`."""
+        return self._tube.delete(self)
+
+    def peek(self) -> Task:
+        """The task as it is now. See `Tube.peek`."""
+        return self._tube.peek(self)
+
+    def __enter__(self) -> Task:
+        self._check_taken()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._turn == FINISHED:
+            return
+        if kind is None:
+            self.ack()
+            return
+        if kind is GeneratorExit:
+            # Perhaps from the garbage collector, which may come in the middle of a verb.
+            self._tube._port.release_later(self)
+            return
+        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
+            if issubclass(kind, Exception):
+                self.release()
+            else:  # It was interrupted: the task has not failed.
+                self._tube._port.release_unfailed(self)

@@ -10,7 +10,8 @@ import pytest
 
 import tubes
 import tubes.aio
-from tubes.values.task import AsyncTask, Task
+from tubes.aio import AsyncTask
+from tubes.sync import Task
 
 PAIRS = [(tubes.Queue, tubes.aio.AsyncQueue), (tubes.Tube, tubes.aio.AsyncTube), (Task, AsyncTask)]
 AWAITED = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}

@@ -19,10 +19,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
+from tubes.aio import AsyncTask
 from tubes.metrics import conventions
 from tubes.metrics.extras import needs
+from tubes.sync import Task
 from tubes.values.batch import Item
-from tubes.values.task import AsyncTask, Task
 
 with needs("otel"):
     from opentelemetry import trace

@@ -8,8 +8,7 @@ from tubes.drivers.moves import State
 from tubes.errors import CodecError, InvalidOption
 
 if TYPE_CHECKING:
-    from tubes.sync import Tube
-    from tubes.values.task import Task
+    from tubes.sync import Task, Tube
 
 _NAMES: Final = {
     State.READY: "ready", State.TAKEN: "taken", State.BURIED: "buried", State.DELAYED: "delayed", State.DONE: "done",

@@ -1,23 +1,19 @@
-"""Tasks as users see them: frozen facts, and the verbs on them."""
+"""What users see of a task: frozen facts. Its verbs stand with those of its tube, in `tubes/sync.py` and `aio.py`."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, RESERVED, SECOND
+from tubes.drivers.options import RESERVED, SECOND
 from tubes.drivers.timers import NEVER
 from tubes.errors import CodecError, TaskNotTaken, TubesError
 from tubes.values.codecs import decode
 
 if TYPE_CHECKING:
-    from tubes.aio import AsyncTube
     from tubes.drivers.entry import Entry, More
-    from tubes.sync import Tube
     from tubes.values.codecs import Codec
 
 
@@ -230,136 +226,3 @@ def of_face(kind: type[F], tube: Origin, task: TaskView) -> F:
 def log_lost(error: TubesError) -> None:
     """A loop over a tube came back for the next task, and its last one was not its own any more."""
     _log.warning("the work on a task ended too late, it may be done twice: %s", error)
-
-
-class Task(TaskView):
-    """A task of a `Tube`: frozen facts, and the verbs on it.
-
-    As a context manager it is acked when the block ends, and released when the block raises:
-
-    >>> import tubes
-    >>> with tubes.connect() as queue:
-    ...     tube = queue.create_tube("mail")
-    ...     _ = tube.put("hello")
-    ...     with tube.taking(timeout=0) as task:
-    ...         print(task.data)
-    hello
-    """
-
-    __slots__ = ()
-    _tube: Tube
-
-    def ack(self) -> Task:
-        """The work is done. See `Tube.ack`."""
-        return self._tube.ack(self)
-
-    def release(self, delay: float | None = None, *, reason: str | None = None) -> Task:
-        """Give the task back. See `Tube.release`."""
-        return self._tube.release(self, delay=delay, reason=reason)
-
-    def touch(self, seconds: float) -> Task:
-        """Get more time to work. See `Tube.touch`."""
-        return self._tube.touch(self, seconds)
-
-    def bury(self, reason: str | None = None) -> Task:
-        """Put the task aside. See `Tube.bury`."""
-        return self._tube.bury(self, reason)
-
-    def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> Task:
-        """Make the task ready, if it is buried. See `Tube.kick_task`."""
-        return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
-
-    def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> Task:
-        """Change the task. See `Tube.update`."""
-        return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
-
-    def delete(self) -> Task:
-        """Remove the task. See `Tube.delete`."""
-        return self._tube.delete(self)
-
-    def peek(self) -> Task:
-        """The task as it is now. See `Tube.peek`."""
-        return self._tube.peek(self)
-
-    def __enter__(self) -> Task:
-        self._check_taken()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._turn == FINISHED:
-            return
-        if kind is None:
-            self.ack()
-            return
-        if kind is GeneratorExit:
-            # Perhaps from the garbage collector, which may come in the middle of a verb.
-            self._tube._port.release_later(self)
-            return
-        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
-            if issubclass(kind, Exception):
-                self.release()
-            else:  # It was interrupted: the task has not failed.
-                self._tube._port.release_unfailed(self)
-
-
-class AsyncTask(TaskView):
-    """A task of an `AsyncTube`: as `Task`, with verbs to be awaited and `async with`."""
-
-    __slots__ = ()
-    _tube: AsyncTube
-
-    async def ack(self) -> AsyncTask:
-        """The work is done. See `Tube.ack`."""
-        return await self._tube.ack(self)
-
-    async def release(self, delay: float | None = None, *, reason: str | None = None) -> AsyncTask:
-        """Give the task back. See `Tube.release`."""
-        return await self._tube.release(self, delay=delay, reason=reason)
-
-    async def touch(self, seconds: float) -> AsyncTask:
-        """Get more time to work. See `Tube.touch`."""
-        return await self._tube.touch(self, seconds)
-
-    async def bury(self, reason: str | None = None) -> AsyncTask:
-        """Put the task aside. See `Tube.bury`."""
-        return await self._tube.bury(self, reason)
-
-    async def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> AsyncTask:
-        """Make the task ready, if it is buried. See `Tube.kick_task`."""
-        return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
-
-    async def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> AsyncTask:
-        """Change the task. See `Tube.update`."""
-        return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
-
-    async def delete(self) -> AsyncTask:
-        """Remove the task. See `Tube.delete`."""
-        return await self._tube.delete(self)
-
-    async def peek(self) -> AsyncTask:
-        """The task as it is now. See `Tube.peek`."""
-        return await self._tube.peek(self)
-
-    async def __aenter__(self) -> AsyncTask:
-        self._check_taken()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._turn == FINISHED:
-            return
-        if kind is None:
-            await self.ack()
-            return
-        if kind is GeneratorExit:
-            self._tube._port.release_later(self)
-            return
-        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
-            if issubclass(kind, Exception):
-                await self.release()
-            else:  # It was cancelled: the task has not failed.
-                answer = self._tube._port.release_unfailed(self)
-                await answer if self._tube._awaited else answer

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.calls import answer_async, is_call
 from tubes.errors import CodecError, QueueClosed, ServerFull, ServerRefused, TubesError
-from tubes.values.task import FINISHED, Task, of_face
+from tubes.sync import Task
+from tubes.values.task import FINISHED, of_face
 from tubes.worker.acks import Acks
 from tubes.worker.finishing import settle_async
 from tubes.worker.hooks import surround, surround_async

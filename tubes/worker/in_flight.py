@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tubes.values.task import AsyncTask
+    from tubes.aio import AsyncTask
     from tubes.worker.fetcher import Taker
     from tubes.worker.outcomes import Verdict
 
