@@ -6,9 +6,7 @@ loses nothing. Threads and event loops may share one store: each wakes the other
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
@@ -18,7 +16,7 @@ from uuid import UUID
 from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
-from tubes.backend.listeners import tell
+from tubes.backend.listeners import LoopListener, callback_of
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver
@@ -449,8 +447,8 @@ class AsyncTube:
 
         See `Tube.on_task_change`.
         """
-        before: Any = await _answer(self._port.listen(callback, _LoopListener))
-        return before.callback if isinstance(before, _LoopListener) else before
+        before = await _answer(self._port.listen(callback, LoopListener))
+        return callback_of(before)
 
     def __repr__(self) -> str:
         return f"<AsyncTube {self.name!r} ({self.driver.name}) of {self._port.url}>"
@@ -520,34 +518,3 @@ class AsyncTask(TaskView):
 async def _answer(answer: Any) -> Any:
     """The answer of a backend, which is there at once or to be awaited."""
     return await answer if inspect.isawaitable(answer) else answer
-
-
-class _LoopListener:
-    """Calls back in the event loop that registered it, in the order of the changes, whichever thread made them."""
-
-    def __init__(self, callback: Callable[[AsyncTask, str], object]) -> None:
-        self.callback = callback
-        self._loop = asyncio.get_running_loop()
-        self._pending: deque[tuple[AsyncTask, str]] = deque()
-        # Only the loop's thread looks at it.
-        self._hearing = False
-
-    def __call__(self, task: AsyncTask, event: str) -> None:
-        self._pending.append((task, event))
-        if asyncio._get_running_loop() is self._loop:
-            self._hear()
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._hear)
-        except RuntimeError:  # The loop has ended, and nobody listens any more.
-            self._pending.clear()
-
-    def _hear(self) -> None:
-        if self._hearing:  # The callback has made a change: it hears of it when it is done with this one.
-            return
-        self._hearing = True
-        try:
-            while self._pending:
-                tell(self.callback, *self._pending.popleft())
-        finally:
-            self._hearing = False

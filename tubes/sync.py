@@ -11,6 +11,7 @@ from uuid import UUID
 from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
+from tubes.backend.listeners import callback_of, thread_listener
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver
@@ -812,8 +813,8 @@ class Tube:
         ...     _ = tube.put("hello")
         put 0
         """
-        before: Callable[[Task, str], object] | None = self._port.listen(callback)
-        return before
+        before = self._port.listen(callback, thread_listener)
+        return callback_of(before)
 
     def __repr__(self) -> str:
         return f"<Tube {self.name!r} ({self.driver.name}) of {self._port.url}>"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any
@@ -35,3 +37,44 @@ def tell(listener: Listener, task: Any, event: str) -> None:
         raise
     except BaseException:
         _log.exception("a listener of tube %r failed on event %r of %r", task.tube, event, task)
+
+
+def thread_listener(callback: Listener) -> Listener:
+    """The listener of a caller that uses threads: whichever thread has made a change calls back."""
+    return callback
+
+
+class LoopListener:
+    """Calls back in the event loop that registered it, in the order of the changes, whichever thread made them."""
+
+    def __init__(self, callback: Callable[[Any, str], object]) -> None:
+        self.callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[tuple[Any, str]] = deque()
+        # Only the loop's thread looks at it.
+        self._hearing = False
+
+    def __call__(self, task: Any, event: str) -> None:
+        self._pending.append((task, event))
+        if asyncio._get_running_loop() is self._loop:
+            self._hear()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._hear)
+        except RuntimeError:  # The loop has ended, and nobody listens any more.
+            self._pending.clear()
+
+    def _hear(self) -> None:
+        if self._hearing:  # The callback has made a change: it hears of it when it is done with this one.
+            return
+        self._hearing = True
+        try:
+            while self._pending:
+                tell(self.callback, *self._pending.popleft())
+        finally:
+            self._hearing = False
+
+
+def callback_of(listener: Listener | None) -> Listener | None:
+    """The user's callback that this listener calls."""
+    return listener.callback if isinstance(listener, LoopListener) else listener
