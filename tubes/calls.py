@@ -18,7 +18,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from tubes.backend.interface import ApiKind
 from tubes.backend.retry import Outage
+from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.options import Addressed, micros
 from tubes.drivers.options import context as check_context
 from tubes.errors import (
@@ -33,10 +35,10 @@ from tubes.errors import (
     TubeNotFound,
     TubesError,
 )
+from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Connection
-    from tubes.sync import Queue, Tube
+    from tubes.backend.interface import Connection, Port
 
 _log = logging.getLogger("tubes")
 
@@ -51,14 +53,35 @@ _LINGER: Final = 10.0
 _opening: Final = threading.Lock()
 
 
+class ReplyTube:
+    """What the tasks of a reply tube belong to."""
+
+    def __init__(self, port: Port) -> None:
+        self._port: Final = port
+        self.name: Final = port.shared.name
+
+    def take(self, timeout: float) -> Any:
+        """Take the next reply; None if none comes in so many seconds."""
+        reply = self._port.take()
+        return ThreadWaiter(self._port.clock, micros("timeout", timeout)).wait(self._port) if reply is None else reply
+
+    def ack(self, reply: Any) -> None:
+        """The caller has this reply."""
+        self._port.ack(reply)
+
+    def drop(self) -> None:
+        """Remove the tube, whatever is in it."""
+        self._port.drop(True)
+
+
 class Replies:
     """The replies to the calls of one connection."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, connection: Connection) -> None:
         # A connection of its own: its thread waits for the connection's tube and for nothing else.
-        self._queue: Final = queue
+        self._connection: Final = connection
         self.name: Final = f"{_PREFIX}{uuid4().hex[:26]}"
-        self._tube: Tube = self._open()
+        self._tube: ReplyTube = self._open()
         self._lock: Final = threading.Lock()
         self._pending: Final[dict[str, Future[Any]]] = {}
         self._is_over = False
@@ -89,28 +112,29 @@ class Replies:
             with suppress(Exception):  # It was cancelled meanwhile.
                 future.set_exception(QueueClosed(why="close() was called"))
         try:
-            self._tube.drop(force=True)
+            self._tube.drop()
         except TubesError:
             _log.debug("a reply tube was not dropped", exc_info=True)
         with suppress(TubesError):
-            self._queue.close()
+            self._connection.close()
 
     def close_later(self) -> None:
         """The same in a thread: an event loop must not wait for a server."""
         threading.Thread(target=self.close, name="tubes-replies-end", daemon=True).start()
 
-    def _open(self) -> Tube:
-        tube: Tube = self._queue._connection.open_replies(self.name).tube
+    def _open(self) -> ReplyTube:
+        tube: ReplyTube = self._connection.open_replies(self.name).tube
         return tube
 
     def _run(self) -> None:
         outage = Outage()
         while True:
             try:
-                reply = self._tube.take(timeout=_LINGER)
+                tube = self._tube
+                reply = tube.take(timeout=_LINGER)
                 if reply is not None:
                     self._hand_over(reply)
-                    reply.ack()
+                    tube.ack(reply)
                 elif self._is_idle():
                     self.close()
                     return
@@ -182,15 +206,12 @@ class _Lost(Exception):
 
 def of(connection: Connection) -> tuple[Replies, str, Future[Any]]:
     """The replies of a connection, and a new call of it. May talk to the server."""
-    from tubes.backend.interface import ApiKind
-    from tubes.sync import Queue, Task, Tube
-
     while True:
         with _opening:
             connection.check()
             replies = connection.replies
-            if replies is None or replies._is_over:
-                replies = connection.replies = Replies(Queue(connection.sibling(ApiKind(Task, Tube))))
+            if not isinstance(replies, Replies) or replies._is_over:
+                replies = connection.replies = Replies(connection.sibling(ApiKind(TaskView, ReplyTube)))
         expected = replies.expect()
         if expected is not None:
             return replies, *expected
@@ -323,14 +344,14 @@ def _replies_to(task: Any, result: Any, why: str | None) -> tuple[list[Any], dic
     return ([None, b""] if result is None else [result]), context
 
 
-def answer(queue: Queue, task: Any, result: Any = None, why: str | None = None) -> None:
+def answer(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
     """Tell the caller what came of a task: what its handler has returned, or why it failed.
 
     Raises what the backend raises, but where nobody waits any more: then it does nothing.
     """
     candidates, context = _replies_to(task, result, why)
     try:
-        tube: Tube = queue._connection.find_replies(_context_of(task)[REPLY_TO]).tube
+        tube = queue._connection.find_replies(_context_of(task)[REPLY_TO]).tube
         refused: CodecError | None = None
         for data in candidates:
             try:
