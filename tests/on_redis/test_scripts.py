@@ -11,7 +11,7 @@ import pytest
 from tubes import Driver
 from tubes.drivers import Ranked, fifo, fifottl, utube, utubettl
 from tubes.redis.scripts.assembly import _LUA, _PLAIN, TubeSettings, script
-from tubes.redis.transport.wire import ANY
+from tubes.redis.scripts.replies import ANY
 
 GIVEN = {
     *(b"redis", b"KEYS", b"ARGV", b"struct", b"cmsgpack", b"cjson", b"string", b"table", b"math"),

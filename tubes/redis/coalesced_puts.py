@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.transport import reply_types
+from tubes.redis.scripts import replies
 from tubes.redis.transport.loop_channel import LoopChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
 from tubes.values.codecs import encode
@@ -46,7 +46,7 @@ class CoalescedPuts(ScriptCall):
     def __init__(self, port: LoopPort[Any], session: TubeSession, open: dict[str, CoalescedPuts]) -> None:
         super().__init__(port.shared.script("put"), port.shared.key, (), session, port.connection.store.now())
         # No key, and always room.
-        self.answers = reply_types.BYTES
+        self.answers = replies.BYTES
         self._port: Final = port
         # Where it stands as long as it is open.
         self._open: Final = open

@@ -11,7 +11,7 @@ from tubes.backend.listeners import tell
 from tubes.backend.retry import Outage
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
-from tubes.redis.transport.reply_types import LIST
+from tubes.redis.scripts.replies import LIST
 from tubes.redis.transport.script_call import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 

@@ -14,7 +14,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.transport.reply_types import BYTES, answers_of
+from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import pack
 from tubes.values.codecs import encode

@@ -27,8 +27,8 @@ from tubes.drivers.moves import MOVES, Move, State
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
 from tubes.redis.scripts.gate import WORDS, gated
 from tubes.redis.scripts.parts import PARTS
+from tubes.redis.scripts.replies import answers_of
 from tubes.redis.scripts.rights import EVERYBODY
-from tubes.redis.transport.reply_types import answers_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import ConnectionLost, ServerRefused, TubesError
+from tubes.redis.scripts.replies import ANY, MARKER
 from tubes.redis.transport import script_call
-from tubes.redis.transport.reply_types import MARKER
 from tubes.redis.transport.script_call import ScriptCall, WaitForLock
-from tubes.redis.transport.wire import ANY, ErrorReply, Wire, pack
+from tubes.redis.transport.wire import ErrorReply, Wire, pack
 
 if TYPE_CHECKING:
     from tubes.redis.transport.server import Server

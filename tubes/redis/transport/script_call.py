@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from tubes.backend import flow
 from tubes.backend.retry import RetryPolicy
 from tubes.redis.scripts.parts import PARTS
-from tubes.redis.transport.reply_types import LIST
+from tubes.redis.scripts.replies import LIST
 from tubes.redis.transport.wire import pack
 
 if TYPE_CHECKING:

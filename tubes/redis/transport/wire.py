@@ -10,12 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from reprlib import repr as short
 from struct import pack as pack_timeval
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
 from tubes.errors import ConnectionLost, ServerFull, ServerRefused, TubesError
+from tubes.redis.scripts.replies import ANY
+from tubes.redis.scripts.replies import ErrorReply as ErrorReply
 from tubes.redis.transport.server import ANSWER_TIMEOUT
 
 if TYPE_CHECKING:
@@ -37,19 +38,6 @@ GARBAGE: Final[tuple[type[Exception], ...]] = (
     *(() if hiredis is None else (hiredis.HiredisError,)),
     *(ValueError, TypeError, MemoryError, RecursionError),
 )
-
-
-class ErrorReply(Exception):
-    """A server's `-ERR …`, as a value."""
-
-    @property
-    def code(self) -> str:
-        """Its first word."""
-        return str(self).partition(" ")[0]
-
-
-#: Whatever a server may answer.
-ANY: Final = frozenset({NoneType, int, bytes, list, ErrorReply})
 
 
 def foreign(reply: object) -> redis.InvalidResponse:

@@ -9,7 +9,18 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Final
 
-from tubes.redis.transport.wire import ANY, ErrorReply
+
+class ErrorReply(Exception):
+    """A server's `-ERR …`, as a value."""
+
+    @property
+    def code(self) -> str:
+        """Its first word."""
+        return str(self).partition(" ")[0]
+
+
+#: Whatever a server may answer.
+ANY: Final = frozenset({NoneType, int, bytes, list, ErrorReply})
 
 
 def _kinds(*kinds: type) -> frozenset[type]:
