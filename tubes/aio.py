@@ -15,7 +15,7 @@ from uuid import UUID
 
 from tubes import calls, connecting
 from tubes.backend.clock import Clock
-from tubes.backend.interface import ApiKind, Connection, Port
+from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import LoopWaiter
@@ -64,8 +64,8 @@ class AsyncQueue:
     As an `async with` it is closed at the end.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: AsyncConnection[AsyncTask]) -> None:
+        self._connection: Any = connection
 
     async def create_tube(
         self,
@@ -185,8 +185,8 @@ class AsyncQueue:
 class AsyncTube:
     """One tube, as one session sees it: a `Tube` whose methods are awaited."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, port: AsyncPort[AsyncTask]) -> None:
+        self._port: Any = port
         self.name = port.shared.name
         self.driver = port.shared.driver
         self._awaited = port.awaited

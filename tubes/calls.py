@@ -38,7 +38,7 @@ from tubes.errors import (
 from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Connection, Port
+    from tubes.backend.interface import AnyConnection, Connection, Port
 
 _log = logging.getLogger("tubes")
 
@@ -56,7 +56,7 @@ _opening: Final = threading.Lock()
 class ReplyTube:
     """What the tasks of a reply tube belong to."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port[Any]) -> None:
         self._port: Final = port
         self.name: Final = port.shared.name
 
@@ -77,7 +77,7 @@ class ReplyTube:
 class Replies:
     """The replies to the calls of one connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection[Any]) -> None:
         # A connection of its own: its thread waits for the connection's tube and for nothing else.
         self._connection: Final = connection
         self.name: Final = f"{_PREFIX}{uuid4().hex[:26]}"
@@ -204,7 +204,7 @@ class _Lost(Exception):
         self.again: Final = again
 
 
-def of(connection: Connection) -> tuple[Replies, str, Future[Any]]:
+def of(connection: AnyConnection) -> tuple[Replies, str, Future[Any]]:
     """The replies of a connection, and a new call of it. May talk to the server."""
     while True:
         with _opening:

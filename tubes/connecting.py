@@ -15,11 +15,13 @@ from tubes.memory.store import open_store
 from tubes.values.codecs import Codec
 
 
-def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind) -> Connection:
+def connect(
+    url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind
+) -> Connection[Any]:
     """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
     lease = micros("session_ttl", session_ttl)
     if not isinstance(url, str):
-        other: Connection | None = getattr(url, "_connection", None)
+        other: Connection[Any] | None = getattr(url, "_connection", None)
         if other is not None:
             for option, value in (("codec", codec), ("clock", clock)):
                 if value is not None:
@@ -39,7 +41,7 @@ def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_tt
 
 def _connect_redis(
     url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, lease: int, api: ApiKind
-) -> Connection:
+) -> Connection[Any]:
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND
         rule = f"must be at least {least} seconds on a server, where a shorter lease is over before a call is"

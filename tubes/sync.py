@@ -66,7 +66,7 @@ class Queue:
     once it is closed, and `QueueForked` in a forked child.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection[Task]) -> None:
         self._connection = connection
 
     def create_tube(
@@ -260,7 +260,7 @@ class Tube:
     `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
     """
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port[Task]) -> None:
         self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver

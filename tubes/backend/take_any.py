@@ -9,21 +9,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tubes.backend.waiters import PENDING
 from tubes.drivers.options import flag
 from tubes.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Connection, Port
+    from tubes.backend.interface import AnyConnection, AnyPort
     from tubes.backend.waiters import Waiter
+
+P = TypeVar("P", bound="AnyPort")
 
 # Numbers of fair calls.
 _calls: Final = count(1)
 
 
-def listed(tubes: Any, fair: bool, kind: type[Any], connection: Connection) -> list[Any]:
+def listed(tubes: Any, fair: bool, kind: type[Any], connection: AnyConnection) -> list[Any]:
     """What a caller names, checked: tubes of its queue, and names."""
     connection.check()
     flag("fair", fair)
@@ -40,7 +42,7 @@ def listed(tubes: Any, fair: bool, kind: type[Any], connection: Connection) -> l
     return chosen
 
 
-def in_turn(ports: Iterable[Port], fair: bool) -> list[Port]:
+def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
     """The ports in the order in which they are asked, each once.
 
     `fair`: the first is the one that has been first longest ago. So calls with one list begin with each of its tubes in
@@ -58,7 +60,7 @@ def in_turn(ports: Iterable[Port], fair: bool) -> list[Port]:
 class AnyOf:
     """The desk of one caller that waits on several tubes."""
 
-    def __init__(self, ports: list[Port]) -> None:
+    def __init__(self, ports: list[AnyPort]) -> None:
         self._ports: Final = ports
         self._children: list[SubWaiter] = []
         self._lock: Final = threading.Lock()
@@ -130,7 +132,7 @@ class SubWaiter:
 
     __slots__ = ("_any_of", "_parent", "answer", "deadline", "owner", "request", "timeout")
 
-    def __init__(self, any_of: AnyOf, parent: Waiter, port: Port) -> None:
+    def __init__(self, any_of: AnyOf, parent: Waiter, port: AnyPort) -> None:
         self._any_of: Final = any_of
         self._parent: Final = parent
         self.answer: Any = PENDING

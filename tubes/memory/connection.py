@@ -5,29 +5,31 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import uuid4
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon
+from tubes.backend.port import ConnectionBase, session_name
 from tubes.drivers.options import flag
-from tubes.errors import InvalidOption, QueueClosed, QueueForked, SessionNotFound, TubeNotFound
+from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound
 from tubes.memory.overview import overview
 from tubes.memory.quick import port_of
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import ApiKind
-    from tubes.calls import Replies
+    from uuid import UUID
+
+    from tubes.backend.interface import ApiKind, Options
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Hold
-    from tubes.errors import TubesError
     from tubes.memory.port import Port
     from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemoryStore
     from tubes.values.overview import Overview
+
+    AnyPort: TypeAlias = Port[Any]
 
 
 class Session:
@@ -105,19 +107,16 @@ class Session:
             shared.tell()
 
 
-class Connection:
+class Connection(ConnectionBase):
     """One connection to a store: what a `Queue` works through."""
 
     def __init__(self, store: MemoryStore, lease: int, api: ApiKind) -> None:
-        self.closed: Callable[[], TubesError] | None = None
-        #: Where it gets the replies to its calls.
-        self.replies: Replies | None = None
+        super().__init__()
         self.store: Final = store
         self.url: Final = store.url
         self._lease: Final = lease
         self._api: Final = api
-        self._ports: Final[dict[SharedTube, Port[Any]]] = {}
-        self._pid: Final = os.getpid()
+        self._ports: Final[dict[SharedTube, AnyPort]] = {}
         with store.lock:
             self.session = Session(store)
             self.session.join(lease)
@@ -133,26 +132,19 @@ class Connection:
         self.check()
         self.store.registry.register(driver)
 
-    def check(self) -> None:
-        """Raise `QueueClosed` if this connection is closed, `QueueForked` if it is another process's."""
-        if self.closed is not None:
-            raise self.closed()
-        if self._pid != os.getpid():
-            raise QueueForked(parent=self._pid, child=os.getpid())
-
-    def find(self, name: str) -> Port[Any]:
+    def find(self, name: str) -> AnyPort:
         """The port of a living tube."""
         self.check()
         return self._port(self.store.find(name))
 
-    def _port(self, shared: SharedTube) -> Port[Any]:
+    def _port(self, shared: SharedTube) -> AnyPort:
         """The port of this connection for a tube, made when it is first asked for; the tube may be dropped by now."""
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
             if self.store.shared_tubes.get(shared.name) is not shared:
                 raise TubeNotFound(name=shared.name)
-            port: Port[Any] | None = self._ports.get(shared)
+            port: AnyPort | None = self._ports.get(shared)
             if port is None:
                 port = port_of(self, shared, self.session.hold(shared))
                 port.kind, port.tube = self._api.task, self._api.tube(port)
@@ -161,8 +153,8 @@ class Connection:
             return port
 
     def create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
-    ) -> Port[Any]:
+        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
+    ) -> AnyPort:
         """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
         while True:
@@ -170,13 +162,13 @@ class Connection:
             with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
                 return self._port(shared)
 
-    def open_replies(self, name: str) -> Port[Any]:
+    def open_replies(self, name: str) -> AnyPort:
         """The port of a new fifo that nobody sees."""
         shared = self.store.create(name, "fifo", False, True, {})
         shared.is_listed = False
         return self._port(shared)
 
-    def find_replies(self, name: str) -> Port[Any]:
+    def find_replies(self, name: str) -> AnyPort:
         """The port of the same, for who answers; `TubeNotFound`: nobody waits any more."""
         return self.find(name)
 
@@ -228,10 +220,7 @@ class Connection:
         self.check()
         if uuid is None:
             return self.session.uuid
-        try:
-            wanted = (uuid if isinstance(uuid, UUID) else UUID(hex=uuid)).hex
-        except (ValueError, TypeError, AttributeError):
-            raise InvalidOption(option="uuid", value=uuid, rule="must be 32 hexadecimal digits") from None
+        wanted = session_name(uuid)
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
@@ -256,7 +245,7 @@ class Connection:
         if self.replies is not None:
             self.replies.close()
         if self._pid != os.getpid():
-            self.closed = lambda: QueueForked(parent=self._pid, child=os.getpid())
+            self.closed = self._forked
             return
         with self.store.lock:
             if self.closed is not None:

@@ -5,58 +5,52 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tubes.backend.listeners import Listener, check_listener
+from tubes.backend.listeners import check_listener
+from tubes.backend.port import PortBase, check_reason, mark_finished
 from tubes.backend.waiters import PENDING
 from tubes.drivers import options as known
-from tubes.drivers.engine import Engine
 from tubes.drivers.entry import Entry
 from tubes.drivers.many import ack_many, put_many, take_many
-from tubes.drivers.moves import State
-from tubes.drivers.options import SECOND, flag, micros, text, whole
-from tubes.errors import InvalidOption, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
+from tubes.drivers.options import SECOND, flag, micros, whole
+from tubes.errors import TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.overview import count
-from tubes.values.batch import Batch, gather, mark_finished, tasks_by_id
-from tubes.values.codecs import encode
+from tubes.values.batch import Batch, tasks_by_id
+from tubes.values.batch import mark_finished as finish_many
 from tubes.values.lane import Utube, changes_of, lane_of
 from tubes.values.task import FINISHED, F, TaskView, log_lost, snapshot
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from tubes.backend.interface import NewTask, Options, Wrap
+    from tubes.backend.listeners import Listener
     from tubes.backend.waiters import Waiter
     from tubes.drivers.entry import Hold
     from tubes.memory.connection import Connection
     from tubes.memory.shared_tube import SharedTube
     from tubes.values.statistics import Statistics
 
-_TAKEN: Final = State.TAKEN
+T = TypeVar("T")
 
 
-class Port(Generic[F]):
+class Port(PortBase[F]):
     """What one connection can do with one tube. Every method is atomic."""
 
-    #: The face's tasks and tube.
-    kind: type[F]
-    tube: Any
     #: Verbs answer at once, in an event loop too.
     awaited = False
 
     def __init__(self, connection: Connection, shared: SharedTube, hold: Hold) -> None:
+        super().__init__(shared.driver, shared.options, connection.store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
         #: What this connection's session holds of the tube.
         self.hold = hold
-        #: Those of this port that stand in a line.
+        #: Those of this port that wait.
         self.waiters: Final[set[Waiter]] = set()
-        #: What is called at every change of the tube, if this port listens.
-        self.listener: Listener | None = None
-        #: Makes the error for a tube that is dropped or a queue that is closed.
-        self.gone: Callable[[], TubesError] | None = None
         self.url: Final = connection.store.url
         self.clock: Final = connection.store.clock
-        self.codec: Final = connection.store.codec
         self._store: Final = connection.store
         self._micros: Final = connection.store.clock.micros
         self._engine: Final = shared.engine
@@ -69,16 +63,15 @@ class Port(Generic[F]):
     # An interrupt may come at any moment. Under the lock `recover` puts in order what it has left half done; what was
     # done when it came, after the lock was released or by a listener, `_retract` undoes.
 
-    def put(self, data: Any, options: dict[str, Any]) -> F | None:
+    def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
         shared = self.shared
         engine = self._engine
         store = self._store
         # The name of a lane and nothing else, as most puts of lanes have it, is in order if it is a plain string.
-        if options and (len(options) > 1 or options.get(engine.lane_option).__class__ is not str):
-            options = engine.driver.check_put(options)
-        if self.codec is not None:
-            data = encode(self.codec, data)
+        is_plain = not options or (len(options) == 1 and options.get(engine.lane_option).__class__ is str)
+        if not is_plain or self.codec is not None:
+            data, options = self.prepare(data, options)
         task: F | None = None
         id = -1
         held = False
@@ -165,7 +158,7 @@ class Port(Generic[F]):
                     shared.serve_waiters(now)
             entry: Any = task._record if task.__class__ is self.kind else None
             if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
-                entry = engine.held(self.hold, *self._refer(task))
+                entry = engine.held(self.hold, *self.refer(task)[:2])
             engine.ack(now, entry)
             done = snapshot(self.kind, self.tube, entry, engine.dated)
             if isinstance(task, TaskView):
@@ -188,7 +181,7 @@ class Port(Generic[F]):
             if shared.events:
                 shared.tell()
 
-    def _retract(self, task: F | list[F] | None, *, is_put: bool) -> None:
+    def _retract(self, task: object, *, is_put: bool) -> None:
         """Undo puts or takes whose caller gets an error for an answer."""
         shared = self.shared
         if task is not None:
@@ -197,7 +190,7 @@ class Port(Generic[F]):
                 shared.serve_waiters(self._micros())
         shared.tell()
 
-    def next(self, task: Any) -> F | None:
+    def next(self, task: object) -> F | None:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
         try:
             self.ack(task)
@@ -206,10 +199,6 @@ class Port(Generic[F]):
         return self.take()
 
     # -- batches -------------------------------------------------------------------------------------------------------
-
-    def gather(self, items: Any, options: dict[str, Any]) -> Batch:
-        """What is to be put, checked and encoded."""
-        return gather(self.shared.driver, self.codec, self._engine.capacity, items, options)
 
     def put_all(self, now: int, batch: Batch) -> list[F]:
         """Put a batch for which there is room. Under the lock."""
@@ -224,19 +213,15 @@ class Port(Generic[F]):
         # One of them may be the first task of all that has a time to live.
         return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
 
-    def put_waiting(self, now: int, request: Any) -> F | list[F]:
+    def put_waiting(self, now: int, request: Batch | NewTask) -> F | list[F]:
         """Put what a caller waits with, who has room now. Under the lock."""
-        if request.__class__ is Batch:
+        if isinstance(request, Batch):
             return self.put_all(now, request)
         return self.show(self._engine.put(now, *request))
 
     def put_many(self, batch: Batch) -> list[F] | None:
         """Add tasks, all or none; None if there is no room."""
-
-        def act(now: int) -> list[F] | None:
-            return self.put_all(now, batch) if self.shared.admits(now, batch) else None
-
-        return self._do_numbered(act, is_put=True)
+        return self._do(lambda now: self.put_all(now, batch) if self.shared.admits(now, batch) else None, is_put=True)
 
     def take_many(self, limit: int) -> list[F]:
         """The first tasks that may be taken, up to so many."""
@@ -246,38 +231,7 @@ class Port(Generic[F]):
             kind, tube, dated = self.kind, self.tube, self._engine.dated
             return [snapshot(kind, tube, entry, dated) for entry in entries]
 
-        return self._do_numbered(act, is_put=False) or []
-
-    def _do_numbered(self, act: Callable[[int], list[F] | None], *, is_put: bool) -> list[F] | None:
-        """Do many puts or takes. If the caller gets an error for an answer, their numbers tell which are undone."""
-        shared = self.shared
-        engine = self._engine
-        tasks: list[F] | None = None
-        # Numbers of puts begin with 0, those of takes with 1.
-        first = over = -1 if is_put else 0
-        try:
-            with self._store.lock:
-                try:
-                    if self.gone is not None:
-                        raise self.gone()
-                    now = self._micros()
-                    if engine.timers.soonest <= now:
-                        shared.serve_waiters(now)
-                    first = engine.next_id if is_put else engine.next_turn
-                    tasks = act(now)
-                    over = engine.next_id if is_put else engine.next_turn
-                    if shared.watched:
-                        shared.serve_waiters(now)
-                except BaseException as error:
-                    count = (over if over > 0 else engine.next_id if is_put else engine.next_turn) - first
-                    shared.recover(error, **{"id" if is_put else "turn": first}, count=count)
-                    raise
-            if shared.events:
-                shared.tell()
-            return tasks
-        except BaseException:
-            self._retract(tasks, is_put=is_put)
-            raise
+        return self._do(act, is_put=False)
 
     def top_up(self, first: F, limit: int) -> list[F]:
         """What was waited for, and what else there is, up to so many."""
@@ -287,15 +241,15 @@ class Port(Generic[F]):
             self._retract(first, is_put=False)
             raise
 
-    def ack_many(self, tasks: Any) -> dict[int, bool]:
+    def ack_many(self, tasks: object) -> dict[int, bool]:
         """Held tasks are done."""
         return self._do_many(tasks, lambda now, entries: ack_many(self._engine, now, entries))
 
-    def release_many(self, tasks: Any, delay: float | None) -> dict[int, bool]:
+    def release_many(self, tasks: object, delay: float | None) -> dict[int, bool]:
         """Give held tasks back."""
         span = None if delay is None else micros("delay", delay)
-        if delay is not None and "delay" not in self.shared.driver.options:
-            raise self.shared.driver.lacks("delay")
+        if span is not None:
+            self.need("delay")
 
         def release(now: int, entries: list[Entry]) -> None:
             for entry in entries:
@@ -303,11 +257,10 @@ class Port(Generic[F]):
 
         return self._do_many(tasks, release)
 
-    def renew_many(self, tasks: Any, seconds: float) -> dict[int, bool]:
+    def renew_many(self, tasks: object, seconds: float) -> dict[int, bool]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
-        if "ttr" not in self.shared.driver.options:
-            raise self.shared.driver.lacks("ttr")
+        self.need("ttr")
 
         def renew(now: int, entries: list[Entry]) -> None:
             for entry in entries:
@@ -315,7 +268,7 @@ class Port(Generic[F]):
 
         return self._do_many(tasks, renew, finishes=False)
 
-    def delete_many(self, tasks: Any) -> dict[int, bool]:
+    def delete_many(self, tasks: object) -> dict[int, bool]:
         """Remove tasks."""
 
         def delete(now: int, entries: list[Entry]) -> None:
@@ -326,20 +279,20 @@ class Port(Generic[F]):
 
     def _do_many(
         self,
-        tasks: Any,
+        tasks: object,
         verb: Callable[[int, list[Entry]], None],
         *,
         anybody: bool = False,
         finishes: bool = True,
     ) -> dict[int, bool]:
         """Do something with those of these tasks that this session has, or that `anybody` may; whether it was done."""
-        those = tasks_by_id(tasks, self._refer)
+        those = tasks_by_id(tasks, self.refer)
         done = dict.fromkeys(those, False)
 
-        def act(engine: Engine, now: int) -> None:
-            found: Mapping[int, Entry] = engine.tasks if anybody else self.hold
+        def act(now: int) -> None:
+            found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
             entries: list[Entry] = []
-            for id, ((meant, turn), _) in those.items():
+            for id, ((meant, turn, _), _) in those.items():
                 entry = found.get(meant)
                 if entry is not None and (anybody or not turn or entry.turn == turn):
                     entries.append(entry)
@@ -347,51 +300,53 @@ class Port(Generic[F]):
             verb(now, entries)
 
         self._do(act)
-        return mark_finished(those, done) if finishes else done
+        return finish_many(those, done) if finishes else done
 
     # -- the other verbs -----------------------------------------------------------------------------------------------
 
-    def _do(self, act: Callable[[Engine, int], Any]) -> Any:
-        """Run a verb; it answers an entry, which is shown, or something else, which is passed on."""
+    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None) -> T:
+        """Run a verb under the lock, after what is due; then whoever waits is served, and listeners are told.
+
+        `is_put`: whether it puts tasks or takes some; None: neither. If the caller gets an error for an answer, the
+        numbers of its puts or takes tell which are undone.
+        """
         shared = self.shared
+        engine = self._engine
+        answer: T | None = None
+        # Numbers of puts begin with 0, those of takes with 1.
+        first = over = -1 if is_put else 0
         try:
             with self._store.lock:
                 try:
                     if self.gone is not None:
                         raise self.gone()
                     now = self._micros()
-                    if self._engine.timers.soonest <= now:
+                    if engine.timers.soonest <= now:
                         shared.serve_waiters(now)
-                    answer = act(self._engine, now)
-                    if isinstance(answer, Entry):
-                        answer = self._show_after(answer, now)
+                    if is_put is None:
+                        answer = act(now)
+                    else:
+                        first = engine.next_id if is_put else engine.next_turn
+                        answer = act(now)
+                        over = engine.next_id if is_put else engine.next_turn
                     if shared.watched:
                         shared.serve_waiters(now)
-                    return answer
                 except BaseException as error:
-                    shared.recover(error)
+                    if is_put is None:
+                        shared.recover(error)
+                    else:
+                        count = (over if over > 0 else engine.next_id if is_put else engine.next_turn) - first
+                        shared.recover(error, **{"id" if is_put else "turn": first}, count=count)
                     raise
-        finally:
             if shared.events:
                 shared.tell()
-
-    def _refer(self, task: Any) -> tuple[int, int]:
-        """The id that a caller means, and by which take it has the task, if that is known."""
-        if not isinstance(task, TaskView):
-            return whole("task", task), 0
-        origin = task._tube
-        if origin is not self.tube and origin.name != self.tube.name:
-            raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
-        if origin is not self.tube and origin._port.shared is not self.shared:
-            return -1, 0  # Of another tube that had the same name: no task here.
-        return task._record.id, task._turn if task._state is _TAKEN else 0
-
-    @staticmethod
-    def _settled(task: Any, answer: F) -> F:
-        """The answer of a verb that has ended a caller's take of a task."""
-        if isinstance(task, TaskView):
-            task._turn = FINISHED
-        return answer
+            return answer
+        except BaseException:
+            if is_put is None:
+                shared.tell()
+            else:
+                self._retract(answer, is_put=is_put)
+            raise
 
     def _show_after(self, entry: Entry, now: int) -> F:
         """A task after a verb; one that came back after its ttl is gone."""
@@ -399,183 +354,150 @@ class Port(Generic[F]):
             self._engine.expire(now)
         return self.show(entry)
 
-    def _do_held(self, task: Any, act: Callable[[Engine, int], Entry]) -> F:
-        """Do with a task what only its taker may do."""
+    def _do_held(self, task: object, act: Callable[[int, Entry], None], *, finishes: bool = True) -> F:
+        """Do with a task what only its taker may do; `finishes`: that ends its take."""
+        id, turn, view = self.refer(task)
 
-        def shown(engine: Engine, now: int) -> F:
-            entry = act(engine, now)
+        def do(now: int) -> F:
+            entry = self._engine.held(self.hold, id, turn)
+            act(now, entry)
             answer = self._show_after(entry, now)
-            if isinstance(task, TaskView) and task._record is not entry:
-                _keep_data(answer, task, entry)
+            if view is not None and view._record is not entry:
+                _keep_data(answer, view, entry)
             return answer
 
-        answer: F = self._do(shown)
+        answer = self._do(do)
+        if finishes:
+            mark_finished(task)
         return answer
 
-    def release(self, task: Any, delay: float | None, reason: str | None = None) -> F:
+    def release(self, task: object, delay: float | None, reason: str | None = None) -> F:
         """Give a held task back; without a delay after as long as the tube's backoff says."""
-        if reason is not None:
-            reason = text("reason", reason)
-        id, turn = self._refer(task)
+        reason = check_reason(reason)
         span = None if delay is None else micros("delay", delay)
 
-        def act(engine: Engine, now: int) -> Entry:
-            entry = engine.held(self.hold, id, turn)
-            if delay is not None and "delay" not in engine.driver.options:
-                raise engine.driver.lacks("delay")
-            engine.release(now, entry, span, reason=reason)
-            return entry
-
-        return self._settled(task, self._do_held(task, act))
-
-    def release_unfailed(self, task: Any) -> F:
-        """Give a held task back at once: nothing has failed."""
-        id, turn = self._refer(task)
-
-        def act(engine: Engine, now: int) -> Entry:
-            entry = engine.held(self.hold, id, turn)
-            engine.release(now, entry)
-            return entry
-
-        return self._settled(task, self._do_held(task, act))
-
-    def touch(self, task: Any, seconds: float) -> F:
-        """Prolong the time to run of a held task."""
-        id, turn = self._refer(task)
-        span = micros("seconds", seconds)
-
-        def act(engine: Engine, now: int) -> Entry:
-            entry = engine.held(self.hold, id, turn)
-            if "ttr" not in engine.driver.options:
-                raise engine.driver.lacks("ttr")
-            engine.touch(now, entry, span)
-            return entry
+        def act(now: int, entry: Entry) -> None:
+            if span is not None:
+                self.need("delay")
+            self._engine.release(now, entry, span, reason=reason)
 
         return self._do_held(task, act)
 
-    def bury(self, task: Any, reason: str | None) -> F:
+    def release_unfailed(self, task: object) -> F:
+        """Give a held task back at once: nothing has failed."""
+        return self._do_held(task, self._engine.release)
+
+    def touch(self, task: object, seconds: float) -> F:
+        """Prolong the time to run of a held task."""
+        span = micros("seconds", seconds)
+
+        def act(now: int, entry: Entry) -> None:
+            self.need("ttr")
+            self._engine.touch(now, entry, span)
+
+        return self._do_held(task, act, finishes=False)
+
+    def bury(self, task: object, reason: str | None) -> F:
         """Put a task aside."""
-        if reason is not None:
-            reason = text("reason", reason)
-        return self._reach(task, lambda engine, now, entry: engine.bury(now, entry, reason))
+        reason = check_reason(reason)
+        return self._do_any(task, lambda now, entry: self._engine.bury(now, entry, reason), finishes=True)
 
-    def delete(self, task: Any) -> F:
+    def delete(self, task: object) -> F:
         """Remove a task."""
-        return self._reach(task, Engine.delete)
+        return self._do_any(task, self._engine.delete, finishes=True)
 
-    def _reach(self, task: Any, verb: Callable[[Engine, int, Entry], None]) -> F:
-        """Do with a task what anybody may do."""
-        id, _ = self._refer(task)
-
-        def act(engine: Engine, now: int) -> Entry:
-            entry = engine.find(id)
-            verb(engine, now, entry)
-            return entry
-
-        return self._settled(task, self._do(act))
-
-    def update(self, task: Any, changes: Mapping[str, Any]) -> F:
+    def update(self, task: object, changes: Options) -> F:
         """Change a task."""
-        id, _ = self._refer(task)
-        check_listener = self.shared.driver.check_update(changes)
-        if not check_listener:
-            return self.peek(task)
-        if self.codec is not None and "data" in check_listener:
-            check_listener["data"] = encode(self.codec, check_listener["data"])
-        updated: F = self._do(lambda engine, now: engine.update(now, engine.find(id), **check_listener))
-        return updated
+        checked = self.prepare_update(changes)
+        return self._do_any(task, lambda now, entry: self._engine.update(now, entry, **checked) if checked else None)
 
-    def peek(self, task: Any) -> F:
+    def peek(self, task: object) -> F:
         """Look at a task."""
-        id, _ = self._refer(task)
-        found: F = self._do(lambda engine, now: engine.find(id))
-        return found
+        return self._do_any(task, lambda now, entry: None)
+
+    def kick_task(self, task: object, attempts: int | None, ttl: float | None) -> F:
+        """Make one buried task ready."""
+        respawn = self._driver.check_kick(attempts, ttl)
+        return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, *respawn))
+
+    def _do_any(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = False) -> F:
+        """Do with a task what anybody may do; `finishes`: that ends its take."""
+        id, _, _ = self.refer(task)
+
+        def do(now: int) -> F:
+            entry = self._engine.find(id)
+            return self._show_after(act(now, entry) or entry, now)
+
+        answer = self._do(do)
+        if finishes:
+            mark_finished(task)
+        return answer
 
     def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
         """Make buried tasks ready."""
-        check_listener = whole("count", count)
-        respawn = self.shared.driver.check_kick(attempts, ttl)
-        kicked: int = self._do(lambda engine, now: engine.kick(now, check_listener, *respawn))
-        return kicked
-
-    def kick_task(self, task: Any, attempts: int | None, ttl: float | None) -> F:
-        """Make one buried task ready."""
-        id, _ = self._refer(task)
-        respawn = self.shared.driver.check_kick(attempts, ttl)
-
-        def act(engine: Engine, now: int) -> Entry:
-            entry = engine.find(id)
-            engine.kick_task(now, entry, *respawn)
-            return entry
-
-        kicked: F = self._do(act)
-        return kicked
+        most = whole("count", count)
+        respawn = self._driver.check_kick(attempts, ttl)
+        return self._do(lambda now: self._engine.kick(now, most, *respawn))
 
     def buried(self, limit: int) -> list[F]:
         """The oldest buried tasks."""
-        check_listener = whole("limit", limit)
-        found: list[F] = self._do(lambda engine, now: [self.show(entry) for entry in engine.buried(check_listener)])
-        return found
+        most = whole("limit", limit)
+        return self._do(lambda now: [self.show(entry) for entry in self._engine.buried(most)])
 
     def oldest_ready_age(self) -> float | None:
         """How long ago the oldest ready task was put."""
 
-        def act(engine: Engine, now: int) -> float | None:
-            oldest = engine.oldest_ready()
+        def act(now: int) -> float | None:
+            oldest = self._engine.oldest_ready()
             return None if oldest is None else max(now - oldest.created, 0) / SECOND
 
-        age: float | None = self._do(act)
-        return age
+        return self._do(act)
 
     def due_histogram(self, edges: Iterable[float]) -> list[int]:
         """Count tasks by when they move by themselves."""
         spans = known.edges(edges)
-        counts: list[int] = self._do(lambda engine, now: engine.due_histogram([now + span for span in spans]))
-        return counts
+        return self._do(lambda now: self._engine.due_histogram([now + span for span in spans]))
 
     def release_all(self) -> None:
         """Release whatever is taken."""
-        self._do(lambda engine, now: engine.release_all(now))
+        self._do(lambda now: self._engine.release_all(now))
 
     def truncate(self) -> None:
         """Remove all tasks."""
-        self._do(lambda engine, now: engine.truncate())
+        self._do(lambda now: self._engine.truncate())
 
     def pause(self, seconds: float | None) -> None:
         """Let nothing be taken for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
-        self._do(lambda engine, now: engine.pause.begin(now, span))
+        self._do(lambda now: self._engine.pause.begin(now, span))
 
     def resume(self) -> None:
         """Let tasks be taken again."""
-        self._do(lambda engine, now: engine.pause.end())
+        self._do(lambda now: self._engine.pause.end())
 
-    def block(self, utube: Any, seconds: Any) -> None:
+    def block(self, utube: object, seconds: object) -> None:
         """No task of a lane starts for so long."""
-        name, span = lane_of(self.shared.driver, utube), micros("seconds", seconds)
-        self._do(lambda engine, now: engine.block(now, name, span))
+        name, span = lane_of(self._driver, utube), micros("seconds", seconds)
+        self._do(lambda now: self._engine.block(now, name, span))
 
-    def configure(self, utube: Any, interval: Any, max_in_flight: Any) -> None:
+    def configure(self, utube: object, interval: object, max_in_flight: object) -> None:
         """A lane has limits of its own."""
-        name, changes = lane_of(self.shared.driver, utube), changes_of(interval, max_in_flight)
-        self._do(lambda engine, now: engine.configure(now, name, changes))
+        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight)
+        self._do(lambda now: self._engine.configure(now, name, changes))
 
     def utubes(self, limit: int) -> list[Utube]:
         """Look at the lanes."""
         most = whole("limit", limit)
-        found: list[Utube] = self._do(lambda engine, now: [Utube(*seen) for seen in engine.lanes.see(most)])
-        return found
+        return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.see(most)])
 
     def statistics(self) -> Statistics:
         """Count."""
-        counted: Statistics = self._do(lambda engine, now: count(self.shared))
-        return counted
+        return self._do(lambda now: count(self.shared))
 
     def tasks(self, start: int, limit: int) -> list[F]:
         """The tasks from an id on."""
         first, most = whole("start", start), whole("limit", limit)
-        found: list[F] = self._do(lambda engine, now: [self.show(entry) for entry in engine.tasks_from(first, most)])
-        return found
+        return self._do(lambda now: [self.show(entry) for entry in self._engine.tasks_from(first, most)])
 
     def drop(self, force: bool) -> None:
         """Remove the tube."""
@@ -585,7 +507,8 @@ class Port(Generic[F]):
         def gone() -> TubesError:
             return TubeNotFound(name=shared.name)
 
-        def act(engine: Engine, now: int) -> None:
+        def act(now: int) -> None:
+            engine = self._engine
             waiting = sum(not waiter.is_gone() for line in (shared.takers, shared.putters) for waiter in line)
             if (engine.taken or waiting) and not force:
                 raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
@@ -600,24 +523,18 @@ class Port(Generic[F]):
 
         self._do(act)
 
-    def listen(self, callback: Listener | None, wrap: Callable[[Any], Listener] | None = None) -> Listener | None:
+    def listen(self, callback: object, wrap: Wrap | None = None) -> Listener | None:
         """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
         listener = check_listener(callback, wrap)
-        before: Listener | None = self._do(lambda engine, now: self.shared.listen(self, listener))
-        return before
+        return self._do(lambda now: self.shared.listen(self, listener))
 
     # -- waiting -------------------------------------------------------------------------------------------------------
-
-    def request(self, data: Any, options: dict[str, Any]) -> tuple[int | None, tuple[Any, dict[str, Any]]]:
-        """What a put that may wait asks for: its timeout, and what is to be put; checked and encoded."""
-        options = self.shared.driver.check_put(options)
-        return options.get("timeout"), (data if self.codec is None else encode(self.codec, data), options)
 
     def enlist(self, waiter: Waiter) -> None:
         """Answer the waiter at once, if that is possible, else put it at the end of the line."""
         waiter.owner = self
 
-        def act(engine: Engine, now: int) -> None:
+        def act(now: int) -> None:
             if waiter.timeout is not None:
                 waiter.deadline = now + waiter.timeout
             self.shared.enlist(waiter)
@@ -650,7 +567,7 @@ class Port(Generic[F]):
         if not self._store.forked:  # The parent's waiter waits on.
             self.shared.later(lambda: self.withdraw(waiter, undo=True))
 
-    def release_later(self, task: Any) -> None:
+    def release_later(self, task: object) -> None:
         """Release a task that nobody works on any more; a moment later where a finalizer has come into a verb."""
         if self._store.forked:
             return  # The parent has it still.
@@ -659,7 +576,7 @@ class Port(Generic[F]):
         else:
             self._release_quietly(task)
 
-    def _release_quietly(self, task: Any) -> None:
+    def _release_quietly(self, task: object) -> None:
         with suppress(TubesError):
             self.release_unfailed(task)
 

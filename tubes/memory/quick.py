@@ -15,6 +15,7 @@ from tubes.memory.port import Port
 from tubes.values.task import FINISHED, NO_TIMES, F
 
 if TYPE_CHECKING:
+    from tubes.backend.interface import Options
     from tubes.drivers.entry import Hold
     from tubes.memory.connection import Connection
     from tubes.memory.shared_tube import SharedTube
@@ -32,7 +33,7 @@ def port_of(connection: Connection, shared: SharedTube, hold: Hold) -> Port[Any]
 class QuickPort(Port[F]):
     """The port of a tube whose tasks are plain, and whose data is kept as it is."""
 
-    def put(self, data: Any, options: dict[str, Any]) -> F | None:
+    def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
         shared = self.shared
         if options or shared.watched:

@@ -1,0 +1,120 @@
+"""What ports and connections of all backends do alike: they check options, encode data and read what a task means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic
+from uuid import UUID
+
+from tubes.drivers.moves import State
+from tubes.drivers.options import text, whole
+from tubes.errors import InvalidOption, QueueForked, TubesError
+from tubes.values.batch import Batch, gather
+from tubes.values.codecs import encode
+from tubes.values.task import FINISHED, F, TaskView
+
+if TYPE_CHECKING:
+    from tubes.backend.interface import NewTask, Options, Replies
+    from tubes.backend.listeners import Listener
+    from tubes.drivers.driver import Driver
+    from tubes.values.codecs import Codec
+
+
+class PortBase(Generic[F]):
+    """What one connection can do with one tube: the part that every backend has."""
+
+    #: The API's class of tasks, and its tube.
+    kind: type[F]
+    tube: Any
+
+    def __init__(self, driver: Driver, options: Mapping[str, Any], codec: Codec | None) -> None:
+        self._driver: Final = driver
+        self._options: Final = options
+        self.codec: Final = codec
+        #: Makes the error for a tube that is dropped or a queue that is closed.
+        self.gone: Callable[[], TubesError] | None = None
+        #: What is called at every change of the tube, if this port listens.
+        self.listener: Listener | None = None
+
+    def prepare(self, data: object, options: Options) -> NewTask:
+        """Encode the data of a put, and check its options."""
+        if options:
+            options = self._driver.check_put(options)
+        return (data if self.codec is None else encode(self.codec, data)), options
+
+    def request(self, data: object, options: Options) -> tuple[int | None, NewTask]:
+        """The timeout of a put that may wait, and what it puts."""
+        new = self.prepare(data, options)
+        return new[1].get("timeout"), new
+
+    def gather(self, items: object, options: Options) -> Batch:
+        """What `put_many` puts, checked and encoded."""
+        return gather(self._driver, self.codec, self._options.get("capacity", 0), items, options)
+
+    def prepare_update(self, changes: Options) -> Options:
+        """The changes of an update, checked, and with data that is encoded."""
+        checked = self._driver.check_update(changes)
+        if self.codec is not None and "data" in checked:
+            checked["data"] = encode(self.codec, checked["data"])
+        return checked
+
+    def need(self, option: str) -> None:
+        """Raise `OptionNotSupported` where the driver lacks an option that a verb needs."""
+        if option not in self._driver.options:
+            raise self._driver.lacks(option)
+
+    def refer(self, task: object) -> tuple[int, int, TaskView | None]:
+        """The id that a caller means, the number of the take by which it has the task (0: none), and the task, if any.
+
+        The id is -1 for a task of another tube that had the same name.
+        """
+        if not isinstance(task, TaskView):
+            return whole("task", task), 0, None
+        origin = task._tube
+        if origin is not self.tube:
+            if origin.name != self.tube.name:
+                raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
+            if origin._port.shared is not self.tube._port.shared:
+                return -1, 0, None
+        return task._record.id, task._turn if task._state is State.TAKEN else 0, task
+
+
+def check_reason(reason: str | None) -> str | None:
+    """Why a task is released or buried."""
+    return None if reason is None else text("reason", reason)
+
+
+def mark_finished(task: object) -> None:
+    """The caller has dealt with what it took."""
+    if isinstance(task, TaskView):
+        task._turn = FINISHED
+
+
+class ConnectionBase:
+    """One connection: the part that every backend has."""
+
+    def __init__(self) -> None:
+        #: Makes the error for a connection that is closed; None: it is open.
+        self.closed: Callable[[], TubesError] | None = None
+        #: Where it gets the replies to its calls.
+        self.replies: Replies | None = None
+        self._pid: Final = os.getpid()
+
+    def check(self) -> None:
+        """Raise `QueueClosed` if this connection is closed, `QueueForked` if it is another process's."""
+        if self._pid != os.getpid():
+            raise self._forked()
+        if self.closed is not None:
+            raise self.closed()
+
+    def _forked(self) -> QueueForked:
+        return QueueForked(parent=self._pid, child=os.getpid())
+
+
+def session_name(uuid: str | UUID) -> str:
+    """The hexadecimal digits of a session's uuid."""
+    try:
+        return (uuid if isinstance(uuid, UUID) else UUID(hex=uuid)).hex
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidOption(option="uuid", value=uuid, rule="must be 32 hexadecimal digits") from None
