@@ -197,7 +197,7 @@ def test_a_node_that_was_killed_and_comes_back_has_everything(cluster: Cluster, 
     url = f"{cluster.url}?prefix={uuid4().hex}"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
-        node = cluster.nodes[cluster.owner(cluster.slot("{load}"))]
+        node = cluster.servers[cluster.owner(cluster.slot("{load}"))]
         with load(tube, ledger, url=url) as count:
             before = count()
             node.kill()

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -16,35 +15,18 @@ from typing import Final
 import pytest
 
 import tubes
+from tests.support.processes import python
 from tubes.cli.exits import Exit
 from tubes.conformance.bench import eventually
 
 #: A process space of its own; its first process ends with what begins it.
-_UNSHARE: Final = ["unshare", "--pid", "--fork", "--kill-child"]
+_UNSHARE: Final = ("unshare", "--pid", "--fork", "--kill-child")
 PROGRAM = """
-import asyncio, os, time
+import os, time
+from tests.support.handlers import *
 from tubes.worker import Worker
 
 assert os.getpid() == 1
-
-def say(word):
-    os.write(1, (word + "\\n").encode())
-
-def thread(task):
-    say("begun")
-    time.sleep(task.data)
-
-async def loop(task):
-    say("begun")
-    await asyncio.sleep(task.data)
-
-async def blocking(task):
-    say("begun")
-    time.sleep(task.data)
-
-async def executing(task):
-    say("begun")
-    await asyncio.to_thread(time.sleep, task.data)
 
 def make(queue):
     worker = Worker(queue, grace=float(os.environ["GRACE"]))
@@ -95,10 +77,9 @@ class First:
 @contextmanager
 def first(url: str, folder: Path, handler: str, grace: float = 60) -> Generator[First]:
     (folder / "jobs.py").write_text(PROGRAM)
-    path = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "TUBES_URL": url, "PYTHONPATH": path, "HANDLER": handler, "GRACE": str(grace)}
-    command = [*_UNSHARE, sys.executable, "-m", "tubes.cli", "worker", "jobs:make"]
-    outer = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    told = {"TUBES_URL": url, "HANDLER": handler, "GRACE": str(grace)}
+    command = ("-m", "tubes.cli", "worker", "jobs:make")
+    outer = python(*command, prefix=_UNSHARE, cwd=folder, env=told, stdout=subprocess.PIPE, text=True)
     try:
         yield First(outer)
     finally:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tubes
 from tests.support.proxy import Proxy
+from tests.support.servers import Listener, unix_listener
 from tubes import ConnectionLost, Task
 from tubes.conformance.bench import eventually
 from tubes.redis import wait_loop
@@ -198,33 +199,17 @@ def test_a_listener_hears_on_after_a_lie_and_what_others_publish(
         assert eventually(lambda: heard == [0, 1]), heard
 
 
-class Balancer:
+class Balancer(Listener):
     """Answers whatever it is asked with a page."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"unix://{folder / 's'}"
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(folder / "s"))
-        self._listener.listen(64)
-        threading.Thread(target=self._run, daemon=True).start()
+        super().__init__(unix_listener(str(folder / "s")))
 
-    def _run(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client, suppress(OSError):
-                client.recv(65536)
-                client.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n<html>no server is left</html>")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def _serve(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            client.recv(65536)
+            client.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n<html>no server is left</html>")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import tubes
 from tests.support.hands import Hands
-from tests.support.rollbacks import Link, Pair, keep, log_of, roll_back
+from tests.support.rollbacks import Promoted, keep, log_of, roll_back
 from tests.support.sentinel import Watched
 from tubes.testing import LocalServer
 
@@ -63,7 +63,7 @@ def test_a_log_whose_end_is_lost(cut: int, seed: int) -> None:
 
 
 def test_a_replica_that_had_not_got_everything_becomes_the_master() -> None:
-    with Pair() as pair:
+    with Promoted() as pair:
         make(pair.url)
         with Hands(pair.url) as hands:
             hands.start(2, 2)
@@ -77,7 +77,7 @@ def test_a_replica_that_had_not_got_everything_becomes_the_master() -> None:
 
 
 def test_a_sentinel_makes_a_replica_the_master_that_had_not_got_everything() -> None:
-    with Watched(link=Link) as watched:
+    with Watched(is_linked=True) as watched:
         make(watched.url)
         with Hands(watched.url) as hands:
             hands.start(2, 2)

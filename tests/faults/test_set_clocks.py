@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from tests.support.cluster import free_port
+from tests.support.servers import free_port
 from tests.support.stepping import SteppingClock
 from tubes import Driver
 from tubes.conformance.bench import eventually

@@ -9,13 +9,13 @@ import ssl
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
 import tubes
-from tests.support.cluster import free_port
+from tests.support.servers import Listener, free_port
 from tubes import ConnectionLost, ServerRefused
 from tubes.conformance.bench import eventually
 from tubes.redis.transport import script_call
@@ -23,7 +23,6 @@ from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from tests.support.ledger import Ledger
 
@@ -31,37 +30,29 @@ if TYPE_CHECKING:
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
-class TlsProxy:
+class TlsProxy(Listener):
     """Speaks TLS on loopback, and plainly to a server."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(CERTIFICATE)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self._clients: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = listener.getsockname()[1]
+        super().__init__(listener)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
-
-    def _forward(self, plain: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         server = socket.socket(socket.AF_UNIX)
-        with plain, server, suppress(OSError):
-            client = self._context.wrap_socket(plain, server_side=True)
-            self._clients.add(client)
-            with client:
+        with client, server, suppress(OSError):
+            secured = self._context.wrap_socket(client, server_side=True)
+            self._clients.add(secured)
+            with secured:
                 server.connect(str(self._server.socket))
                 while True:
                     # What was decrypted already no `select` sees.
-                    readable = [client] if client.pending() else select.select([client, server], [], [])[0]
-                    for one, other in ((client, server), (server, client)):
+                    readable = [secured] if secured.pending() else select.select([secured, server], [], [])[0]
+                    for one, other in ((secured, server), (server, secured)):
                         if one in readable:
                             some = one.recv(65536)
                             if not some:
@@ -76,19 +67,9 @@ class TlsProxy:
                 client.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Accept nobody any more."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        """Accept nobody any more, and cut all connections."""
+        super().close()
         self.cut()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def speaks_tls(program: str | None) -> bool:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -18,42 +15,31 @@ import pytest
 
 import tubes
 from tests.support.lasting import OUTLIVES_KILLS
+from tests.support.processes import python
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 from tubes.worker import Summary, Worker
 
-_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 PROGRAM = """
-import asyncio, multiprocessing, os, sys, time
+import multiprocessing, sys, time
 import tubes
+from tests.support.handlers import *
 from tubes.worker import Worker
 
-def say(word):
-    os.write(1, (word + "\\n").encode())
-
-def thread(task):
-    say("begun")
-    time.sleep(task.data)
-
-async def loop(task):
-    say("begun")
-    await asyncio.sleep(task.data)
-
-async def blocking(task):
-    say("begun")
-    time.sleep(task.data)
+def sleep(runs):
+    runs.set()
+    time.sleep(60)
 
 def forking(task):
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    fork = multiprocessing.get_context("fork")
+    runs = fork.Event()
+    child = fork.Process(target=sleep, args=(runs,))
     child.start()
+    runs.wait()  # Python forgets the signals that a fork gets before it runs.
     say("begun")
     child.terminate()
     child.join(30)
-    say(str(child.exitcode))
-
-async def executing(task):
-    say("begun")
-    await asyncio.to_thread(time.sleep, task.data)
+    say(child.exitcode)
 
 url, handler, grace = sys.argv[1:]
 with tubes.connect(url, session_ttl=1) as queue:
@@ -66,8 +52,7 @@ sys.exit(code)
 
 @contextmanager
 def process(url: str, handler: str, grace: float = 60) -> Generator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), url, handler, str(grace)]
-    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT)
+    worker = python("-c", PROGRAM, url, handler, grace, stdout=subprocess.PIPE, text=True)
     try:
         yield worker
     finally:

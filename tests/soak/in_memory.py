@@ -29,7 +29,7 @@ from tests.soak.plan import BACKLOG, PLANS, SLACK, TTR, is_early, labour, task
 from tests.soak.report import Part
 from tests.soak.samples import Sample, resident
 from tests.soak.watched import Watched
-from tests.support.worker import _ENVIRONMENT, _ROOT
+from tests.support.processes import python
 from tubes import TaskNotFound, TaskNotTaken
 
 _URL: Final = "memory://soak"
@@ -213,10 +213,9 @@ class Inside:
 
 def soak(seconds: float, seed: int) -> Part:
     """Run it in a process of its own, and judge."""
-    command = [sys.executable, "-m", "tests.soak.in_memory", str(seconds), str(seed)]
     samples: list[Sample] = []
     said: dict[str, Any] = {"mistakes": ["the process did not come to its end"], "counts": {}, "judged": 0, "late": 0}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_ENVIRONMENT) as process:
+    with python("-m", "tests.soak.in_memory", seconds, seed, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:

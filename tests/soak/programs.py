@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import tubes
 from tests.soak.plan import BACKLOG, LEASE, PLANS, SLACK, TTR, is_early, labour, task
-from tests.support.worker import say
+from tests.support.handlers import say
 from tubes import ConnectionLost, TaskNotTaken
 from tubes.worker import Worker
 

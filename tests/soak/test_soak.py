@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,7 @@ from tests.soak.listener import Referee
 from tests.soak.long_ledger import Books
 from tests.soak.report import Part
 from tests.soak.samples import SHORTEST, Sample, growths
-from tests.support.worker import _ENVIRONMENT, _ROOT
+from tests.support.processes import python
 from tubes.conformance.bench import eventually
 
 
@@ -41,11 +40,10 @@ def test_a_short_soak_in_memory_keeps_the_rules() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_soak_that_is_ended_ends_what_it_has_started(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "tests.soak", "5", "--only", "memory"]
     # Who was started by a shell in the background ignores a Ctrl-C, and so would all that it starts.
     asked = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        soak = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=_ROOT, env=_ENVIRONMENT)
+        soak = python("-m", "tests.soak", "5", "--only", "memory", stderr=subprocess.PIPE)
     finally:
         signal.signal(signal.SIGINT, asked)
     children = Path(f"/proc/{soak.pid}/task/{soak.pid}/children")

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import random
-import socket
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import redis
 
 from tests.support.lasting import OUTLIVES_KILLS
+from tests.support.servers import Servers
 from tubes.conformance.bench import eventually
-from tubes.testing import LocalServer
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _SLOTS = 16384
 
 
-def free_port() -> int:
-    """A port that nobody uses, and nobody uses the one 10000 above it, where nodes speak to each other."""
-    while True:
-        port = random.SystemRandom().randrange(20000, 32000)
-        try:
-            for one in (port, port + 10000):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", one))
-        except OSError:
-            continue
-        return port
-
-
-class Cluster:
+class Cluster(Servers):
     """Three masters without replicas, each with a third of the slots, and all that they know written down."""
 
     def __init__(self, program: str = "valkey") -> None:
-        self.ports = [free_port() for _ in range(3)]
-        self.nodes = [
-            LocalServer(
-                program,
-                port=port,
-                cluster_enabled="yes",
-                cluster_node_timeout=1000,
-                **OUTLIVES_KILLS,
-            )
-            for port in self.ports
-        ]
-        self.clients: list[Any] = [node.client() for node in self.nodes]
+        super().__init__(program, 3, cluster_enabled="yes", cluster_node_timeout=1000, **OUTLIVES_KILLS)
         for number, client in enumerate(self.clients):
             first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
@@ -83,18 +54,3 @@ class Cluster:
                 if int(first) <= slot <= int(last):
                     return self.ports.index(int(node[1]))
         raise AssertionError(f"nobody has slot {slot}")
-
-    def close(self) -> None:
-        """End it."""
-        for client in self.clients:
-            client.close()
-        for node in self.nodes:
-            node.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -26,14 +26,13 @@ import pytest
 
 import tubes
 from tests.support.ledger import Ledger
+from tests.support.processes import python
 from tubes import ConnectionLost, TaskNotTaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-_ROOT = Path(__file__).parent.parent.parent
-_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 #: How many tasks a put of many has.
 _MANY = 3
 #: How many seconds processes may take, that share a machine with others.
@@ -211,10 +210,8 @@ class Hands:
         first = len(self._pids)
         names = [f"put{first + number}" for number in range(puts)]
         names += [f"take{first + puts + number}" for number in range(takes)]
-        command = [sys.executable, "-m", "tests.support.hands", self._url, str(self._folder), *names]
-        nursery = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_ENVIRONMENT
-        )
+        words = ("tests.support.hands", self._url, self._folder, *names)
+        nursery = python("-m", *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._nurseries.append(nursery)
         assert nursery.stdout is not None
         self._pids |= zip(names, map(int, nursery.stdout.readline().split()), strict=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tubes
+from tests.support.processes import python
 from tubes.worker import Worker
 
 #: The lease of a process's session.
@@ -28,8 +29,6 @@ LEASE: Final = 1.0
 DEADLY: Final = ("segfault", "exit", "kill", "abort")
 #: Bytes of memory that a process may have.
 _MEMORY: Final = 4 << 30
-_ROOT: Final = Path(__file__).parent.parent.parent
-_ENVIRONMENT: Final = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def act(data: Any) -> None:
@@ -97,9 +96,8 @@ def supervised(url: str, mode: str, book: Path) -> Generator[None]:
     alive: list[subprocess.Popen[bytes]] = []
 
     def supervise() -> None:
-        command = [sys.executable, "-m", "tests.support.poison", url, mode, str(book)]
         while not ending.is_set():
-            process = subprocess.Popen(command, cwd=_ROOT, env=_ENVIRONMENT, stderr=subprocess.DEVNULL)
+            process = python("-m", "tests.support.poison", url, mode, book, stderr=subprocess.DEVNULL)
             alive[:] = [process]
             process.wait()
 

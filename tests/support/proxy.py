@@ -5,20 +5,20 @@ from __future__ import annotations
 import random
 import select
 import socket
-import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 from uuid import uuid4
+
+from tests.support.servers import Listener, unix_listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from tubes.testing import LocalServer
 
 
-class Proxy:
+class Proxy(Listener):
     """Between clients and a server, on a unix socket of its own.
 
     `cuts`: asked about every request: whether the connection is cut after it was forwarded. The server has answered
@@ -33,25 +33,14 @@ class Proxy:
         self.lies: Callable[[bytes], Callable[[bytes], bytes] | None] = lambda request: None
         self._server = server
         self._socket = str(Path(server.folder) / f"proxy{uuid4().hex[:8]}")
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self._socket)
-        self._listener.listen(512)
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(unix_listener(self._socket))
 
     @property
     def url(self) -> str:
         """Where clients find it."""
         return f"unix://{self._socket}"
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
-
-    def _forward(self, client: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         server = socket.socket(socket.AF_UNIX)
         with client, server, suppress(OSError):
             server.connect(str(self._server.socket))
@@ -76,17 +65,3 @@ class Proxy:
                             server.settimeout(0.2)
                             server.recv(65536)
                         return
-
-    def close(self) -> None:
-        """Accept nobody any more."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

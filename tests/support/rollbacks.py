@@ -6,15 +6,15 @@ import os
 import socket
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-from tests.support.cluster import free_port
+from tests.support.servers import Listener, Servers, free_port
 from tubes.conformance.bench import eventually
-from tubes.testing import LocalServer
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
+
+    from tubes.testing import LocalServer
 
 
 def keep(server: LocalServer) -> None:
@@ -35,33 +35,27 @@ def log_of(server: LocalServer) -> Path:
     return log
 
 
-class Link:
+class Link(Listener):
     """Between a replica and its master, on loopback: it may stand still for good, and nobody notices."""
 
     def __init__(self, master: int) -> None:
         self.port = free_port()
         self._master = master
         self._stands_still = False
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(socket.create_server(("127.0.0.1", self.port)))
 
     def stand_still(self) -> None:
         """The replica hears nothing any more."""
         self._stands_still = True
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                replica, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                master = socket.create_connection(("127.0.0.1", self._master))
-            except OSError:
-                replica.close()
-                continue
-            for ends in ((replica, master, False), (master, replica, True)):
-                threading.Thread(target=self._forward, args=ends, daemon=True).start()
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            master = socket.create_connection(("127.0.0.1", self._master))
+        except OSError:
+            client.close()
+            return
+        threading.Thread(target=self._forward, args=(client, master, False), daemon=True).start()
+        self._forward(master, client, True)
 
     def _forward(self, here: socket.socket, there: socket.socket, may_stand: bool) -> None:
         with suppress(OSError), here:
@@ -72,65 +66,62 @@ class Link:
             with suppress(OSError):
                 there.shutdown(socket.SHUT_RDWR)
 
+
+class Replicated(Servers):
+    """A master and its replica, between which there may be a link."""
+
+    def __init__(self, program: str = "valkey", *, is_linked: bool = True) -> None:
+        super().__init__(program, 2, repl_diskless_sync_delay=0)
+        self._link = Link(self.ports[0]) if is_linked else None
+        self.clients[1].execute_command("REPLICAOF", "127.0.0.1", self._link.port if self._link else self.ports[0])
+        # A Sentinel looks at what a master has when it comes, and then every ten seconds.
+        assert eventually(lambda: self._is_online(0))
+
+    @property
+    def master(self) -> int:
+        """The number of the master."""
+        return 0
+
+    def _is_online(self, master: int) -> bool:
+        here, there = (self.clients[number].info("replication") for number in (master, 1 - master))
+        online = here["connected_slaves"] == 1 and here["slave0"]["state"] == "online"
+        return bool(online and there["role"] == "slave" and there["master_link_status"] == "up")
+
+    def replicate(self) -> None:
+        """Wait until the replica has what the master has."""
+        client = self.clients[self.master]
+        client.set("tests:replicated", 1)
+        assert client.wait(1, 5000) == 1
+
+    def stall(self) -> None:
+        """What is written from now on the replica does not get."""
+        assert self._link is not None
+        self._link.stand_still()
+
     def close(self) -> None:
-        """Let nobody through any more."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        """End the link, the clients and the servers."""
+        if self._link is not None:
+            self._link.close()
+        super().close()
 
 
-class Pair:
-    """A master and its replica; where clients find the master is a path that may lead elsewhere."""
+class Promoted(Replicated):
+    """Where clients find the master is a path, which leads to its replica once that is the master."""
 
     def __init__(self, program: str = "valkey") -> None:
-        port = free_port()
-        self._servers = [
-            LocalServer(program, port=port, repl_diskless_sync_delay=0),
-            LocalServer(program),
-        ]
-        self._link = Link(port)
-        self._place = self._servers[0].folder / "master"
-        self._place.symlink_to(self._servers[0].socket)
-        replica: Any = self._servers[1].client()
-        self._replica = replica
-        replica.execute_command("REPLICAOF", "127.0.0.1", self._link.port)
-        assert eventually(lambda: bool(replica.info("replication")["master_link_status"] == "up"))
+        super().__init__(program)
+        self._place = self.servers[0].folder / "master"
+        self._place.symlink_to(self.servers[0].socket)
 
     @property
     def url(self) -> str:
         """Where clients find whoever is the master."""
         return f"unix://{self._place}"
 
-    def replicate(self) -> None:
-        """Wait until the replica has what the master has."""
-        client: Any = self._servers[0].client()
-        with client:
-            client.set("tests:replicated", 1)
-            assert client.wait(1, 5000) == 1
-
-    def stall(self) -> None:
-        """What is written from now on the replica does not get."""
-        self._link.stand_still()
-
     def promote(self) -> None:
         """The master is gone; its replica is the master."""
-        self._servers[0].kill()
-        self._replica.execute_command("REPLICAOF", "NO", "ONE")
+        self.servers[0].kill()
+        self.clients[1].execute_command("REPLICAOF", "NO", "ONE")
         place = self._place.with_suffix(".new")
-        place.symlink_to(self._servers[1].socket)
+        place.symlink_to(self.servers[1].socket)
         os.replace(place, self._place)
-
-    def close(self) -> None:
-        """End it."""
-        self._link.close()
-        self._replica.close()
-        for server in reversed(self._servers):
-            server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

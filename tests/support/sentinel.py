@@ -5,18 +5,14 @@ from __future__ import annotations
 import shlex
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import redis
 
-from tests.support.cluster import free_port
+from tests.support.rollbacks import Replicated
+from tests.support.servers import free_port
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer, server_program
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tests.support.rollbacks import Link
 
 #: The name of the service.
 SERVICE = "load"
@@ -24,20 +20,15 @@ SERVICE = "load"
 PATIENCE = 500
 
 
-class Watched:
-    """Two servers on loopback of which one is the master, and who watches them. `link`: between the two."""
+class Watched(Replicated):
+    """A master and its replica, of which a Sentinel makes the one the other."""
 
-    def __init__(self, program: str = "valkey", patience: int = PATIENCE, link: type[Link] | None = None) -> None:
-        self.ports = [free_port() for _ in range(3)]
-        self.servers = [LocalServer(program, port=port, repl_diskless_sync_delay=0) for port in self.ports[:2]]
-        self.clients: list[Any] = [server.client() for server in self.servers]
-        self._link = None if link is None else link(self.ports[0])
-        self.clients[1].execute_command("REPLICAOF", "127.0.0.1", self._link.port if self._link else self.ports[0])
-        # A Sentinel looks at what a master has when it comes, and then every ten seconds.
-        assert eventually(lambda: self._is_online(0))
+    def __init__(self, program: str = "valkey", patience: int = PATIENCE, *, is_linked: bool = False) -> None:
+        super().__init__(program, is_linked=is_linked)
         self._folder = tempfile.TemporaryDirectory(prefix="tubes-")
-        self._sentinel = LocalServer(str(self._write(program, patience)), port=self.ports[2])
-        self.sentinel: Any = redis.Redis(port=self.ports[2], socket_timeout=5)
+        self._port = free_port()
+        self._sentinel = LocalServer(str(self._write(program, patience)), port=self._port)
+        self.sentinel: Any = redis.Redis(port=self._port, socket_timeout=5)
         assert eventually(self.is_well), "the Sentinel did not find the replica"
 
     def _write(self, program: str, patience: int) -> Path:
@@ -59,7 +50,7 @@ class Watched:
     @property
     def url(self) -> str:
         """Where clients find it."""
-        return f"redis+sentinel://127.0.0.1:{self.ports[2]}/{SERVICE}"
+        return f"redis+sentinel://127.0.0.1:{self._port}/{SERVICE}"
 
     @property
     def master(self) -> int:
@@ -74,11 +65,6 @@ class Watched:
             return len(known) == 1 and self._is_online(self.master)
         except (redis.RedisError, OSError):
             return False
-
-    def _is_online(self, master: int) -> bool:
-        here, there = (self.clients[number].info("replication") for number in (master, 1 - master))
-        online = here["connected_slaves"] == 1 and here["slave0"]["state"] == "online"
-        return bool(online and there["role"] == "slave" and there["master_link_status"] == "up")
 
     def change(self) -> None:
         """Have master and replica change places, in agreement: the master waits until the replica has everything."""
@@ -96,17 +82,6 @@ class Watched:
             return False
         return True
 
-    def replicate(self) -> None:
-        """Wait until the replica has what the master has."""
-        client = self.clients[self.master]
-        client.set("tests:replicated", 1)
-        assert client.wait(1, 5000) == 1
-
-    def stall(self) -> None:
-        """What is written from now on the replica does not get."""
-        assert self._link is not None
-        self._link.stand_still()
-
     def fail_over(self) -> None:
         """The master is gone; answers when the Sentinel has made its replica the master."""
         master = self.master
@@ -114,19 +89,8 @@ class Watched:
         assert eventually(lambda: self.master != master and self.clients[1 - master].info()["role"] == "master")
 
     def close(self) -> None:
-        """End it."""
-        if self._link is not None:
-            self._link.close()
-        for client in (*self.clients, self.sentinel):
-            client.close()
-        for server in (self._sentinel, *self.servers):
-            server.close()
+        """End the Sentinel and the servers."""
+        self.sentinel.close()
+        self._sentinel.close()
+        super().close()
         self._folder.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

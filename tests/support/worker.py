@@ -6,26 +6,18 @@ It writes a line before and after everything it does, so that a ledger can be ke
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
 import sys
 import time
-from pathlib import Path
+from subprocess import PIPE, Popen
 
 import tubes
+from tests.support.handlers import say
+from tests.support.processes import python
 from tubes import ConnectionLost, TaskNotTaken
 
 #: The lease of a worker's session.
 LEASE = 1.0
-_ROOT = Path(__file__).parent.parent.parent
-# Where this test process found its modules the worker finds them too.
-_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-def say(*words: object) -> None:
-    """One write, so that a line is there or not."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def work(url: str) -> None:
@@ -115,10 +107,7 @@ class Worker:
     BATCH = 12_000
 
     def __init__(self, url: str, mode: str, *more: str, module: str = "tests.support.worker") -> None:
-        command = [sys.executable, "-m", module, url, mode, *more]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=_ROOT, env=_ENVIRONMENT
-        )
+        self.process: Popen[str] = python("-m", module, url, mode, *more, stdin=PIPE, stdout=PIPE, text=True, bufsize=1)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
