@@ -21,7 +21,7 @@ from tubes import InvalidOption, TubeNotFound
 from tubes.backend.retry import RetryPolicy
 from tubes.testing import ManualClock
 from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy
-from tubes.worker.retry import RETRY
+from tubes.worker.lifetime import RETRY
 
 Act = Callable[[Any], Any]
 

@@ -1,4 +1,4 @@
-"""Whatever handlers, hooks, codecs and logs do: a flight ends, its task is settled, and the worker goes on."""
+"""Whatever handlers, hooks, codecs and logs do: their tasks are finished, and the worker goes on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from operator import call
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,11 +18,12 @@ import pytest
 
 import tubes
 from tubes import CallFailed
+from tubes.backend.flow import run_async
 from tubes.backend.retry import RetryPolicy
 from tubes.conformance.bench import eventually
 from tubes.worker import Bury, Retry, Summary, Worker
-from tubes.worker.finishing import settle_async
-from tubes.worker.lease_renewer import Keeper
+from tubes.worker.finishing import carry_out
+from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.pool import Pool
 
 #: Seconds in which a burst ends, on a slow machine too.
@@ -53,7 +55,7 @@ def burst(worker: Worker) -> Summary:
     if thread.is_alive():
         worker.stop(now=True)
         thread.join(PATIENCE)
-        pytest.fail("a flight has not ended")
+        pytest.fail("the worker has not ended")
     assert ended, "the worker has failed"
     return ended[0]
 
@@ -206,7 +208,9 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("where", ["handler", "hook", "hook's end"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-def test_whatever_is_raised_ends_a_flight(queue: tubes.Queue, name: str, where: str, is_async: bool) -> None:
+def test_whatever_is_raised_ends_the_work_on_its_task(
+    queue: tubes.Queue, name: str, where: str, is_async: bool
+) -> None:
     tube = queue.create_tube("t", max_attempts=1)
     tube.put_many([True, False, True, False])
 
@@ -239,7 +243,7 @@ def test_whatever_is_raised_ends_a_flight(queue: tubes.Queue, name: str, where: 
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_whatever_is_raised_on_a_server_ends_a_flight(url: str, name: str) -> None:
+def test_whatever_is_raised_on_a_server_ends_the_work_on_its_task(url: str, name: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl", max_attempts=1)
         tube.put_many([True, False])
@@ -271,7 +275,7 @@ def test_an_error_whose_class_has_no_name_is_called_by_it(queue: tubes.Queue) ->
 
 
 def test_a_handler_that_cancels_the_task_it_runs_in_is_done(queue: tubes.Queue) -> None:
-    """It is cancelled later then, while its task is settled."""
+    """It is cancelled later then, while its task is finished."""
     tube = queue.create_tube("t", max_attempts=1)
     tube.put_many(range(3))
     worker = Worker(queue)
@@ -517,7 +521,7 @@ def test_a_handler_waits_for_a_thread_where_there_is_none(
     assert "can't start new thread, again in" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["tubes-keeper", "tubes-handler"])
+@pytest.mark.parametrize("name", ["tubes-worker-leases", "tubes-handler"])
 def test_a_task_is_given_up_although_threads_were_missing(queue: tubes.Queue, no_threads: Any, name: str) -> None:
     tube = queue.create_tube("t", max_attempts=1)
     worker = Worker(queue, concurrency=2)
@@ -554,7 +558,7 @@ def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("where", ["ack_many", "ack", "release", "bury"])
 @pytest.mark.parametrize("error", [KeyError("a mistake"), asyncio.CancelledError()], ids=repr)
-def test_a_settling_that_fails_is_done_once_more(
+def test_a_finishing_that_fails_is_done_once_more(
     queue: tubes.Queue, where: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = queue.create_tube("t", max_attempts=2)
@@ -590,7 +594,7 @@ def test_a_settling_that_fails_is_done_once_more(
     assert failed == [1]
 
 
-def test_a_settling_that_cannot_be_done_frees_the_place_of_its_handler(
+def test_a_finishing_that_cannot_be_done_frees_the_place_of_its_handler(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wrong(self: Any, *args: Any, **options: Any) -> Any:
@@ -624,13 +628,14 @@ def test_what_is_refused_for_what_it_says_is_not_said_again(queue: tubes.Queue) 
                 worker_verdict("bury", reason=7),
             ):
                 task = await there.take(timeout=0)
-                outcomes.append(await settle_async(there, task, verdict, lambda: False))
+                assert task is not None
+                outcomes.append(await run_async(carry_out(there, task, verdict, lambda: False), call))
             return outcomes
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == ["released", "buried"]
 
 
-def worker_verdict(verb: str, **facts: Any) -> Any:
+def worker_verdict(verb: Any, **facts: Any) -> Any:
     from tubes.worker.outcomes import Verdict
 
     return Verdict(verb, **facts)
@@ -663,7 +668,7 @@ def test_a_taker_that_fails_takes_again(queue: tubes.Queue, monkeypatch: pytest.
     assert thread_summary == [Summary(acked=2)]
 
 
-def test_a_keeper_whose_queue_is_closed_rests(queue: tubes.Queue) -> None:
+def test_a_lease_renewer_whose_queue_is_closed_rests(queue: tubes.Queue) -> None:
     """It may be told of that before the worker is."""
     asked: list[float] = []
 
@@ -683,11 +688,11 @@ def test_a_keeper_whose_queue_is_closed_rests(queue: tubes.Queue) -> None:
         renews_at = next_look = 0.0
         ends_at = float("inf")
 
-    keeper = Keeper(lambda _: Closed(), lambda _: None, lambda _: None)  # type: ignore[arg-type, return-value]
-    keeper.add(Flight())  # type: ignore[arg-type]
+    renewer = LeaseRenewer(lambda _: Closed(), lambda _: None, lambda _: None)  # type: ignore[arg-type, return-value]
+    renewer.add(Flight())  # type: ignore[arg-type]
     assert eventually(lambda: len(asked) >= 1)
     time.sleep(0.2)
-    keeper.close()
+    renewer.close()
     assert len(asked) <= 5
 
 

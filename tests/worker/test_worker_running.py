@@ -373,6 +373,6 @@ def test_nothing_stays_of_a_worker_that_has_ended(queue: tubes.Queue) -> None:
     assert worker.run(burst=True) == Summary(acked=3)
     # A thread of a server's store, and of asyncio's executor at most.
     assert eventually(
-        lambda: not any(thread.name in ("tubes-handler", "tubes-keeper") for thread in threading.enumerate())
+        lambda: not any(thread.name in ("tubes-handler", "tubes-worker-leases") for thread in threading.enumerate())
     )
     assert threading.active_count() <= before + 2

@@ -101,8 +101,8 @@ def _make(target: str, factory: Callable[[tubes.Queue], object], queue: Callable
 def _look_for_tubes(worker: Worker) -> None:
     """A worker waits for tubes that are not there; a burst has ended without them."""
     with tubes.connect(worker._queue) as queue:
-        for post in worker._posts:
-            for name in post.tubes:
+        for route in worker._routes:
+            for name in route.tubes:
                 queue.tube(name)
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tubes.aio import AsyncTube
+    from tubes.aio import AsyncTask, AsyncTube
 
 
 class Acks:
     """Gathers acks, tube by tube."""
 
     def __init__(self) -> None:
-        self._gathered: Final[dict[AsyncTube, list[tuple[Any, asyncio.Future[bool]]]]] = {}
+        self._gathered: Final[dict[AsyncTube, list[tuple[AsyncTask, asyncio.Future[bool]]]]] = {}
         self._senders: Final[set[asyncio.Task[None]]] = set()
 
-    async def ack(self, task: Any) -> bool:
+    async def ack(self, task: AsyncTask) -> bool:
         """The work on a task is done; False: it is not ours any more. Raises what the backend raises."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         group = self._gathered.setdefault(task._tube, [])

@@ -1,105 +1,137 @@
-"""How a task is settled: the verdict is carried out, however long the backend is away.
+"""How a task is finished when its handler has ended: its caller is told, and the verdict is carried out.
 
-Written once, as a flow that asks for calls and rests; `settle` runs it in a thread, `settle_async` in the event loop.
+Either takes as long as the backend is away. `carry_out` is a flow whose steps are functions without arguments.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from operator import call
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from tubes.backend.flow import Flow, Rest, run_async
+from tubes.calls import answer_async
 from tubes.errors import (
     InvalidOption,
     OptionNotSupported,
     QueueClosed,
+    ServerFull,
+    ServerRefused,
     TaskNotFound,
     TaskNotTaken,
     TubeNotFound,
     TubesError,
 )
+from tubes.worker.acks import Acks
+from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
-from tubes.worker.retry import RETRY
+from tubes.worker.outcomes import Outcome, Verdict, reason_of
 
 if TYPE_CHECKING:
-    from tubes.worker.outcomes import Verdict
+    from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+    from tubes.sync import Tube
+    from tubes.values.task import TaskView
+    from tubes.worker.lifetime import Lifetime
+
+#: A verb with its arguments: answers the task as it is then, or what is awaited for it.
+_Step: TypeAlias = Callable[[], Any]
+_OUTCOMES: Final[dict[str, Outcome]] = {"-": "acked", "!": "buried"}
 
 
-#: Asks for a verb with its arguments, or for a rest of so many seconds; ends with what became of the task.
-Flow: TypeAlias = Generator["tuple[str, tuple[Any, ...], dict[str, Any]] | float", Any, str]
-
-
-def _settling(task: Any, verdict: Verdict, ended: Callable[[], bool]) -> Flow:
-    """`acked`, `released`, `buried` or `lost`."""
-    failures = 0
-    options: dict[str, Any] = {}
-    args: tuple[Any, ...] = (task,)
+def carry_out(
+    tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, ended: Callable[[], bool]
+) -> Flow[_Step, Outcome]:
+    """Do with a task what is to be done, however long the backend is away, unless the run has `ended`."""
+    verb = getattr(tube, verdict.verb)
+    facts: dict[str, Any] = {}
     if verdict.verb == "bury":
-        args = (task, verdict.reason)
+        facts = {"reason": verdict.reason}
     elif verdict.verb == "release":
-        options = {"delay": verdict.delay, "reason": verdict.reason}
+        facts = {"delay": verdict.delay, "reason": verdict.reason}
+    failures = 0
     while True:
         try:
-            after = yield verdict.verb, args, options
+            after: TaskView = yield partial(verb, task, **facts)
         except OptionNotSupported:
             log.warning("task %d of tube %r goes back at once: its driver has no delays", task.id, task.tube)
-            options["delay"] = None
+            facts["delay"] = None
         except (TaskNotTaken, TaskNotFound, TubeNotFound, QueueClosed):
             return "lost"
         except InvalidOption as error:  # It would be refused again.
-            if not any(options.values()) and len(args) == 1:
+            if all(fact is None for fact in facts.values()):
                 raise
             log.warning("%s: task %d of tube %r goes without that", error, task.id, task.tube)
-            args, options = (task,), {}
+            facts = {}
         except TubesError as error:
             if ended():
                 return "lost"
             failures += 1
-            span = RETRY.delay(failures)
-            log.warning("%s, again in %.1f s: %s of task %d of tube %r", error, span, verdict.verb, task.id, task.tube)
-            yield span
+            rest = Rest(RETRY.delay(failures))
+            log.warning(
+                "%s, again in %.1f s: %s of task %d of tube %r",
+                error, rest.seconds, verdict.verb, task.id, task.tube,
+            )  # fmt: skip
+            yield rest
         else:
-            return {"-": "acked", "!": "buried"}.get(after.state, "released")
+            return _OUTCOMES.get(after.state, "released")
 
 
-def settle(tube: Any, task: Any, verdict: Verdict, ended: Callable[[], bool]) -> str:
-    """Carry out a verdict, in a thread."""
-    flow = _settling(task, verdict, ended)
-    step: Any = next(flow)
-    while True:
-        try:
-            if step.__class__ is float:
-                time.sleep(step)
-                step = next(flow)
-                continue
-            verb, args, options = step
+class Finishing:
+    """Finishes the tasks of one run, in its event loop. `replies`: the queue on which callers are told."""
+
+    def __init__(self, replies: AsyncQueue, lifetime: Lifetime) -> None:
+        self._replies: Final = replies
+        self._lifetime: Final = lifetime
+        self._acks: Final = Acks()
+
+    async def finish(self, task: AsyncTask, verdict: Verdict) -> Outcome:
+        """Carry out a verdict: an ack together with others, if that goes well."""
+        if verdict.verb == "ack":
             try:
-                answer = getattr(tube, verb)(*args, **options)
-            except TubesError as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-        except StopIteration as end:
-            return str(end.value)
+                return "acked" if await self._acks.ack(task) else "lost"
+            except TubesError:
+                pass  # Each for itself then, as long as that takes.
+        return await self.finish_alone(task, verdict)
 
+    async def finish_alone(self, task: AsyncTask, verdict: Verdict) -> Outcome:
+        """Carry out a verdict, with no other."""
+        return await run_async(carry_out(task._tube, task, verdict, self._lifetime.has_ended), call)
 
-async def settle_async(tube: Any, task: Any, verdict: Verdict, ended: Callable[[], bool]) -> str:
-    """The same in an event loop."""
-    flow = _settling(task, verdict, ended)
-    step: Any = next(flow)
-    while True:
-        try:
-            if step.__class__ is float:
-                await asyncio.sleep(step)
-                step = next(flow)
-                continue
-            verb, args, options = step
+    async def tell_caller(self, task: AsyncTask, verdict: Verdict, *, if_full: bool = True) -> bool:
+        """Tell the caller what came of a task.
+
+        False: the server is full, which the end of the task may change; so that comes first. `if_full`: whether to
+        give up for that.
+        """
+        result, why = verdict.result, verdict.reason
+        failures = 0
+        while True:
             try:
-                answer = await getattr(tube, verb)(*args, **options)
+                await answer_async(self._replies, task, result, why)
+                return True
             except TubesError as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-        except StopIteration as end:
-            return str(end.value)
+                if self._lifetime.has_ended() or _is_final(error):
+                    log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)
+                    return True
+                if isinstance(error, ServerFull) and if_full:
+                    return False
+                failures += 1
+                seconds = RETRY.delay(failures)
+                log.warning("%s, again in %.1f s: the reply to task %d of tube %r", error, seconds, task.id, task.tube)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # The result's own.
+                log.warning("the reply to task %d of tube %r failed: %s", task.id, task.tube, reason_of(error))
+                if why is not None:
+                    return True
+                result, why, seconds = None, reason_of(error), 0.0
+            await asyncio.sleep(seconds)
+
+
+def _is_final(error: TubesError) -> bool:
+    """Whether a reply is refused the next time too: for what it says, or for want of rights at the caller's tube."""
+    if isinstance(error, ServerRefused):
+        return str(error.facts.get("why")).startswith("NOPERM")
+    return isinstance(error, (QueueClosed, ValueError))

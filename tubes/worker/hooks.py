@@ -13,8 +13,8 @@ from tubes.errors import InvalidOption
 Hook: TypeAlias = Callable[[Any], Any]
 
 
-def checked(hook: Any) -> Hook:
-    """A hook as a function that answers a context manager."""
+def check_hook(hook: Any) -> Hook:
+    """A user's hook as a function that answers a context manager."""
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         rule = "must be a generator function that yields once, or a function that answers a context manager"
         raise InvalidOption(option="around", value=hook, rule=rule)
@@ -42,7 +42,7 @@ def surround(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable[[Any]
 
 
 def surround_async(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same for an async handler; a hook's context manager may be either kind."""
+    """An async handler with all that surrounds it; a hook's context manager may be plain or async."""
     if not hooks:
         return handler
 
@@ -55,6 +55,6 @@ def surround_async(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable
                 else:
                     stack.enter_context(manager)
             return await handler(task)
-        return None  # As above.
+        return None  # A hook has dealt with the handler's error.
 
     return surrounded

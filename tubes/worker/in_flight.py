@@ -1,17 +1,17 @@
-"""One task in the hands of a handler."""
+"""A task in the hands of a handler."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
-    from tubes.worker.fetcher import Taker
     from tubes.worker.outcomes import Verdict
+    from tubes.worker.routes import Route
 
-#: Seconds that a renewal gives to a task without ttr that its ttl would end.
+#: Seconds of a renewal of a task without ttr that its ttl would end.
 _SPAN: Final = 30.0
 #: Seconds between two renewals at least.
 _SHORTEST: Final = 0.01
@@ -20,48 +20,46 @@ MOMENT: Final = 1.0
 NEVER: Final = float("inf")
 
 
-class Flight:
-    """A task, whose it is until when, and who works on it."""
+class InFlight:
+    """A task, until when it is this worker's, and what is known of the work on it."""
 
     __slots__ = (
         "ends_at",
         "given_up",
-        "is_lost",
-        "is_settling",
+        "is_finishing",
         "renews_at",
+        "route",
         "runner",
         "span",
-        "taker",
         "task",
         "verdict",
     )
 
-    def __init__(self, taker: Taker, task: AsyncTask) -> None:
-        self.taker: Final = taker
+    def __init__(self, task: AsyncTask, route: Route) -> None:
         self.task: Final = task
+        self.route: Final = route
         #: Runs the handler, or waits for the thread that does.
-        self.runner: asyncio.Task[Any] | None = None
-        #: What is to be done with the task, once its handler has ended; and whether its runner is about to do so.
+        self.runner: asyncio.Task[None] | None = None
+        #: What is to be done with the task, once its handler has ended.
         self.verdict: Verdict | None = None
-        self.is_settling = False
-        #: Whether somebody else has the task by now, or nobody.
-        self.is_lost = False
+        #: Whether its runner is about to do that.
+        self.is_finishing = False
         #: Whether its handler took too long, and the task has gone back.
         self.given_up = False
         #: Seconds of a renewal; when the next one is due.
         self.span, self.renews_at = _renewal(task)
         #: When the task is given up whatever its handler does; a thread cannot be cancelled.
         self.ends_at = NEVER
-        if taker.post.timeout is not None:
-            self.ends_at = time.monotonic() + taker.post.timeout + (MOMENT if taker.post.is_async else 0)
+        if route.timeout is not None:
+            self.ends_at = time.monotonic() + route.timeout + (MOMENT if route.is_async else 0)
 
     @property
     def next_look(self) -> float:
-        """When the keeper has something to do about it."""
+        """When the lease renewer has something to do about it."""
         return min(self.renews_at, self.ends_at)
 
     def renewed(self, now: float) -> None:
-        """It has its whole span again."""
+        """Note that the task has its whole span again."""
         self.renews_at = now + max(self.span / 3, _SHORTEST)
 
 

@@ -1,4 +1,4 @@
-"""The thread that keeps tasks while handlers work on them, and gives up those whose handlers take too long.
+"""The thread that renews tasks while handlers work on them, and gives up those whose handlers take too long.
 
 A thread, since an event loop may be blocked by a handler: neither its own task nor the others' are lost by that.
 """
@@ -9,70 +9,78 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tubes.backend.retry import RetryPolicy
 from tubes.errors import TubeNotFound, TubesError
-from tubes.worker.in_flight import NEVER, Flight
+from tubes.worker.in_flight import NEVER, InFlight
 from tubes.worker.logs import log
 
 if TYPE_CHECKING:
+    from tubes.aio import AsyncTube
     from tubes.sync import Tube
 
 _RETRY: Final = RetryPolicy((0.5,))
 
 
-class Keeper:
-    """Knows all flights. Whoever settles a task must `claim` its flight first: that succeeds once."""
+class LeaseRenewer:
+    """Knows all that is in flight. Whoever finishes a task must `claim` it first: that succeeds once.
+
+    `lost`: called, in the thread, with what is not this worker's any more. `late`: with what takes too long. Both are
+    claimed before.
+    """
 
     def __init__(
-        self, tube_of: Callable[[Any], Tube], lost: Callable[[Flight], object], late: Callable[[Flight], object]
+        self,
+        thread_tube: Callable[[AsyncTube], Tube],
+        lost: Callable[[InFlight], object],
+        late: Callable[[InFlight], object],
     ) -> None:
-        self._tube_of: Final = tube_of
+        self._thread_tube: Final = thread_tube
         self._lost: Final = lost
         self._late: Final = late
-        self._flights: Final[dict[Flight, None]] = {}
+        self._kept: Final[dict[InFlight, None]] = {}
         self._changed: Final = threading.Condition(threading.Lock())
         # When it looks next.
         self._planned = NEVER
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def add(self, flight: Flight) -> None:
+    def add(self, in_flight: InFlight) -> None:
         """Keep this one."""
         with self._changed:
-            self._flights[flight] = None
-            if flight.next_look < self._planned:
+            self._kept[in_flight] = None
+            if in_flight.next_look < self._planned:
                 if self._thread is None and not self._starts():
                     return
-                self._planned = flight.next_look
+                self._planned = in_flight.next_look
                 self._changed.notify()
 
     def _starts(self) -> bool:
-        """Whether the system gives a thread; else the next flight asks again."""
-        thread = threading.Thread(target=self._run, name="tubes-keeper", daemon=True)
+        """Whether the system gives a thread; else the next `add` asks again."""
+        thread = threading.Thread(target=self._run, name="tubes-worker-leases", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            log.error("%s: tasks are not kept yet", error)
+            log.error("%s: tasks are not renewed yet", error)
             return False
         self._thread = thread
         return True
 
-    def claim(self, flight: Flight) -> bool:
+    def claim(self, in_flight: InFlight) -> bool:
         """Keep it no longer; False: somebody has claimed it before."""
         with self._changed:
-            return self._flights.pop(flight, self) is None
+            return self._kept.pop(in_flight, self) is None
 
-    def is_kept(self, flight: Flight) -> bool:
+    def is_kept(self, in_flight: InFlight) -> bool:
         """Whether nobody has claimed it yet."""
-        return flight in self._flights
+        return in_flight in self._kept
 
     def close(self) -> None:
         """Keep nothing any more."""
         with self._changed:
             self._closed = True
-            self._flights.clear()
+            self._kept.clear()
             self._changed.notify()
 
     def _run(self) -> None:
@@ -83,47 +91,45 @@ class Keeper:
                 if self._closed:
                     return
                 now = time.monotonic()
-                due = [flight for flight in self._flights if flight.renews_at <= now]
-                late = [flight for flight in self._flights if flight.ends_at <= now]
-            for flight in late:
-                if self.claim(flight):
+                due = [one for one in self._kept if one.renews_at <= now]
+                late = [one for one in self._kept if one.ends_at <= now]
+            for one in late:
+                if self.claim(one):
                     try:
-                        self._late(flight)
-                    except Exception:  # As below.
+                        self._late(one)
+                    except Exception:  # All tasks depend on this thread.
                         log.exception("a task could not be given up yet")
-                        flight.ends_at = time.monotonic() + _RETRY.delay()
-                        self.add(flight)
+                        one.ends_at = time.monotonic() + _RETRY.delay()
+                        self.add(one)
             try:
-                self._renew([flight for flight in due if self.is_kept(flight)], now)
-            except Exception:  # All flights depend on it.
+                self._renew([one for one in due if self.is_kept(one)], now)
+            except Exception:
                 log.exception("tasks could not be renewed")
-                self._again(due)
+                self._renew_later(due)
             with self._changed:
-                self._planned = min((flight.next_look for flight in self._flights), default=NEVER)
+                self._planned = min((one.next_look for one in self._kept), default=NEVER)
 
-    def _renew(self, due: list[Flight], now: float) -> None:
+    def _renew(self, due: list[InFlight], now: float) -> None:
         """Renew these, those of one tube and one span together."""
-        groups: defaultdict[tuple[Any, float], list[Flight]] = defaultdict(list)
-        for flight in due:
-            groups[flight.task._tube, flight.span].append(flight)
-        for (tube, span), flights in groups.items():
-            # Tasks of the other face, and of the same session: they speak for their own takes here too.
-            tasks: list[Any] = [flight.task for flight in flights]
+        groups: defaultdict[tuple[AsyncTube, float], list[InFlight]] = defaultdict(list)
+        for one in due:
+            groups[one.task._tube, one.span].append(one)
+        for (tube, span), group in groups.items():
             try:
-                done = self._tube_of(tube).renew_many(tasks, span)
+                # By the session, which both tubes have, tasks of event loops speak for their own takes here too.
+                done = self._thread_tube(tube).renew_many([one.task for one in group], span)  # type: ignore[misc]
             except TubeNotFound:
                 done = {}
             except TubesError as error:
                 log.warning("tasks of tube %r could not be renewed: %s", tube.name, error)
-                self._again(flights)
+                self._renew_later(group)
                 continue
-            for flight in flights:
-                flight.renewed(now)
-                if not done.get(flight.task.id) and self.claim(flight):
-                    flight.is_lost = True
-                    self._lost(flight)
+            for one in group:
+                one.renewed(now)
+                if not done.get(one.task.id) and self.claim(one):
+                    self._lost(one)
 
-    def _again(self, flights: list[Flight]) -> None:
+    def _renew_later(self, group: list[InFlight]) -> None:
         soon = time.monotonic() + _RETRY.delay()
-        for flight in flights:
-            flight.renews_at = soon
+        for one in group:
+            one.renews_at = soon

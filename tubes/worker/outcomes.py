@@ -1,10 +1,11 @@
-"""What becomes of a task: what a handler raises, and what that means."""
+"""What a handler raises, what that means, and what becomes of its task."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from tubes.drivers.options import micros
+from tubes.values.task import FINISHED, TaskView
 
 #: Characters of a reason.
 _LONGEST: Final = 500
@@ -42,17 +43,34 @@ class Bury(Exception):
         super().__init__(reason)
 
 
-class Verdict(NamedTuple):
-    """What is to be done with a task: `ack`, `release` or `bury`."""
+#: What became of a task.
+Outcome: TypeAlias = Literal["acked", "released", "buried", "lost"]
 
-    verb: str
+
+class Verdict(NamedTuple):
+    """What the end of a handler means: what is to be done with its task, and what a caller is told."""
+
+    #: What is to be done.
+    verb: Literal["ack", "release", "bury"]
+    #: Why, if it is not an ack.
     reason: str | None = None
+    #: Seconds of a release; None: as the tube's backoff says.
     delay: float | None = None
     #: The handler's error; None: it has returned, or asked for this.
     error: BaseException | None = None
+    #: What the handler has returned.
+    result: object = None
+    #: Whether the handler was cancelled, by itself or from outside.
+    is_cancelled: bool = False
 
+    def is_last(self, task: TaskView) -> bool:
+        """Whether nobody will try again."""
+        return self.verb != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)
 
-DONE: Final = Verdict("ack")
+    def is_endless(self, task: TaskView) -> bool:
+        """Whether a task goes back, at once as far as its handler has asked for, and for any number of times."""
+        later = bool(self.delay) and "delay" in task._tube.driver.options
+        return self.verb == "release" and not later and task.max_attempts is None and task._turn != FINISHED
 
 
 def verdict_of(error: BaseException) -> Verdict:

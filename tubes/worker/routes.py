@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from tubes.aio import AsyncTube
@@ -15,7 +16,7 @@ from tubes.sync import Tube
 
 
 @dataclass(frozen=True)
-class Post:
+class Route:
     """Tubes in the order of preference, who handles their tasks, and how many at a time."""
 
     tubes: tuple[str, ...]
@@ -24,35 +25,30 @@ class Post:
     concurrency: int | None
     #: Seconds that a handler may take; None: as long as it likes.
     timeout: float | None
-    #: The same for a post of which one tube was taken away.
+    #: Equal for a route and for what is left of it when a tube was taken away.
     key: object = field(default_factory=object, repr=False)
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         """Whether the handler runs in the event loop, and not in a thread."""
-        return is_async(self.handler)
+        called = getattr(self.handler.__class__, "__call__", None)  # noqa: B004
+        return inspect.iscoroutinefunction(inspect.unwrap(self.handler)) or inspect.iscoroutinefunction(called)
 
 
-def is_async(handler: Any) -> bool:
-    """Whether calling this makes a coroutine."""
-    called = getattr(handler.__class__, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(called)
-
-
-def post_of(tubes: Any, handler: Any, concurrency: Any, timeout: Any) -> Post:
-    """A post, checked."""
+def make_route(tubes: object, handler: Any, concurrency: int | None, timeout: float | None) -> Route:
+    """A route from a user's arguments, which are checked."""
     if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidOption(option="handler", value=handler, rule="must be a function of a task, plain or async")
     if concurrency is not None:
         positive("concurrency", concurrency)
     if timeout is not None and micros("timeout", timeout) == 0:
         raise InvalidOption(option="timeout", value=timeout, rule="must be more than 0 seconds, or None")
-    return Post(names_of(tubes), handler, concurrency, timeout)
+    return Route(tube_names(tubes), handler, concurrency, timeout)
 
 
-def names_of(tubes: Any) -> tuple[str, ...]:
+def tube_names(tubes: object) -> tuple[str, ...]:
     """The names of a tube or of several."""
-    wanted: list[Any] = [tubes] if isinstance(tubes, _ONE) or not isinstance(tubes, Iterable) else [*tubes]
+    wanted: list[object] = [tubes] if isinstance(tubes, _ONE) or not isinstance(tubes, Iterable) else [*tubes]
     names = tuple(tube.name if isinstance(tube, (Tube, AsyncTube)) else check_name("tube", tube) for tube in wanted)
     if not names or len(set(names)) < len(names):
         raise InvalidOption(option="tubes", value=tubes, rule="must name at least one tube, and none twice")

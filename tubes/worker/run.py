@@ -1,141 +1,126 @@
-"""One run of a worker: who takes, what is in hand, and how it ends."""
+"""One run of a worker: who fetches, what is in flight, what follows when a handler ends, and how the run ends."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from operator import call
+from typing import TYPE_CHECKING, Final
 
 from tubes import sync
+from tubes.backend.flow import run
 from tubes.calls import answer, is_call
-from tubes.worker.fetcher import Taker
-from tubes.worker.finishing import settle
-from tubes.worker.handling import Handling
-from tubes.worker.in_flight import NEVER, Flight
-from tubes.worker.lease_renewer import Keeper
+from tubes.values.task import FINISHED
+from tubes.worker.fetcher import Fetcher
+from tubes.worker.finishing import Finishing, carry_out
+from tubes.worker.handling import Handling, overtime, trace_of
+from tubes.worker.in_flight import NEVER, InFlight
+from tubes.worker.lease_renewer import LeaseRenewer
+from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Verdict, reason_of
+from tubes.worker.outcomes import Outcome, Verdict, reason_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
-    from tubes.aio import AsyncQueue, AsyncTube
-    from tubes.sync import Queue, Tube
+    from tubes.aio import AsyncTask
+    from tubes.worker.connections import Connections
     from tubes.worker.hooks import Hook
-    from tubes.worker.routes import Post
+    from tubes.worker.routes import Route
 
 #: Seconds that handlers get to end, once they were cancelled.
 _MOMENT: Final = 1.0
 
 
-class Crew:
+class Run:
     """Everything that exists only while a worker runs. It lives in one event loop."""
 
-    def __init__(
-        self, queue: AsyncQueue, threads: Queue, replies: AsyncQueue, hooks: list[Hook], *, burst: bool
-    ) -> None:
-        #: The same session twice: for the event loop, and for threads.
-        self.queue: Final = queue
-        self.threads: Final = threads
-        #: A session of its own for replies: the tubes in which it was open come and go.
-        self.reply_queue: Final = replies
-        self.burst: Final = burst
-        self.summary: Final = Summary()
-        self.pool: Final = Pool()
-        self.keeper: Final = Keeper(self.thread_tube, self._lost, self._late)
-        self._loop: Final = asyncio.get_running_loop()
-        self._handling: Final = Handling(self, hooks)
-        self._takers: Final[dict[object, Taker]] = {}
-        self._flights: Final[set[Flight]] = set()
-        self._tubes: Final[dict[str, Tube]] = {}
-        #: Those of a burst that have failed, and are not tried again in it.
-        self._aside: Final[list[tuple[Flight, Verdict]]] = []
-        #: Tasks without a last attempt that this burst has given to a handler, and that are still there.
+    def __init__(self, connections: Connections, hooks: list[Hook], *, burst: bool) -> None:
+        self._connections: Final = connections
+        self._burst: Final = burst
+        self._summary: Final = Summary()
+        self._lifetime: Final = Lifetime()
+        self._pool: Final = Pool()
+        self._renewer: Final = LeaseRenewer(connections.thread_tube, self._lost, self._late)
+        self._handling: Final = Handling(connections, self._lifetime, self._pool, hooks)
+        self._finishing: Final = Finishing(connections.replies, self._lifetime)
+        self._fetchers: Final[dict[object, Fetcher]] = {}
+        self._in_flight: Final[set[InFlight]] = set()
+        # What has failed in a burst, and is not tried again in it.
+        self._aside: Final[list[tuple[InFlight, Verdict]]] = []
+        # Tasks without a last attempt that this burst has given to a handler, and that are still there.
         self._tried: Final[set[tuple[str, int]]] = set()
         self._changed: Final = asyncio.Event()
-        self._stopping = False
-        self._stopped: Final = asyncio.Event()
-        self._at_once = False
-        # Asked by threads too.
-        self._ended: Final = threading.Event()
 
-    # -- who works on what ---------------------------------------------------------------------------------------------
-
-    def employ(self, posts: dict[Post, int]) -> None:
-        """Work on these posts from now on, each with so many handlers at a time."""
-        for gone in self._takers.keys() - {post.key for post in posts}:
-            self._takers.pop(gone).halt()
-        for post, concurrency in posts.items():
-            taker = self._takers.get(post.key)
-            if taker is None:
-                taker = self._takers[post.key] = Taker(self, post, concurrency)
-            elif taker.post == post:
+    def follow(self, routes: dict[Route, int]) -> None:
+        """Work on these routes from now on, each with so many handlers at a time."""
+        for gone in self._fetchers.keys() - {route.key for route in routes}:
+            self._fetchers.pop(gone).halt()
+        for route, concurrency in routes.items():
+            fetcher = self._fetchers.get(route.key)
+            if fetcher is None:
+                fetcher = Fetcher(route, concurrency, self._connections.queue, self._lifetime, self._start)
+                self._fetchers[route.key] = fetcher
+            elif fetcher.route == route:
                 continue
-            if self.burst:
-                taker.post = post
-            elif not self._stopping:
-                taker.begin(post)
+            if self._burst:
+                fetcher.route = route
+            elif not self._lifetime.is_stopping:
+                fetcher.begin(route)
         self._changed.set()
 
     def stop(self, *, now: bool) -> None:
         """Take no more; `now`: and wait for nothing."""
-        self._stopping = True
-        self._stopped.set()
-        self._at_once = self._at_once or now
+        self._lifetime.stop(now=now)
         self._changed.set()
 
-    def has_ended(self) -> bool:
-        """Whether nobody waits for what is still on its way."""
-        return self._ended.is_set()
-
-    # -- a run ---------------------------------------------------------------------------------------------------------
-
-    async def run(self, grace: float) -> Summary:
-        """Until it is stopped; in a burst until nothing is left."""
+    async def work(self, grace: float) -> Summary:
+        """Work until it is stopped; in a burst until nothing is left."""
         try:
-            if self.burst:
+            if self._burst:
                 await self._work_off()
-            while not self._stopping and not self.burst:
+            while not self._lifetime.is_stopping and not self._burst:
                 await self._change()
-            for taker in self._takers.values():
-                taker.halt()
-            await self._wait_for_flights(grace)
-            if self._flights:
+            self._halt()
+            await self._wait_for_handlers(grace)
+            if self._in_flight:
                 await self._cut_off()
             else:
                 await self._release_aside()
-            return self.summary
+            return self._summary
         finally:
-            self._ended.set()
-            for taker in self._takers.values():
-                taker.halt()
-            for flight in self._flights:
-                if flight.runner is not None:
-                    flight.runner.cancel()
-            self.keeper.close()
-            self.pool.close()
+            self._lifetime.end()
+            self._halt()
+            for one in self._in_flight:
+                if one.runner is not None:
+                    one.runner.cancel()
+            self._renewer.close()
+            self._pool.close()
+
+    def _halt(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.halt()
 
     async def _work_off(self) -> None:
         """A burst: until no tube has a task that may be taken, and no handler runs."""
-        while not self._stopping:
+        while not self._lifetime.is_stopping:
             # One after the other: what a handler puts meanwhile is seen in the next round.
-            found = [await taker.fill(0) for taker in list(self._takers.values())]
-            if self._flights:
+            found = [await fetcher.fill(0) for fetcher in list(self._fetchers.values())]
+            if self._in_flight:
                 await self._change()
             elif not any(found):
                 return
 
     async def _change(self) -> None:
-        """Until a handler has ended, or somebody wants something."""
+        """Wait until a handler has ended, or somebody wants something."""
         await self._changed.wait()
         self._changed.clear()
 
-    async def _wait_for_flights(self, grace: float) -> None:
-        ends = self._loop.time() + grace
-        while self._flights and not self._at_once and (left := ends - self._loop.time()) > 0:
+    async def _wait_for_handlers(self, grace: float) -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + grace
+        while self._in_flight and not self._lifetime.at_once and (left := ends - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._change()
@@ -143,120 +128,156 @@ class Crew:
                 return
 
     async def _cut_off(self) -> None:
-        """What is still in hand goes back, at the end of the session: it has not failed."""
-        self._ended.set()
-        self.summary.exit_code = AT_ONCE if self._at_once else CUT_OFF
-        cut_off = [flight for flight in self._flights if self.keeper.claim(flight)]
-        self.summary.cut_off += len(cut_off)
-        for flight in cut_off:
-            log.warning("cut off: the handler of %r, which goes back", flight.task)
-        runners = [flight.runner for flight in self._flights if flight.runner is not None]
+        """What is still in flight goes back, at the end of the session: it has not failed."""
+        self._lifetime.end()
+        self._summary.exit_code = AT_ONCE if self._lifetime.at_once else CUT_OFF
+        for one in self._in_flight:
+            if self._renewer.claim(one):
+                self._summary.cut_off += 1
+                log.warning("cut off: the handler of %r, which goes back", one.task)
+        runners = [one.runner for one in self._in_flight if one.runner is not None]
         for runner in runners:
             runner.cancel()
         if runners:
             await asyncio.wait(runners, timeout=_MOMENT)
 
     async def _release_aside(self) -> None:
-        for flight, verdict in self._aside:
-            if self.keeper.claim(flight):
-                self.count(await self._handling.settle(flight, verdict), flight)
+        for one, verdict in self._aside:
+            if self._renewer.claim(one):
+                self._count(one, await self._finishing.finish(one.task, verdict))
 
-    # -- flights -------------------------------------------------------------------------------------------------------
+    # -- a task --------------------------------------------------------------------------------------------------------
 
-    def start(self, flight: Flight) -> None:
-        """A task was taken: call its handler."""
-        self._flights.add(flight)
-        self.keeper.add(flight)
-        if (flight.task.tube, flight.task.id) in self._tried:
-            self.set_aside(flight, Verdict("release"))
-            return
-        flight.runner = self._loop.create_task(self._handling.run(flight))
+    def _start(self, task: AsyncTask, route: Route) -> None:
+        """A task was taken: have its handler called."""
+        one = InFlight(task, route)
+        self._in_flight.add(one)
+        self._renewer.add(one)
+        if (task.tube, task.id) in self._tried:
+            self._set_aside(one, Verdict("release"))
+        else:
+            self._go_on(one, self._handle(one))
 
-    def run_later(self, flight: Flight, way: Coroutine[Any, Any, None]) -> None:
-        """Go this way with a flight."""
-        flight.runner = self._loop.create_task(way)
+    def _go_on(self, one: InFlight, work: Coroutine[object, object, None]) -> None:
+        one.runner = asyncio.get_running_loop().create_task(work)
 
-    def is_in_hand(self, flight: Flight) -> bool:
-        """Whether nobody has ended it yet."""
-        return flight in self._flights
+    async def _handle(self, one: InFlight) -> None:
+        """All that is done with a task, from its take to its end, which comes whatever happens on the way."""
+        try:
+            verdict = await self._handling.handle(one.task, one.route)
+            if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
+                # It was cut off, lost or given up; whoever did that has seen to it.
+                if one.given_up and not verdict.is_cancelled:
+                    log.warning("too late: the handler of %r has ended, and its task has gone back", one.task)
+                return
+            one.verdict = verdict
+            await self._finish(one, verdict)
+        except BaseException as unforeseen:
+            if self._lifetime.has_ended():
+                raise
+            if one in self._in_flight:
+                # In an asyncio task of its own: this one may be cancelled once more.
+                self._go_on(one, self._rescue(one, unforeseen))
+            if not issubclass(type(unforeseen), Exception):
+                raise
 
-    def end(self, flight: Flight, outcome: str = "") -> None:
-        """A handler is free again; `outcome`: what became of its task, if that was settled here."""
-        if flight in self._flights:
-            self._flights.discard(flight)
-            flight.taker.free()
-            if self.burst and flight.task.max_attempts is None and outcome not in ("acked", "buried"):
-                self._tried.add((flight.task.tube, flight.task.id))
+    async def _finish(self, one: InFlight, verdict: Verdict) -> None:
+        """A handler has ended: tell the caller, and do with the task what is to be done."""
+        task = one.task
+        if verdict.error is not None:
+            log.error("the handler of task %d of tube %r failed", task.id, task.tube, exc_info=trace_of(verdict.error))
+        told = not (is_call(task) and verdict.is_last(task)) or await self._finishing.tell_caller(task, verdict)
+        if self._would_spin(task, verdict):
+            # It is kept meanwhile: others would only fail by it too.
+            one.ends_at = NEVER
+            await self._lifetime.rest(RETRY.delay(task.attempts))
+        if self._burst and verdict.is_endless(task):
+            self._set_aside(one, verdict)
+        elif self._renewer.claim(one):
+            one.is_finishing = True
+            outcome = None if task._turn == FINISHED else await self._finishing.finish(task, verdict)
+            if not told:
+                await self._finishing.tell_caller(task, verdict, if_full=False)
+            self._end(one, outcome)
+
+    async def _rescue(self, one: InFlight, error: BaseException) -> None:
+        """End what is in flight, on whose way something has failed that nobody has thought of."""
+        task = one.task
+        verdict = one.verdict or Verdict("release", reason_of(error), error=error)
+        log.error("task %d of tube %r: %s failed", task.id, task.tube, verdict.verb, exc_info=trace_of(error))
+        outcome: Outcome | None = None
+        try:
+            if self._would_spin(task, verdict):
+                await self._lifetime.rest(RETRY.delay(task.attempts))
+            if (one.is_finishing or self._renewer.claim(one)) and task._turn != FINISHED:
+                outcome = await self._finishing.finish_alone(task, verdict)
+        except Exception:
+            log.exception("task %d of tube %r stays with this worker until that ends", task.id, task.tube)
+        finally:
+            self._end(one, outcome)
+
+    def _would_spin(self, task: AsyncTask, verdict: Verdict) -> bool:
+        """Whether a task would come again and again without a rest between."""
+        return not self._burst and verdict.is_endless(task) and not task._tube._port.shared.options.get("backoff")
+
+    def _set_aside(self, one: InFlight, verdict: Verdict) -> None:
+        """It has failed, and would fail again and again in a burst: it is kept, and released when that ends."""
+        one.ends_at = NEVER
+        if one.given_up and one.runner is not None:
+            one.runner.cancel()
+        self._aside.append((one, verdict))
+        self._end(one, None)
+
+    def _end(self, one: InFlight, outcome: Outcome | None) -> None:
+        """A handler is free again. `outcome`: what became of its task, if that was finished here."""
+        if one in self._in_flight:
+            self._in_flight.discard(one)
+            fetcher = self._fetchers.get(one.route.key)
+            if fetcher is not None:
+                fetcher.free()
+            if self._burst and one.task.max_attempts is None and outcome not in ("acked", "buried"):
+                self._tried.add((one.task.tube, one.task.id))
             self._changed.set()
-            self.count(outcome, flight)
+            self._count(one, outcome)
 
-    def count(self, outcome: str, flight: Flight) -> None:
-        """Count what became of a task."""
-        if outcome:
-            setattr(self.summary, outcome, getattr(self.summary, outcome) + 1)
+    def _count(self, one: InFlight, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
         if outcome == "lost":
-            log.warning("the work on a task ended too late, it may be done twice: %r", flight.task)
+            log.warning("the work on a task ended too late, it may be done twice: %r", one.task)
 
-    def set_aside(self, flight: Flight, verdict: Verdict) -> None:
-        """It has failed, and is released when the burst ends; until then the keeper keeps it."""
-        flight.ends_at = NEVER
-        if flight.given_up and flight.runner is not None:
-            flight.runner.cancel()
-        self._aside.append((flight, verdict))
-        self.end(flight)
+    # -- what the lease renewer finds, in its thread -------------------------------------------------------------------
 
-    async def rest(self, span: float) -> None:
-        """Rest for so many seconds, but not when it is time to end."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(span):
-                await self._stopped.wait()
-
-    def call(self, act: Callable[..., object], *args: Any) -> None:
-        """Do this in the event loop, if there is still one."""
-        try:
-            self._loop.call_soon_threadsafe(act, *args)
-        except RuntimeError:
-            log.debug("a worker has ended before its handler")
-
-    def thread_tube(self, tube: AsyncTube) -> Tube:
-        """The same tube, for threads."""
-        known = self._tubes.get(tube.name)
-        if known is None or known._port.shared is not tube._port.shared:
-            known = self._tubes[tube.name] = self.threads.tube(tube.name)
-        return known
-
-    # -- what the keeper finds -----------------------------------------------------------------------------------------
-
-    def _lost(self, flight: Flight) -> None:
+    def _lost(self, one: InFlight) -> None:
         """A task is not this worker's any more: its handler works for nothing."""
-        self.call(self._abandon, flight, "lost")
+        self._lifetime.call(self._abandon, one, "lost")
 
-    def _late(self, flight: Flight) -> None:
+    def _late(self, one: InFlight) -> None:
         """A handler does not end: its task goes back without it."""
-        flight.given_up, flight.ends_at = True, NEVER
-        log.error("given up: the handler of %r has not ended after %s s", flight.task, flight.taker.post.timeout)
-        self.pool.submit(lambda: self._give_up(flight))
+        one.given_up, one.ends_at = True, NEVER
+        log.error("given up: the handler of %r has not ended after %s s", one.task, one.route.timeout)
+        self._pool.submit(lambda: self._give_up(one))
 
-    def _give_up(self, flight: Flight) -> None:
-        task, error = flight.task, self._handling.overtime(flight)
-        verdict = Verdict("release", reason_of(error), error=error)
-        if self._handling.is_set_aside(flight, verdict):
-            self.keeper.add(flight)
-            self.call(self.set_aside, flight, verdict)
+    def _give_up(self, one: InFlight) -> None:
+        task, verdict = one.task, verdict_of(overtime(one.route))
+        if self._burst and verdict.is_endless(task):
+            self._renewer.add(one)
+            self._lifetime.call(self._set_aside, one, verdict)
             return
         try:
-            if is_call(task) and self._handling.is_last(task, "release"):
+            if is_call(task) and verdict.is_last(task):
                 try:
-                    with sync.connect(self.threads) as queue:
-                        answer(queue, task, why=reason_of(error))
+                    with sync.connect(self._connections.threads) as queue:
+                        answer(queue, task, why=verdict.reason)
                 except Exception as lost:
                     log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, lost)
-            outcome = settle(self.thread_tube(task._tube), task, verdict, self.has_ended)
+            tube = self._connections.thread_tube(task._tube)
+            outcome = run(carry_out(tube, task, verdict, self._lifetime.has_ended), call)
         finally:
-            self.call(self._abandon, flight, "")
-        self.call(self.count, outcome, flight)
+            self._lifetime.call(self._abandon, one, None)
+        self._lifetime.call(self._count, one, outcome)
 
-    def _abandon(self, flight: Flight, outcome: str) -> None:
-        if flight.runner is not None:
-            flight.runner.cancel()
-        self.end(flight, outcome)
+    def _abandon(self, one: InFlight, outcome: Outcome | None) -> None:
+        if one.runner is not None:
+            one.runner.cancel()
+        self._end(one, outcome)

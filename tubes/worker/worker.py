@@ -6,18 +6,17 @@ import asyncio
 import dataclasses
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
 from tubes.drivers.options import micros, positive
-from tubes.errors import InvalidOption, QueueClosed, TubeNotFound, TubesError
-from tubes.worker.hooks import Hook, checked
-from tubes.worker.logs import log
-from tubes.worker.retry import RETRY
-from tubes.worker.routes import Post, names_of, post_of
-from tubes.worker.run import Crew
+from tubes.errors import InvalidOption, TubeNotFound, TubesError
+from tubes.worker.connections import connected
+from tubes.worker.hooks import Hook, check_hook
+from tubes.worker.routes import Route, make_route, tube_names
+from tubes.worker.run import Run
 from tubes.worker.signals import heeding
 from tubes.worker.summary import AT_ONCE, Summary
 
@@ -64,14 +63,14 @@ class Worker:
         #: Seconds for which handlers may go on when the worker is stopped.
         self.grace = grace
         self._queue: Final = queue
-        self._posts: list[Post] = []
+        self._routes: list[Route] = []
         self._hooks: list[Hook] = []
         self._has_async_hook = False
         self._lock: Final = threading.Lock()
         self._is_running = False
         self._has_run = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._crew: Crew | None = None
+        self._run: Run | None = None
         # Whether somebody wants it to stop: at once, or with grace.
         self._asked: bool | None = None
         self._is_asked = asyncio.Event()
@@ -102,20 +101,20 @@ class Worker:
         if handler is None:
 
             def decorate(handler: H) -> H:
-                return self._employ(tubes, handler, concurrency, timeout)
+                return self._add_route(tubes, handler, concurrency, timeout)
 
             return decorate
-        return self._employ(tubes, handler, concurrency, timeout)
+        return self._add_route(tubes, handler, concurrency, timeout)
 
-    def _employ(self, tubes: Any, handler: H, concurrency: Any, timeout: Any) -> H:
-        post = post_of(tubes, handler, concurrency, timeout)
+    def _add_route(self, tubes: Any, handler: H, concurrency: Any, timeout: Any) -> H:
+        route = make_route(tubes, handler, concurrency, timeout)
         with self._lock:
-            for name in post.tubes:
-                if any(name in other.tubes for other in self._posts):
+            for name in route.tubes:
+                if any(name in other.tubes for other in self._routes):
                     raise InvalidOption(option="tubes", value=name, rule="has a handler already: take it off first")
-            if not post.is_async and self._has_async_hook:
+            if not route.is_async and self._has_async_hook:
                 raise InvalidOption(option="handler", value=handler, rule="must be async, as what is around it is")
-            self._posts = [*self._posts, post]
+            self._routes = [*self._routes, route]
         self._tell()
         return handler
 
@@ -125,14 +124,14 @@ class Worker:
 
         Raises `TubeNotFound` for one that has no handler.
         """
-        names = names_of(tubes)
+        names = tube_names(tubes)
         with self._lock:
             for name in names:
-                if not any(name in post.tubes for post in self._posts):
+                if not any(name in route.tubes for route in self._routes):
                     raise TubeNotFound(name=name)
-            left = [(post, tuple(name for name in post.tubes if name not in names)) for post in self._posts]
-            self._posts = [
-                dataclasses.replace(post, tubes=rest) if rest != post.tubes else post for post, rest in left if rest
+            left = [(route, tuple(name for name in route.tubes if name not in names)) for route in self._routes]
+            self._routes = [
+                dataclasses.replace(route, tubes=rest) if rest != route.tubes else route for route, rest in left if rest
             ]
         self._tell()
 
@@ -158,10 +157,10 @@ class Worker:
         ann
         ends
         """
-        made = checked(hook)
+        made = check_hook(hook)
         is_async = inspect.isasyncgenfunction(hook)
         with self._lock:
-            if is_async and not all(post.is_async for post in self._posts):
+            if is_async and not all(route.is_async for route in self._routes):
                 raise InvalidOption(option="around", value=hook, rule="must not be async: some of the handlers are not")
             self._has_async_hook = self._has_async_hook or is_async
             self._hooks = [*self._hooks, made]
@@ -206,17 +205,14 @@ class Worker:
         if self._asked is not None:
             self._is_asked.set()
         try:
-            async with self._connected(burst=burst) as crew:
-                if crew is None:
+            async with connected(self._queue, self._is_asked) as connections:
+                if connections is None:
                     return Summary()
-                self._crew = crew
-                self._tell()
-                if self._asked is not None:
-                    crew.stop(now=self._asked)
-                crew.employ(self._staff())
-                return await crew.run(self.grace)
+                self._run = Run(connections, self._hooks, burst=burst)
+                self._heed()
+                return await self._run.work(self.grace)
         finally:
-            self._crew = self._loop = None
+            self._run = self._loop = None
             self._is_running = False
 
     def stop(self, *, now: bool = False) -> None:
@@ -237,57 +233,10 @@ class Worker:
     def _heed(self) -> None:
         if self._asked is not None:
             self._is_asked.set()
-        crew = self._crew
-        if crew is not None:
+        if self._run is not None:
             if self._asked is not None:
-                crew.stop(now=self._asked)
-            crew.employ(self._staff())
-
-    def _staff(self) -> dict[Post, int]:
-        return {post: post.concurrency or self.concurrency for post in self._posts}
-
-    @asynccontextmanager
-    async def _connected(self, *, burst: bool) -> AsyncGenerator[Crew | None]:
-        """A session of its own, twice: for the event loop, and for threads. None: it was stopped before."""
-        async with AsyncExitStack() as ends:
-            # With the last of these the session ends, and what it still has is released.
-            threads = sync.connect(self._queue)
-            ends.push_async_callback(_left, lambda: asyncio.to_thread(threads.close))
-            queue = aio.connect(self._queue)
-            ends.push_async_callback(_left, queue.close)
-            replies = aio.connect(self._queue)
-            ends.push_async_callback(_left, replies.close)
-            joining = asyncio.create_task(_join(queue, threads))
-            asked = asyncio.create_task(self._is_asked.wait())
-            ends.callback(joining.cancel)
-            ends.callback(asked.cancel)
-            await asyncio.wait((joining, asked), return_when=asyncio.FIRST_COMPLETED)
-            if joining.done():
-                joining.result()
-            yield Crew(queue, threads, replies, self._hooks, burst=burst) if joining.done() else None
-
-
-async def _join(queue: aio.AsyncQueue, threads: sync.Queue) -> None:
-    """One session for both, however long the backend is away."""
-    failures = 0
-    while True:
-        try:
-            await queue.identify(await asyncio.to_thread(threads.identify))
-            return
-        except QueueClosed:
-            raise
-        except TubesError as error:
-            failures += 1
-            span = RETRY.delay(failures)
-            log.warning("%s, again in %.1f s: begin to work", error, span)
-            await asyncio.sleep(span)
-
-
-async def _left(close: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await close()
-    except TubesError as error:
-        log.warning("the session of a worker was not closed, its tasks wait for its lease: %s", error)
+                self._run.stop(now=self._asked)
+            self._run.follow({route: route.concurrency or self.concurrency for route in self._routes})
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
