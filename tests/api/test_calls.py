@@ -149,7 +149,7 @@ def test_a_reply_tube_goes_when_nothing_is_called(
 ) -> None:
     monkeypatch.setattr("tubes.calls._LINGER", 0.1)
     assert tube.call("ann", timeout=20) == ["ann", None]
-    name = queue._connection.replies.name  # type: ignore[union-attr]
+    name = queue._connection.replies.name
 
     def is_there() -> bool:
         try:

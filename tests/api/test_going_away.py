@@ -15,6 +15,7 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.support.internals import port_of
 
 Aio = tubes.aio.AsyncQueue
 
@@ -350,7 +351,7 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten(queue: tubes.Queue) -> N
         tube.put(None, ttl=10 + number * 100)
     while task := tube.take(0):
         task.ack()
-    timers = tube._port.shared.engine.timers
+    timers = port_of(tube).shared.engine.timers
     assert len(timers._slots) < 200
     assert len(timers._starts) < 200
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tubes
+from tests.support.internals import port_of
 from tubes.conformance.bench import eventually
 from tubes.drivers.keys import Keys
 from tubes.testing import LocalServer, ManualClock
@@ -39,7 +40,7 @@ def test_a_server_forgets_keys_whatever_is_called(url: str, valkey: LocalServer)
     with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
         tube = queue.create_tube("seen", "fifottl", key_ttl=60)
         tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))
-        key = tube._port.shared.key
+        key = port_of(tube).shared.key
         tube.put("later", delay=60)
         tube.put("later still", delay=61)
         for left in (50, 0):
@@ -52,5 +53,5 @@ def test_a_server_forgets_keys_while_a_session_merely_lives(url: str, valkey: Lo
     with tubes.connect(url, session_ttl=0.5) as queue, valkey.client() as client:
         tube = queue.create_tube("seen", key_ttl=0.001)
         tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))
-        key = tube._port.shared.key
+        key = port_of(tube).shared.key
         assert eventually(lambda: client.exists(f"{key}:keys", f"{key}:seen") == 0)

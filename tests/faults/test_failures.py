@@ -13,6 +13,7 @@ import pytest
 
 import tubes
 from tests.support import indexes
+from tests.support.internals import port_of
 from tests.support.proxy import Proxy
 from tests.support.worker import Worker
 from tubes import Driver, DuplicateKey, ServerFull, ServerRefused, TaskNotFound, TaskNotTaken, TubesError
@@ -159,7 +160,7 @@ def test_keys_leave_nothing_when_their_tasks_and_what_is_remembered_are_gone(url
     clock = tubes.testing.ManualClock()
     with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "fifottl", key_ttl=5)
-        key: Any = tube._port.shared.key
+        key: Any = port_of(tube).shared.key
         for number in range(30):
             tube.put("x", key=str(number), ttl=50)
         for number in range(10):

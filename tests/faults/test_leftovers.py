@@ -12,6 +12,7 @@ import pytest
 import redis
 
 import tubes
+from tests.support.internals import port_of
 from tests.support.worker import Worker
 from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
@@ -111,15 +112,15 @@ def test_a_session_that_has_ended_leaves_nothing_in_its_tubes(url: str, valkey: 
     with tubes.connect(url) as queue, valkey.client() as client:
         made = [queue.create_tube(name) for name in ("first", "second")]
         asyncio.run(work())
-        before = [client.hlen(tube._port.shared.key) for tube in made]
+        before = [client.hlen(port_of(tube).shared.key) for tube in made]
         asyncio.run(work())
-        assert [client.hlen(tube._port.shared.key) for tube in made] == before
+        assert [client.hlen(port_of(tube).shared.key) for tube in made] == before
 
 
 def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
-        key: Any = tube._port.shared.key
+        key: Any = port_of(tube).shared.key
         worker = Worker(url, "sync")
         assert worker.hear() == "ready"
         assert eventually(lambda: client.hlen(f"{key}:waiting") == 1)
@@ -185,7 +186,7 @@ def test_a_queue_that_is_closed_while_one_of_its_tubes_turns_out_to_be_gone_is_c
         queue = tubes.connect(url)
         tasks = [queue.create_tube(name).put("job") for name in ("gone", "load")]
         assert all(queue.tube(task.tube).take(timeout=0) for task in tasks)
-        gone = queue.tube("gone")._port.shared
+        gone = port_of(queue.tube("gone")).shared
         script = type(gone).script
 
         def noticed(home: Any, verb: str) -> Any:

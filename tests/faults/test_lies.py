@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tests.support.proxy import Proxy
 from tests.support.servers import Listener, unix_listener
 from tubes import ConnectionLost, Task
@@ -183,7 +184,7 @@ def test_a_listener_hears_on_after_a_lie_and_what_others_publish(
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load")
         tube.on_task_change(lambda task, event: heard.append(task.id))
-        channel = f"{tube._port.shared.key}:events"
+        channel = f"{port_of(tube).shared.key}:events"
         with valkey.client() as client:
             for foreign in ("", "hello", "put x y z 1 2", "put 1 r 1 -1 short", b"\xff" * 9):
                 assert client.publish(channel, foreign) == 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes import ServerRefused, TubesError
 from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
@@ -168,7 +169,7 @@ def test_who_waits_is_told_what_is_refused(
 def test_who_waits_for_a_marker_that_is_something_else_is_told_so(guarded: Guarded, marker: str) -> None:
     with tubes.connect(guarded.url) as queue:
         tube = queue.create_tube("load", capacity=1)
-        key = f"{tube._port.shared.key}:{marker}"
+        key = f"{port_of(tube).shared.key}:{marker}"
         guarded.admin.set(key, "foreign")
         if marker == "room":
             tube.put("first")
@@ -223,7 +224,7 @@ def test_a_listener_hears_on_when_the_password_is_right_again(
         tube = queue.create_tube("load")
         tube.on_task_change(lambda task, event: heard.append(task.data))
         guarded.rotate()
-        ears: Any = tube._port.shared.subscription
+        ears: Any = port_of(tube).shared.subscription
         assert eventually(lambda: ears._wire is None)
         guarded.allow()
         assert eventually(lambda: ears._wire is not None)
@@ -275,7 +276,7 @@ def test_nothing_spins_where_something_is_refused(
         guarded.allow()
         assert eventually(lambda: up(collector) == 1.0)
         collector.close()
-        stream.tube._port.connection.close()
+        port_of(stream.tube).connection.close()
         worker.stop()
         # Some may wait on: nothing that they need was refused.
         for name in ("load", "other"):

@@ -15,6 +15,7 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.support.internals import port_of
 
 DRIVERS = ["fifo", "fifottl", "limfifottl", "utube", "utubettl"]
 TASKS = 6
@@ -50,7 +51,7 @@ def interrupted(verb: Callable[[], object], moment: int) -> bool:
 
 def check(tube: tubes.Tube) -> dict[str, int]:
     """The tube's counts, once its indexes were found to be in order."""
-    tube._port.shared.engine._check()
+    port_of(tube).shared.engine._check()
     return tube.statistics().tasks
 
 
@@ -287,7 +288,7 @@ def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: p
     with tubes.connect() as queue:
         tube = queue.create_tube("t", tubes.Driver("picky", rank=refuse))
         monkeypatch.setattr(
-            type(tube._port.shared.engine), "rebuild_indexes", lambda engine, now: pytest.fail("rebuilt")
+            type(port_of(tube).shared.engine), "rebuild_indexes", lambda engine, now: pytest.fail("rebuilt")
         )
         with pytest.raises(ArithmeticError):
             tube.put("x")

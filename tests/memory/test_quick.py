@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes import TubesError
 from tubes.memory.port import Port
 from tubes.memory.quick import QuickPort
@@ -74,7 +75,7 @@ class Side:
         answer, known = outcome(acts[what])
         if what == "take" and answer is not None:
             taken.append(answer)
-        tube._port.shared.engine._check()
+        port_of(tube).shared.engine._check()
         return known
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.support.internals import port_of
 from tests.support.proxy import Proxy
 from tubes import (
     AsyncTask,
@@ -273,7 +274,7 @@ def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cu
         await between(tube)
         await tube.truncate()
         if cut:
-            (line,) = tube._port.connection.channels.values()
+            (line,) = port_of(tube).connection.channels.values()
             for pipe in line._pipes.values():
                 pipe.close()
             await asyncio.sleep(0)
@@ -303,8 +304,8 @@ def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
     monkeypatch.setattr(script_call, "PATIENCE", 0.2)
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
-        (line,) = tube._port.connection.channels.values()
-        server, connect = tube._port.connection.store.server, tube._port.connection.store.server.connect
+        (line,) = port_of(tube).connection.channels.values()
+        server, connect = port_of(tube).connection.store.server, port_of(tube).connection.store.server.connect
 
         def refuse(*_: object) -> None:
             raise ConnectionLost(url=url, why="of a test")

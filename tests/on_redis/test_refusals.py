@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tests.support.refusals import Refusals
 from tubes.spark.server import streams
 from tubes.spark.server.bulk_write import Writer
@@ -172,7 +173,7 @@ def batches(desk: Desk) -> None:
     desk.tube.release_all()
     stream.retake(1)
     stream.ack(2)
-    stream.tube._port.connection.close(lost=True)
+    port_of(stream.tube).connection.close(lost=True)
     writer = Writer(desk.tube)
     rows = [(writer.head({"utube": "w"} if desk.laned else {}), [b'"a"', b'"b"', b'"c"'])]
     writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])

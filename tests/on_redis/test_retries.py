@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
 from tubes.redis.transport.script_call import ScriptCall
@@ -119,7 +120,7 @@ def test_a_put_that_finds_its_own_session_over_is_done_for_a_new_one(
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("t")
         tube.put(0)
-        key = tube._port.shared.key
+        key = port_of(tube).shared.key
         leases: list[Any] = client.zrange(f"{key}:leases", 0, -1)
         for session in leases:
             client.zadd(f"{key}:leases", {session: 1})

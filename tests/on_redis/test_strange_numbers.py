@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes import Unreadable
 from tubes.redis.coalesced_puts import CoalescedPuts
 from tubes.redis.transport.wire import ErrorReply, Wire
@@ -29,7 +30,7 @@ def test_a_put_is_refused_where_the_next_id_is_none(url: str, client: Any, drive
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", driver)
         tube.put("first")
-        key = tube._port.shared.key
+        key = port_of(tube).shared.key
         client.hset(key, "next", next_id)
         before = everything(client, key)
 
@@ -64,7 +65,7 @@ def test_a_rest_that_no_lane_knows_ends(url: str, client: Any, clock: ManualCloc
         task = tube.take(timeout=0)
         assert task is not None
         task.ack()
-        key = tube._port.shared.key
+        key = port_of(tube).shared.key
         for lane in client.hkeys(f"{key}:lanes"):
             if record is None:
                 client.hdel(f"{key}:lanes", lane)
@@ -87,7 +88,7 @@ def test_a_check_knows_scores_that_are_none(url: str, client: Any, score: str) -
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("first")
-        client.zadd(f"{tube._port.shared.key}:taken", {"0": float(score)})
+        client.zadd(f"{port_of(tube).shared.key}:taken", {"0": float(score)})
         assert queue.check("t") != []
         queue.repair("t")
         assert queue.check("t") == []
@@ -100,10 +101,10 @@ def test_buried_tasks_are_listed_once_beside_an_entry_of_nobody(url: str, client
         tube = queue.create_tube("t", driver)
         for number in range(3):
             tube.bury(tube.put(number))
-        client.zadd(f"{tube._port.shared.key}:buried", {"": 0, "abc": 0})
+        client.zadd(f"{port_of(tube).shared.key}:buried", {"": 0, "abc": 0})
         assert [task.data for task in tube.buried(10)] == [0, 1, 2]
-        client.delete(f"{tube._port.shared.key}:buried")
-        client.zadd(f"{tube._port.shared.key}:buried", {"": 0})
+        client.delete(f"{port_of(tube).shared.key}:buried")
+        client.zadd(f"{port_of(tube).shared.key}:buried", {"": 0})
         assert tube.buried(10) == []
 
 
@@ -111,7 +112,7 @@ def test_an_answer_that_is_none_is_passed_by(url: str, client: Any) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("first")
-        key = tube._port.shared.key
+        key = port_of(tube).shared.key
         (answer,) = [field for field in client.hkeys(key) if field.startswith(b"as")]
         client.hset(key, answer, "{}")
         assert tube.statistics().tasks["ready"] == 1
@@ -180,7 +181,7 @@ def test_an_entry_that_is_due_and_that_no_verb_ends_makes_none_spin(
         task = tube.take(timeout=0)
         assert task is not None
         task.ack()
-        key = tube._port.shared.key
+        key = port_of(tube).shared.key
         for part, member in plant.items():
             if member is None:
                 client.hdel(key, part)

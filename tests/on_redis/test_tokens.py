@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes.redis.scripts.assembly import TAKES
 from tubes.redis.transport import script_call
 
@@ -25,7 +26,7 @@ def test_a_tube_of_another_layout_is_refused_by_name(url: str, valkey: tubes.tes
     with tubes.connect(url) as queue:
         tube = queue.create_tube("old")
         tube.put("task")
-        valkey.client().hdel(tube._port.shared.key, "layout")
+        valkey.client().hdel(port_of(tube).shared.key, "layout")
         with tubes.connect(url) as other:
             with pytest.raises(tubes.ServerRefused, match=r"another version of tubes has made \S+\{old\}"):
                 other.tube("old")
@@ -41,7 +42,7 @@ def test_a_tube_that_is_made_anew_has_nothing_of_one_whose_hash_was_removed(
         tube = queue.create_tube("t", "utubettl")
         tube.put_many([tubes.Item(number, utube=f"{number % 2}", key=str(number)) for number in range(6)])
         tube.take(timeout=0)
-        valkey.client().delete(tube._port.shared.key)
+        valkey.client().delete(port_of(tube).shared.key)
         with tubes.connect(url) as other:
             again = other.create_tube("t", "fifo")
             assert again.statistics().tasks["total"] == 0
@@ -51,14 +52,14 @@ def test_a_tube_that_is_made_anew_has_nothing_of_one_whose_hash_was_removed(
             assert task.ack().data == "first"
             assert again.take(timeout=0) is None
             again.drop()
-        assert valkey.client().keys(f"{tube._port.shared.key}*") == []
+        assert valkey.client().keys(f"{port_of(tube).shared.key}*") == []
 
 
 def test_a_tube_that_is_not_whole_is_not_made_anew(url: str, valkey: tubes.testing.LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put_many(range(3))
-        valkey.client().hdel(tube._port.shared.key, "born")
+        valkey.client().hdel(port_of(tube).shared.key, "born")
         with tubes.connect(url) as other:
             with pytest.raises(tubes.ServerRefused, match="not whole"):
                 other.create_tube("t", if_not_exists=True)
@@ -72,7 +73,7 @@ def test_numbers_of_sessions_begin_again_and_pass_by_those_that_live(
     with tubes.connect(url) as first, tubes.connect(url) as second:
         tube = first.create_tube("t")
         assert number_of(tube) == 1
-        valkey.client().hset(tube._port.shared.key, "sessions", 2**27 - 2)
+        valkey.client().hset(port_of(tube).shared.key, "sessions", 2**27 - 2)
         assert number_of(second.tube("t")) == 2**27 - 1
         tube.put_many(range(3))
         numbers = []

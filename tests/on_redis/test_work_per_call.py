@@ -10,6 +10,7 @@ import pytest
 
 import tubes
 from tests.support.indexes import Indexes
+from tests.support.internals import port_of
 from tubes import Driver, Item, TubeBusy
 from tubes.redis import store
 from tubes.redis.scripts.assembly import BYTES
@@ -58,7 +59,7 @@ def work(client: Any, act: Callable[[], object]) -> tuple[int, float]:
 def crowd(client: Any, tube: tubes.Tube, count: int, seconds: float = 9) -> None:
     """So many processes in each of which somebody waits for so long, as far as the server knows."""
     until = f"{(time.time() + seconds) * 1e6:.0f}"
-    key = f"{tube._port.shared.key}:waiting"
+    key = f"{port_of(tube).shared.key}:waiting"
     client.hset(key, mapping={uuid4().hex: f"1 {until}" for _ in range(count)})
 
 

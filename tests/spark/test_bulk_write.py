@@ -10,6 +10,7 @@ import pytest
 import redis
 
 import tubes
+from tests.support.internals import port_of
 from tubes import TubeFull, TubeNotFound, WriteAborted
 from tubes.spark.server import bulk_write
 from tubes.spark.server.bulk_write import Staged, Writer
@@ -210,7 +211,7 @@ def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monke
 def test_what_is_sealed_outlives_what_is_brought(tube: tubes.Tube, valkey: LocalServer) -> None:
     _, brought = died(tube, 1)
     with redis.Redis.from_url(valkey.url) as client:
-        left = [client.pttl(f"{tube._port.shared.key}:staged:{chunk.name}") for chunk in brought]
+        left = [client.pttl(f"{port_of(tube).shared.key}:staged:{chunk.name}") for chunk in brought]
     assert left[0] == -2
     assert min(left[1:]) > bulk_write.STAY
 
@@ -244,7 +245,7 @@ def test_a_write_that_has_no_room_stands_in_nobodys_way(url: str, valkey: LocalS
         with pytest.raises(TubeFull):
             writer.publish("large", 1, large)
         with redis.Redis.from_url(valkey.url) as client:
-            client.zadd(f"{tube._port.shared.key}:sealed", {"large": 1})  # A while ago.
+            client.zadd(f"{port_of(tube).shared.key}:sealed", {"large": 1})  # A while ago.
         tube.truncate()
         tube.put_many(range(20))
         assert writer.publish("small", 1, stage(writer, "small-1", ROWS[:5])) == 5

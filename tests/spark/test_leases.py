@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tubes
+from tests.support.internals import port_of
 from tubes import StreamFenced
 from tubes.spark.leases import LeaseReader
 
@@ -35,7 +36,7 @@ class Query:
         """The process of the driver is gone, and nobody renews its lease."""
         stream = self.reader._stream
         if stream is not None:
-            stream.tube._port.connection.close(lost=True)
+            port_of(stream.tube).connection.close(lost=True)
         time.sleep(seconds)
 
     def plan(self, limit: Any = None) -> bool:

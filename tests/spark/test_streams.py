@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes import StreamFenced, TaskNotTaken
 from tubes.spark.server import streams
 from tubes.spark.server.streams import Chunk, Stream
@@ -33,7 +34,7 @@ class Desk:
 
     def crash(self, stream: Stream, seconds: float = 0.0) -> None:
         """The process of a stream is gone, and nobody is there for so long."""
-        stream.tube._port.connection.close(lost=True)
+        port_of(stream.tube).connection.close(lost=True)
         self._clock.advance(seconds)
 
 
@@ -78,7 +79,7 @@ def test_an_ack_that_the_server_has_lost_comes_with_the_next_one(desk: Desk, dri
     stream = desk.open()
     assert ids(stream.take(1, 25)) == list(range(25))
     client: Any = valkey.client()
-    keys = [key for key in client.scan_iter(match=f"{tube._port.shared.key}*") if not key.endswith(b":leases")]
+    keys = [key for key in client.scan_iter(match=f"{port_of(tube).shared.key}*") if not key.endswith(b":leases")]
     before = {key: client.dump(key) for key in keys}
     assert stream.ack(1) == 25
     for key, dumped in before.items():
@@ -95,7 +96,7 @@ def test_who_has_opened_a_stream_is_told_from_the_next_although_the_server_has_f
     tube = desk.tube("fifo", 60)
     desk.open()
     client: Any = valkey.client()
-    key = f"{tube._port.shared.key}:stream:s"
+    key = f"{port_of(tube).shared.key}:stream:s"
     before = client.dump(key)
     lost = desk.open()
     client.restore(key, 0, before, replace=True)

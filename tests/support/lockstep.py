@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tubes
+from tests.support.internals import port_of
 from tests.support.model import Connection, Model, Ref, Refused, Session, Shown, Waiter
 from tubes import Driver, QueueClosed, Task, TubesError, Utube
 from tubes.conformance.faces import SyncFace
@@ -299,7 +300,7 @@ class Lockstep:
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
             assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
-        self.tube._port.shared.engine._check()
+        port_of(self.tube).shared.engine._check()
         if all_tasks:
             for task in self.model.tasks:
                 assert shown(self.tube.peek(task.id)) == self.model.show(task)
