@@ -7,7 +7,7 @@ a `Port` is an `AsyncPort`, too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import CoroutineType
 
     from tubes.backend.clock import Clock
     from tubes.backend.listeners import Listener
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: What a backend answers asyncio: at once, or to be awaited.
-Soon: TypeAlias = T | Awaitable[T]
+Soon: TypeAlias = "T | CoroutineType[Any, Any, T]"
 #: Options by name, as users give them, or checked and in the machine's units.
 Options: TypeAlias = dict[str, Any]
 #: What a put asks for: its data, encoded, and its options, checked.

@@ -7,14 +7,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, Protocol
 
 from tubes.errors import InvalidOption
 
 _log = logging.getLogger("tubes")
 
-#: Called with a task and the name of an event.
-Listener = Callable[[Any, str], object]
+
+class Listener(Protocol):
+    """Whatever can be called with a task and the name of an event."""
+
+    def __call__(self, task: Any, event: str, /) -> object: ...
 
 
 def check_listener(callback: Any, wrap: Callable[[Any], Listener] | None) -> Listener | None:

@@ -7,7 +7,7 @@ others are as if they had gone away: what comes for them all the same is undone 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -60,7 +60,7 @@ def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
 class AnyOf:
     """The desk of one caller that waits on several tubes."""
 
-    def __init__(self, ports: list[AnyPort]) -> None:
+    def __init__(self, ports: Sequence[AnyPort]) -> None:
         self._ports: Final = ports
         self._children: list[SubWaiter] = []
         self._lock: Final = threading.Lock()
