@@ -5,7 +5,7 @@ EXTRAS := test check examples bench msgpack conformance server hiredis spark jav
 # What the pages are made of: Sphinx, and what the modules import whose docstrings they show.
 DOCS := docs conformance prometheus otel
 
-.PHONY: demo pipeline test soak soak-faults check docs matrix bench bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test soak soak-faults aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
@@ -38,11 +38,15 @@ soak: .venv/ready  ## producers, workers and chaos with books on every task, and
 soak-faults: .venv/ready  ## the fault tests, long and again and again: make soak-faults MINUTES=30
 	$(BIN)/python tests/faults/rounds.py $(or $(MINUTES),10)
 
+aio: .venv/ready  ## make tubes/aio.py, the API for asyncio, of tubes/sync.py
+	$(BIN)/python .ci/make_aio.py
+
 check: .venv/ready  ## lint, types, and the pages
 	@$(MAKE) --no-print-directory docs
+	$(BIN)/python .ci/make_aio.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy tubes examples tests benchmarks docs/_ext
+	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: .venv/docs  ## the pages, into build/docs; a warning is an error

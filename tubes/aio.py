@@ -1,15 +1,25 @@
-"""The face for asyncio: `connect`, `AsyncQueue` and `AsyncTube`. The same names as in `sync.py`, awaited.
+# Made of sync.py by .ci/make_aio.py (`make aio`): change that file, or its rules.
+"""The API for asyncio: `connect`, `AsyncQueue`, `AsyncTube` and `AsyncTask`. The same names as for threads, awaited.
 
-What a method promises, costs and raises stands at its twin. Waiting never blocks the event loop, and a cancelled take
-loses nothing. Threads and event loops may share one store: each wakes the other.
+Waiting never blocks the event loop, and a cancelled take loses nothing. Threads and event loops may share one store:
+each wakes the other.
+
+>>> import asyncio, tubes.aio
+>>> async def main():
+...     async with tubes.aio.connect() as queue:
+...         tube = await queue.create_tube("mail")
+...         await tube.put("hello")
+...         async with tube.taking(timeout=0) as task:
+...             print(task.data)
+>>> asyncio.run(main())
+hello
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
@@ -37,35 +47,39 @@ if TYPE_CHECKING:
 
 
 def connect(
-    url: str | redis.Redis | redis.RedisCluster | Queue | AsyncQueue = "memory://",
+    url: str | redis.Redis | redis.RedisCluster | AsyncQueue | Queue = "memory://",
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,
     session_ttl: float = 30.0,
 ) -> AsyncQueue:
-    """Connect to a queue from asyncio; see `tubes.connect`.
+    """Connect to a queue; the connection is a session, to which the tasks that it takes belong.
 
-    >>> import asyncio, tubes.aio
-    >>> async def main():
-    ...     async with tubes.aio.connect() as queue:
-    ...         tube = await queue.create_tube("mail")
-    ...         await tube.put("hello")
-    ...         async with tube.taking(timeout=0) as task:
-    ...             print(task.data)
-    >>> asyncio.run(main())
-    hello
+    `url`: `memory://` is private to the answered AsyncQueue and the sessions made from it; `memory://name` is shared by
+    name in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
+    `redis+cluster://` name servers, `?prefix=` a key space there; a client of redis-py does too. A queue, of threads or
+    of asyncio: another session on the same, with its codec, clock and `session_ttl`.
+    `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are, a server has JSON.
+    `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
+    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
+    0.1.
+
+    Raises `InvalidOption` for a URL, codec or option that is not understood, `ConnectionLost` where no server answers.
+
+    `tubes.connect` shows an example.
     """
     return AsyncQueue(connecting.connect(url, codec, clock, session_ttl, ApiKind(AsyncTask, AsyncTube, awaited=True)))
 
 
 class AsyncQueue:
-    """A session with a queue, for the tasks of one or several event loops: a `Queue` whose methods are awaited.
+    """A session with a queue: its tubes, and what it has taken from them. Safe to share between event loops.
 
-    As an `async with` it is closed at the end.
+    `connect` and `session` make it. With `async with` it is closed at the end. Every method raises `QueueClosed` once
+    it is closed, and `QueueForked` in a forked child.
     """
 
     def __init__(self, connection: AsyncConnection[AsyncTask]) -> None:
-        self._connection: Any = connection
+        self._connection = connection
 
     async def create_tube(
         self,
@@ -76,30 +90,51 @@ class AsyncQueue:
         temporary: bool = False,
         **options: Any,
     ) -> AsyncTube:
-        """Create a tube. See `Queue.create_tube`."""
-        port = await _answer(self._connection.create(name, driver, if_not_exists, temporary, options))
+        """Create a tube. O(1).
+
+        `name`: 1 to 32 letters, digits, `_`, `-` or `.`.
+        `driver`: a registered name, or a `Driver`, which is registered with it.
+        `if_not_exists`: answer the living tube if there is one with this driver and these options.
+        `temporary`: it need not outlive a restart of the server; in memory nothing does.
+        `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
+        tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0: any
+        number, the default, for `limfifottl` too), `max_attempts` and `key_ttl`, see `AsyncTube.put`. Where tasks can
+        be delayed, `backoff`: a `Backoff`, or a list of seconds: how long a task rests after an attempt that failed.
+        Where there are lanes: `max_in_flight`, how many tasks of one are taken at a time (1); `interval`, the seconds
+        from one start in it to the next (0); `jitter`, by up to which fraction, 0 to 1, an interval is longer (0), also
+        one that `configure` sets; `order` between lanes: "fifo", by their first tasks, or "round_robin", first the lane
+        whose last start is longest ago.
+
+        Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
+
+        `Queue.create_tube` shows an example.
+        """
+        answer = self._connection.create(name, driver, if_not_exists, temporary, options)
+        port = await answer if type(answer) is CoroutineType else answer
         tube: AsyncTube = port.tube
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
-        """The tube of this name. See `Queue.tube`."""
-        port = await _answer(self._connection.find(name))
+        """The tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
+        answer = self._connection.find(name)
+        port = await answer if type(answer) is CoroutineType else answer
         tube: AsyncTube = port.tube
         return tube
 
     async def tubes(self) -> list[str]:
-        """The names of all tubes, sorted. See `Queue.tubes`."""
-        names: list[str] = await _answer(self._connection.names())
-        return names
+        """The names of all tubes, sorted."""
+        answer = self._connection.names()
+        return await answer if type(answer) is CoroutineType else answer
 
     @overload
     async def statistics(self, name: str) -> Statistics: ...
     @overload
     async def statistics(self, name: None = None) -> dict[str, Statistics]: ...
     async def statistics(self, name: str | None = None) -> Statistics | dict[str, Statistics]:
-        """The `Statistics` of one tube, or without a name those of all by name. See `Queue.statistics`."""
+        """The `Statistics` of one tube, or without a name those of all by name. Raises `TubeNotFound`."""
         if name is not None:
-            return await (await self.tube(name)).statistics()
+            tube = await self.tube(name)
+            return await tube.statistics()
         found: dict[str, Statistics] = {}
         for name in await self.tubes():
             with suppress(TubeNotFound):  # It was dropped meanwhile.
@@ -107,63 +142,103 @@ class AsyncQueue:
         return found
 
     async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
-        """All tubes by name, at a glance: for monitors. See `Queue.overview`."""
-        found: dict[str, Overview] = await _answer(self._connection.overview(ages))
-        return found
+        """All tubes by name, at a glance: for monitors. On a server one call of one script looks at 200 tubes.
+
+        It opens no session in them, and leaves what is due as it is: see `Overview.due_lag`. In a cluster it is one
+        call for each tube. O(1) for each, in memory O(n) of the lanes and sessions.
+        `ages`: with `oldest_ready_age`, which costs a call more for each tube that has a ready task. None also where
+        this process does not know a tube's own driver.
+
+        `Queue.overview` shows an example.
+        """
+        answer = self._connection.overview(ages)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def check(self, name: str) -> list[Problem]:
         """What is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.
 
-        See `Queue.check`.
+        It changes nothing, and others go on working meanwhile: what it finds was so at one moment. O(n), in scripts
+        that look at a few hundred tasks each. In memory, where nobody else can write, it is one look at all.
+
+        Raises `TubeNotFound`; `DriverNotFound` where an order of your own is not registered.
+
+        `Queue.check` shows an example.
         """
-        found: list[Problem] = await _answer(self._connection.examine(name, False))
-        return found
+        answer = self._connection.examine(name, False)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def repair(self, name: str) -> list[Problem]:
-        """Mend what is wrong with a tube; answers what that was, as `check`. See `Queue.repair`."""
-        found: list[Problem] = await _answer(self._connection.examine(name, True))
-        return found
+        """Mend what is wrong with a tube; answers what that was, as `check`. Others go on working meanwhile. O(n).
+
+        No task is lost that can be read: one that stands nowhere is ready again, or delayed or buried, as it says of
+        itself. What cannot be read is moved aside. A second time it finds nothing.
+
+        Raises what `check` raises.
+        """
+        answer = self._connection.examine(name, True)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def take_any(
         self, tubes: Iterable[AsyncTube | str], timeout: float | None = None, *, fair: bool = False
     ) -> AsyncTask | None:
-        """Take the first task that may be taken from any of several tubes. See `Queue.take_any`."""
+        """Take the first task that may be taken from any of several tubes.
+
+        `tubes`: tubes of this queue, or names, in order of preference: where several have a task, the first of them
+        gives it. On a server a name costs a round trip more than a tube.
+        `timeout`: seconds to wait for one; None: for ever; 0: not at all. Who waits stands in the line of every tube,
+        and gets what comes first in any of them; nothing polls. Answers None when the time is over.
+        `fair`: each such call begins with the next tube of the list, so that one that is never empty lets the others
+        have their turn.
+
+        O(1) for each tube that is asked.
+
+        Raises `TubeNotFound` if one is not there, or is dropped while the call waits, `InvalidOption` for an empty list
+        and for a tube of another queue.
+
+        `Queue.take_any` shows an example.
+        """
         patience = None if timeout is None else micros("timeout", timeout)
-        named = listed(tubes, fair, AsyncTube, self._connection)
-        found = [await _answer(self._connection.find(one)) if isinstance(one, str) else one._port for one in named]
-        ports = in_turn(found, fair)
+        named: list[AsyncTube | str] = listed(tubes, fair, AsyncTube, self._connection)
+        found = [await self.tube(one) if isinstance(one, str) else one for one in named]
+        ports = in_turn([tube._port for tube in found], fair)
+        task: AsyncTask | None
         for port in ports:
-            ready: AsyncTask | None = await _answer(port.take())
-            if ready is not None:
-                return ready
-        task: AsyncTask | None = None
-        if patience != 0:
-            task = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
-        return task
+            answer = port.take()
+            task = await answer if type(answer) is CoroutineType else answer
+            if task is not None:
+                return task
+        return None if patience == 0 else await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
 
     async def session(self) -> AsyncQueue:
-        """Another session on the same queue; it is closed by itself. See `Queue.session`."""
+        """Another session on the same queue; it is closed by itself."""
         return AsyncQueue(self._connection.sibling())
 
     async def identify(self, uuid: str | UUID | None = None) -> str:
-        """The uuid of this session; with a uuid, join that session first. See `Queue.identify`."""
-        known: str = await _answer(self._connection.identify(uuid))
-        return known
+        """The uuid of this session; with a uuid, join that session first.
+
+        Connections of one session hold tasks together: what one takes another may ack. The session ends, and releases
+        what it holds, when its last connection is closed. Joining leaves the session that this connection had.
+
+        Raises `SessionNotFound` if there is no such session, `InvalidOption` if it is no uuid.
+        """
+        answer = self._connection.identify(uuid)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def register_driver(self, driver: Driver) -> None:
-        """Let tubes be created with a driver of your own. See `Queue.register_driver`."""
+        """Let tubes be created with a driver of your own. Raises `DriverExists` if another one has its name."""
         self._connection.register(driver)
 
     async def detach(self) -> None:
-        """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it.
-
-        See `Queue.detach`.
-        """
-        await _answer(self._connection.close(lost=True))
+        """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it."""
+        answer = self._connection.close(lost=True)
+        if type(answer) is CoroutineType:
+            await answer
 
     async def close(self) -> None:
-        """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. See `Queue.close`."""
-        await _answer(self._connection.close())
+        """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. Twice is fine."""
+        answer = self._connection.close()
+        if type(answer) is CoroutineType:
+            await answer
 
     @property
     def closed(self) -> bool:
@@ -179,77 +254,160 @@ class AsyncQueue:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<AsyncQueue {self._connection.url}{' closed' if self.closed else ''}>"
+        return f"<{type(self).__name__} {self._connection.url}{' closed' if self.closed else ''}>"
 
 
 class AsyncTube:
-    """One tube, as one session sees it: a `Tube` whose methods are awaited."""
+    """One tube, as one session sees it. Safe to share between event loops.
+
+    Where a method takes a task it takes an `AsyncTask` or an id. An `AsyncTask` that was taken speaks for its own take
+    only: when its time to run is over and the task was taken again, by whomever, its verbs raise `TaskNotTaken`.
+
+    Every method raises `QueueClosed` once the queue is closed, `TubeNotFound` once the tube is dropped, and
+    `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
+    """
 
     def __init__(self, port: AsyncPort[AsyncTask]) -> None:
-        self._port: Any = port
+        self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver
-        self._awaited = port.awaited
         # In which fair call of `take_any` it was the first.
         self._first_in = 0
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    async def put(self, data: Any, *, timeout: float, **options: Any) -> AsyncTask | None: ...
+    async def put(  # pyright: ignore[reportOverlappingOverload]
+        self, data: Any, *, timeout: float, **options: Any
+    ) -> AsyncTask | None: ...
     @overload
     async def put(self, data: Any, **options: Any) -> AsyncTask: ...
     async def put(self, data: Any, **options: Any) -> AsyncTask | None:
-        """Add a task. See `Tube.put`."""
+        """Add a task. O(1); O(log n) where priorities are many.
+
+        `options`, as far as the driver knows them:
+        `utube`: the lane, a string;
+        `pri`: the priority, 0 (first) to 4294967295;
+        `delay`: seconds until the task becomes ready, by which its ttl is prolonged;
+        `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
+        `ttr`: seconds to run: past them a taken task is ready again;
+        and those that every driver knows:
+        `max_attempts`: how often the task may be taken, 1 to 1048574: when the last attempt ends by release, by its
+        ttr or with its session, the task is buried; None: what the tube says;
+        `key`: a string: while a task of this key lives, in whatever state, the tube has no other. `on_duplicate` says
+        what happens instead: `"keep"` answers the living task (`task.created_now` is False), `"replace"` deletes it
+        and puts the new one, `"raise"` raises `DuplicateKey`;
+        `key_ttl`: seconds for which the key is remembered after its task is gone: as if it lived, `"keep"` and
+        `"raise"` add nothing; what `"keep"` answers then has the id of that task and the data of this put;
+        `context`: a mapping of strings to strings that travels with the task, for trace ids and the like;
+        `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None; where
+        a tube may be full, give a timeout, if only 0, so that type checkers know it too.
+
+        Raises `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate` or `key_ttl`
+        without a key, `CodecError` for data that the codec refuses.
+
+        `Tube.put` shows an example.
+        """
         if options and options.get("timeout"):
             waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
-            return await waiter.wait(self._port)  # type: ignore[no-any-return]
+            waited: AsyncTask | None = await waiter.wait(self._port)
+            return waited
         answer = self._port.put(data, options)
-        task: AsyncTask | None = await answer if self._awaited else answer
-        return task
+        return await answer if type(answer) is CoroutineType else answer
 
     async def put_many(self, items: Iterable[Any], **options: Any) -> list[AsyncTask]:
-        """Add many tasks at once, all or none; answers them in the order of the items. See `Tube.put_many`."""
+        """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
+
+        `items`: data (strings in a list, what is async collected first), or `tubes.Item(data, **options)` where one has
+        options of its own. All are checked and encoded before the first is put: an error says which item it is about.
+        `options`: those of all items, where an `Item` does not say otherwise. `timeout`: seconds to wait until there is
+        room for all of them, where the tube has a `capacity`; without room the answer is [], and nothing was put.
+
+        On Redis a few thousand are one round trip; more are brought there first, and put by one call at the end.
+
+        Raises what `put` raises, and `InvalidOption` for more items than the tube's `capacity`.
+
+        `Tube.put_many` shows an example.
+        """
         batch = self._port.gather(items, options)
         tasks: list[AsyncTask] | None
         if batch.timeout:
             tasks = await LoopWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
         else:
-            tasks = await _answer(self._port.put_many(batch))
+            answer = self._port.put_many(batch)
+            tasks = await answer if type(answer) is CoroutineType else answer
         return tasks or []
 
     async def call(self, data: Any, timeout: float | None = None, **options: Any) -> Any:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and answer what its handler has returned.
 
-        See `Tube.call`.
+        `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
+        `options`: those of `put`, but for `key`.
+
+        The reply comes through a tube of this connection, which `tubes()` does not name. It is made with the first
+        call, and dropped when nothing was called for some seconds or the queue is closed; on a server it goes by itself
+        if this process dies. A first call costs two round trips more than others.
+
+        Raises `CallFailed` with the handler's error when that was the last attempt: with `max_attempts=1` at the first
+        one; while a task may be tried again the caller waits. `CallTimeout` when the time is over: the task stays and
+        may still be done, and its reply is thrown away; where the driver has a ttl, `ttl=` ends it if nobody has begun
+        it by then. `QueueClosed` when the queue is closed meanwhile; `ConnectionLost` when a server has come back
+        without the task, since it has lost its last writes.
+
+        `Tube.call` shows an example.
         """
         return await calls.call_async(self, data, timeout, options)
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     async def take(self, timeout: float | None = None) -> AsyncTask | None:
-        """Take the first task that may be taken. See `Tube.take`."""
+        """Take the first task that may be taken. O(1), O(log n) at most.
+
+        `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
+        which they came. Answers None when the time is over.
+
+        `Tube.take` shows an example.
+        """
+        if timeout.__class__ is int and timeout == 0:
+            answer = self._port.take()
+            return await answer if type(answer) is CoroutineType else answer
         patience = None if timeout is None else micros("timeout", timeout)
         answer = self._port.take()
-        task: AsyncTask | None = await answer if self._awaited else answer
+        task: AsyncTask | None = await answer if type(answer) is CoroutineType else answer
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
 
     async def take_many(self, limit: int, timeout: float | None = None) -> list[AsyncTask]:
-        """Take as many tasks as there are, up to `limit`, in the order in which `take` would. See `Tube.take_many`."""
+        """Take as many tasks as there are, up to `limit`, in the order in which `take` would. As `take` for each.
+
+        `limit`: from 1 to 100,000.
+        `timeout`: seconds to wait until there is at least one, as for `take`. Answers [] when the time is over.
+
+        Of one lane it has no more tasks than may be taken at a time. On Redis a thousand are one round trip.
+
+        `Tube.take_many` shows an example.
+        """
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
-        tasks: list[AsyncTask] = await _answer(self._port.take_many(count))
+        answer = self._port.take_many(count)
+        tasks: list[AsyncTask] = await answer if type(answer) is CoroutineType else answer
         if not tasks and patience != 0:
             first = await LoopWaiter(self._port.clock, patience).wait(self._port)
             if first is not None:
-                tasks = await _answer(self._port.top_up(first, count))
+                answer = self._port.top_up(first, count)
+                tasks = await answer if type(answer) is CoroutineType else answer
         return tasks
 
     @asynccontextmanager
     async def taking(self, timeout: float | None = None) -> AsyncGenerator[AsyncTask]:
-        """Take a task for a block: acked when the block ends, released when it raises. See `Tube.taking`."""
+        """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if none came.
+
+        Where having no task is nothing special, ask first: `if task := await tube.take(5):` and then
+        `async with task:`.
+
+        `Tube.taking` shows an example.
+        """
         task = await self.take(timeout)
         if task is None:
             raise NothingReady(tube=self.name, timeout=timeout)
@@ -257,7 +415,13 @@ class AsyncTube:
             yield task
 
     async def __aiter__(self) -> AsyncGenerator[AsyncTask]:
-        """Take tasks until the queue is closed. See `Tube.__iter__`."""
+        """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
+
+        Raises `TubeNotFound` when the tube is dropped. When the loop is left by `break` or by an exception, its last
+        task is released, unless it was dealt with (with asyncio a moment later, when the loop's iterator is finalized).
+        A task that was lost meanwhile, because its time to run was over or the queue was closed, is logged as a
+        warning: ack a task yourself before you close the queue.
+        """
         try:
             task = await self.take()
             while task is not None:
@@ -273,223 +437,355 @@ class AsyncTube:
             return
 
     async def _after(self, task: AsyncTask) -> AsyncTask | None:
-        """Ack a task and take the next one; None if there is none. See `Tube._after`."""
+        """Ack a task and take the next one; None if there is none. What was dealt with is left alone: None too."""
         if task._turn == FINISHED:
             return None
         try:
             answer = self._port.next(task)
-            following: AsyncTask | None = await answer if self._awaited else answer
+            return await answer if type(answer) is CoroutineType else answer
         except QueueClosed as lost:
             log_lost(lost)
             raise
-        return following
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
     async def ack(self, task: AsyncTask | int) -> AsyncTask:
-        """The work is done: the task is gone. See `Tube.ack`."""
+        """The work is done: the task is gone. Raises `TaskNotTaken` unless this session has it. O(1)."""
         answer = self._port.ack(task)
-        after: AsyncTask = await answer if self._awaited else answer
-        return after
+        return await answer if type(answer) is CoroutineType else answer
 
     async def ack_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
-        """The work on these tasks is done: as `ack` for each. See `Tube.ack_many`."""
-        done: dict[int, bool] = await _answer(self._port.ack_many(tasks))
-        return done
+        """The work on these tasks is done: as `ack` for each. Answers by id, in their order, whether it was acked.
+
+        False: this session does not have it, or not by that take. On Redis a few thousand are one round trip. Raises
+        `InvalidOption` for what is no task of this tube.
+
+        `Tube.ack_many` shows an example.
+        """
+        answer = self._port.ack_many(tasks)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def release_many(self, tasks: Iterable[AsyncTask | int], delay: float | None = None) -> dict[int, bool]:
-        """Give these tasks back: as `release` for each. See `Tube.release_many`."""
-        done: dict[int, bool] = await _answer(self._port.release_many(tasks, delay))
-        return done
+        """Give these tasks back: as `release` for each. Answers by id, in their order, whether it was released.
+
+        Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
+        tube.
+
+        `Tube.release_many` shows an example.
+        """
+        answer = self._port.release_many(tasks, delay)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def release(
         self, task: AsyncTask | int, delay: float | None = None, *, reason: str | None = None
     ) -> AsyncTask:
-        """Give the task back to its own place in the order, ahead of younger ones. See `Tube.release`."""
+        """Give the task back to its own place in the order, ahead of younger ones. O(log n).
+
+        `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
+        says, which is not at all if it has none. A task that was taken for the last time, by its `max_attempts`, is
+        buried instead. `reason`: why, for whoever looks at it then; None: that it was the last attempt.
+
+        Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
+        """
         answer = self._port.release(task, delay, reason)
-        after: AsyncTask = await answer if self._awaited else answer
-        return after
+        return await answer if type(answer) is CoroutineType else answer
 
     async def touch(self, task: AsyncTask | int, seconds: float) -> AsyncTask:
-        """Get so much more time to run; the task's ttl and ttr grow by it for good. See `Tube.touch`."""
+        """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
+
+        However often: none of them is put off beyond 200 years from now on, which is more than a put can ask for.
+
+        Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` where the driver has no ttr.
+        """
         answer = self._port.touch(task, seconds)
-        after: AsyncTask = await answer if self._awaited else answer
-        return after
+        return await answer if type(answer) is CoroutineType else answer
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
     async def bury(self, task: AsyncTask | int, reason: str | None = None) -> AsyncTask:
-        """Put a task aside, whatever its state and whoever has it, until `kick`. See `Tube.bury`."""
+        """Put a task aside, whatever its state and whoever has it, until `kick`. O(log n).
+
+        `reason`: why, for whoever looks at it later: `task.reason`.
+
+        Its ttl runs on. Burying a buried one changes nothing. Raises `TaskNotFound` if there is none.
+        """
         answer = self._port.bury(task, reason)
-        after: AsyncTask = await answer if self._awaited else answer
-        return after
+        return await answer if type(answer) is CoroutineType else answer
 
     async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
-        """Make up to so many buried tasks ready, in the order of their places; answers how many. See `Tube.kick`."""
-        kicked: int = await _answer(self._port.kick(count, attempts, ttl))
-        return kicked
+        """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each.
+
+        `attempts`: so many more attempts each; a task that has had its last one gets one more without it.
+        `ttl`: seconds to live from now on; `task.ttl`, which counts from the put, is that much more than its age.
+
+        Raises `OptionNotSupported` for a ttl where the driver has none.
+
+        `Tube.kick` shows an example.
+        """
+        answer = self._port.kick(count, attempts, ttl)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def kick_task(
         self, task: AsyncTask | int, *, attempts: int | None = None, ttl: float | None = None
     ) -> AsyncTask:
-        """Make one buried task ready; one that is not buried stays as it is. See `Tube.kick_task`."""
-        after: AsyncTask = await _answer(self._port.kick_task(task, attempts, ttl))
-        return after
+        """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
+
+        Raises `TaskNotFound` if there is none.
+        """
+        answer = self._port.kick_task(task, attempts, ttl)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def buried(self, limit: int = 100) -> list[AsyncTask]:
-        """The buried tasks, dead letters: up to so many, by their ids. See `Tube.buried`."""
-        found: list[AsyncTask] = await _answer(self._port.buried(limit))
-        return found
+        """The buried tasks, dead letters: up to so many, by their ids. `task.reason` says why they are.
+
+        Those that were put first come first, whenever they were buried.
+
+        O(limit) where tasks come by their ids alone, O(n) of the buried ones elsewhere.
+        """
+        answer = self._port.buried(limit)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def update(
         self, task: AsyncTask | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
     ) -> AsyncTask:
-        """Change a task, whatever its state and whoever has it. See `Tube.update`."""
+        """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
+
+        `data`: what it says from now on; whoever has taken it keeps what it was given.
+        `pri`: its priority: it moves to the place that this gives it.
+        `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
+        `ttl`: seconds to live from now on, of a task that nobody has taken; 0 ends it.
+        Without any of them nothing happens: it is a `peek`.
+
+        Raises `TaskNotFound` if there is none, `OptionNotSupported` for what the driver lacks, `InvalidOption` for a
+        delay of a task that is taken or buried, and for a ttl of a taken one, which `touch` prolongs.
+
+        `Tube.update` shows an example.
+        """
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
-        after: AsyncTask = await _answer(self._port.update(task, changes))
-        return after
+        answer = self._port.update(task, changes)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def peek(self, task: AsyncTask | int) -> AsyncTask:
-        """The task as it is now; changes nothing. See `Tube.peek`."""
+        """The task as it is now; changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.peek(task)
-        after: AsyncTask = await answer if self._awaited else answer
-        return after
+        return await answer if type(answer) is CoroutineType else answer
 
     async def delete(self, task: AsyncTask | int) -> AsyncTask:
-        """Remove a task, whatever its state and whoever has it. See `Tube.delete`."""
+        """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.delete(task)
-        after: AsyncTask = await answer if self._awaited else answer
-        return after
+        return await answer if type(answer) is CoroutineType else answer
 
     async def renew_many(self, tasks: Iterable[AsyncTask | int], seconds: float) -> dict[int, bool]:
-        """Let these tasks have at least so many seconds to run from now on. See `Tube.renew_many`."""
-        done: dict[int, bool] = await _answer(self._port.renew_many(tasks, seconds))
-        return done
+        """Let these tasks have at least so many seconds to run from now on. Answers by id whether this session has it.
+
+        What keeps a task while it is worked on: unlike `touch` it adds nothing, and leaves a later take the ttr that
+        the task had. Where the ttl ends a taken task (not in `utubettl`) the ttl is prolonged as far as that needs. A
+        task without ttr needs no renewal. On Redis a few thousand are one round trip. O(log n) each.
+
+        Raises `OptionNotSupported` where the driver has no ttr, `InvalidOption` for what is no task of this tube.
+
+        `Tube.renew_many` shows an example.
+        """
+        answer = self._port.renew_many(tasks, seconds)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
-        """Remove these tasks: as `delete` for each. See `Tube.delete_many`."""
-        done: dict[int, bool] = await _answer(self._port.delete_many(tasks))
-        return done
+        """Remove these tasks: as `delete` for each. Answers by id, in their order, whether there was one.
+
+        `Tube.delete_many` shows an example.
+        """
+        answer = self._port.delete_many(tasks)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def release_all(self) -> None:
-        """Release all taken tasks, whoever has them. See `Tube.release_all`."""
-        await _answer(self._port.release_all())
+        """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""
+        answer = self._port.release_all()
+        if type(answer) is CoroutineType:
+            await answer
 
     async def truncate(self) -> None:
-        """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing.
-
-        See `Tube.truncate`.
-        """
-        await _answer(self._port.truncate())
+        """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
+        answer = self._port.truncate()
+        if type(answer) is CoroutineType:
+            await answer
 
     async def pause(self, seconds: float | None = None) -> None:
-        """Let nobody take from this tube for so many seconds; None: until `resume`. See `Tube.pause`."""
-        await _answer(self._port.pause(seconds))
+        """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).
+
+        Takes, of whatever session and process, find nothing and wait; `take_any` goes on to its other tubes. All else
+        goes on: puts, the verbs of those who have a task already, and time, so that ttl, ttr and delays run out. Who
+        waits is served at the very end of the pause. Another `pause` sets another end, 0 ends it at once. `truncate`
+        keeps it, `drop` forgets it; it belongs to the tube, and does not end with the session that asked for it.
+        `statistics().paused` tells until when.
+
+        `Tube.pause` shows an example.
+        """
+        answer = self._port.pause(seconds)
+        if type(answer) is CoroutineType:
+            await answer
 
     async def resume(self) -> None:
-        """End a pause; callers that wait are served. See `Tube.resume`."""
-        await _answer(self._port.resume())
+        """End a pause; callers that wait are served. A tube that does not pause stays as it is. O(1)."""
+        answer = self._port.resume()
+        if type(answer) is CoroutineType:
+            await answer
 
     async def drop(self, *, force: bool = False) -> None:
-        """Remove the tube and what is in it. See `Tube.drop`."""
-        await _answer(self._port.drop(force))
+        """Remove the tube and what is in it. O(n).
+
+        Raises `TubeBusy` while tasks are taken or callers wait. `force`: do it all the same; callers that wait get
+        `TubeNotFound`, and so does who has a task.
+        """
+        answer = self._port.drop(force)
+        if type(answer) is CoroutineType:
+            await answer
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     async def block(self, utube: str, seconds: float) -> None:
-        """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After.
+        """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After. O(log n).
 
-        See `Tube.block`.
+        The block ends by itself, and callers that wait are served at that moment. Another one replaces it; 0 ends it,
+        but not a cool-down. Tasks that are taken stay so. A lane without tasks can be blocked too.
+
+        Raises `OptionNotSupported` where the driver has no lanes.
+
+        `Tube.block` shows an example.
         """
-        await _answer(self._port.block(utube, seconds))
+        answer = self._port.block(utube, seconds)
+        if type(answer) is CoroutineType:
+            await answer
 
     async def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
-        """Let a lane have limits of its own, instead of the tube's. See `Tube.configure`."""
-        await _answer(self._port.configure(utube, interval, max_in_flight))
+        """Let a lane have limits of its own, instead of the tube's. O(log n).
+
+        `interval`: seconds from one start to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at
+        a time, from 1. None: what the tube says; what is left out stays. It counts at once: the next start is reckoned
+        anew from the last one that is known, and a lane of which more are taken than it may have starts none until they
+        are fewer. A lane that has no task ready or taken, and does not cool down, has forgotten its last start.
+
+        Raises `OptionNotSupported` where the driver has no lanes.
+
+        `Tube.configure` shows an example.
+        """
+        answer = self._port.configure(utube, interval, max_in_flight)
+        if type(answer) is CoroutineType:
+            await answer
 
     async def utubes(self, limit: int = 1000) -> list[Utube]:
-        """The lanes, sorted by name, up to so many. See `Tube.utubes`."""
-        found: list[Utube] = await _answer(self._port.utubes(limit))
-        return found
+        """The lanes, sorted by name, up to so many.
+
+        Those with tasks that are ready or taken, those that cool down or are blocked, those with limits of their own.
+
+        O(n) of the lanes; for looking, not for working. Raises `OptionNotSupported` where the driver has no lanes.
+
+        `Tube.utubes` shows an example.
+        """
+        answer = self._port.utubes(limit)
+        return await answer if type(answer) is CoroutineType else answer
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def statistics(self) -> Statistics:
-        """How many tasks there are by state, and what was done so far. See `Tube.statistics`."""
-        counted: Statistics = await _answer(self._port.statistics())
-        return counted
+        """How many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
+        answer = self._port.statistics()
+        return await answer if type(answer) is CoroutineType else answer
 
     async def tasks(self, start: int = 0, limit: int = 1000) -> list[AsyncTask]:
         """The tasks there are, whatever their state, in the order of their ids: up to so many, from id `start` on.
 
-        See `Tube.tasks`.
+        To see all of them go on from the last one's id plus 1, until the answer is []. Looking changes nothing, so
+        tasks come and go meanwhile: each page is of one moment, all of them together are not.
+
+        O(limit) where few ids are missing between them, else O(n) in memory; on a server a page of up to 1000, 4 MB or
+        5000 ids is one round trip.
+
+        `Tube.tasks` shows an example.
         """
-        found: list[AsyncTask] = await _answer(self._port.tasks(start, limit))
-        return found
+        answer = self._port.tasks(start, limit)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def oldest_ready_age(self) -> float | None:
         """Seconds since the put of the oldest ready task, the one with the smallest id; None if there is none.
 
-        See `Tube.oldest_ready_age`.
+        What it was delayed and taken for counts too. What a growing backlog shows first. O(n) of the tasks that are
+        older and not ready.
         """
-        age: float | None = await _answer(self._port.oldest_ready_age())
-        return age
+        answer = self._port.oldest_ready_age()
+        return await answer if type(answer) is CoroutineType else answer
 
     async def due_histogram(self, edges: Iterable[float]) -> list[int]:
-        """How many tasks move by themselves (delay, ttr or ttl over), by how soon. See `Tube.due_histogram`."""
-        counts: list[int] = await _answer(self._port.due_histogram(edges))
-        return counts
+        """How many tasks move by themselves (delay, ttr or ttl over), by how soon. O(n), on a server O(log n) per edge.
+
+        `edges`: seconds from now, ascending. Answers one number more than there are edges: the tasks that are due
+        before the first, from the first on and before the second, …, from the last on.
+
+        `Tube.due_histogram` shows an example.
+        """
+        answer = self._port.due_histogram(edges)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def on_task_change(
         self, callback: Callable[[AsyncTask, str], object] | None
     ) -> Callable[[AsyncTask, str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
 
-        See `Tube.on_task_change`.
+        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` too. It is called
+        after the change, in the order of the changes, one at a time, in the event loop that has asked for it: what
+        takes long belongs elsewhere. What it raises is logged and harms nothing. Each `AsyncQueue` has one callback per
+        tube, for as long as the `AsyncQueue` lives; the one before is answered.
+
+        `Tube.on_task_change` shows an example.
         """
-        before = await _answer(self._port.listen(callback, LoopListener))
+        answer = self._port.listen(callback, LoopListener)
+        before = await answer if type(answer) is CoroutineType else answer
         return callback_of(before)
 
     def __repr__(self) -> str:
-        return f"<AsyncTube {self.name!r} ({self.driver.name}) of {self._port.url}>"
+        return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
 
 
 class AsyncTask(TaskView):
-    """A task of an `AsyncTube`: as `Task`, with verbs to be awaited and `async with`."""
+    """A task of an `AsyncTube`: frozen facts, and the verbs on it.
+
+    With `async with` it is acked when the block ends, and released when the block raises.
+
+    `Task` shows an example.
+    """
 
     __slots__ = ()
     _tube: AsyncTube
 
     async def ack(self) -> AsyncTask:
-        """The work is done. See `Tube.ack`."""
+        """The work is done. See `AsyncTube.ack`."""
         return await self._tube.ack(self)
 
     async def release(self, delay: float | None = None, *, reason: str | None = None) -> AsyncTask:
-        """Give the task back. See `Tube.release`."""
+        """Give the task back. See `AsyncTube.release`."""
         return await self._tube.release(self, delay=delay, reason=reason)
 
     async def touch(self, seconds: float) -> AsyncTask:
-        """Get more time to work. See `Tube.touch`."""
+        """Get more time to work. See `AsyncTube.touch`."""
         return await self._tube.touch(self, seconds)
 
     async def bury(self, reason: str | None = None) -> AsyncTask:
-        """Put the task aside. See `Tube.bury`."""
+        """Put the task aside. See `AsyncTube.bury`."""
         return await self._tube.bury(self, reason)
 
     async def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> AsyncTask:
-        """Make the task ready, if it is buried. See `Tube.kick_task`."""
+        """Make the task ready, if it is buried. See `AsyncTube.kick_task`."""
         return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
     async def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> AsyncTask:
-        """Change the task. See `Tube.update`."""
+        """Change the task. See `AsyncTube.update`."""
         return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 
     async def delete(self) -> AsyncTask:
-        """Remove the task. See `Tube.delete`."""
+        """Remove the task. See `AsyncTube.delete`."""
         return await self._tube.delete(self)
 
     async def peek(self) -> AsyncTask:
-        """The task as it is now. See `Tube.peek`."""
+        """The task as it is now. See `AsyncTube.peek`."""
         return await self._tube.peek(self)
 
     async def __aenter__(self) -> AsyncTask:
@@ -505,16 +801,13 @@ class AsyncTask(TaskView):
             await self.ack()
             return
         if kind is GeneratorExit:
+            # Perhaps from the garbage collector, which may come in the middle of a verb, or when the loop has gone.
             self._tube._port.release_later(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
             if issubclass(kind, Exception):
                 await self.release()
-            else:  # It was cancelled: the task has not failed.
+            else:  # It was interrupted or cancelled: the task has not failed.
                 answer = self._tube._port.release_unfailed(self)
-                await answer if self._tube._awaited else answer
-
-
-async def _answer(answer: Any) -> Any:
-    """The answer of a backend, which is there at once or to be awaited."""
-    return await answer if inspect.isawaitable(answer) else answer
+                if type(answer) is CoroutineType:
+                    await answer

@@ -1,4 +1,8 @@
-"""The face for threads: `Queue` and `Tube`. `aio.py` is its twin for asyncio; a test compares the two."""
+"""The API for threads: `connect`, `Queue`, `Tube` and `Task`.
+
+`.ci/make_aio.py` makes `aio.py`, the API for asyncio, of this file, and says by which rules. Two of them are felt here:
+a backend is asked in a statement of its own, and what a method has answered gets a name before it is used.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ def connect(
     ...     queue.tubes()
     []
     """
-    return Queue(connecting.connect(url, codec, clock, session_ttl, ApiKind(Task, Tube)))
+    return Queue(connecting.connect(url, codec, clock, session_ttl, ApiKind(Task, Tube, awaited=False)))
 
 
 class Queue:
@@ -100,18 +104,19 @@ class Queue:
         ...     queue.create_tube("crawl", "utubettl", ttr=60)
         <Tube 'crawl' (utubettl) of memory://>
         """
-        tube: Tube = self._connection.create(name, driver, if_not_exists, temporary, options).tube
+        port = self._connection.create(name, driver, if_not_exists, temporary, options)
+        tube: Tube = port.tube
         return tube
 
     def tube(self, name: str) -> Tube:
         """The tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
-        tube: Tube = self._connection.find(name).tube
+        port = self._connection.find(name)
+        tube: Tube = port.tube
         return tube
 
     def tubes(self) -> list[str]:
         """The names of all tubes, sorted."""
-        names: list[str] = self._connection.names()
-        return names
+        return self._connection.names()
 
     @overload
     def statistics(self, name: str) -> Statistics: ...
@@ -120,11 +125,12 @@ class Queue:
     def statistics(self, name: str | None = None) -> Statistics | dict[str, Statistics]:
         """The `Statistics` of one tube, or without a name those of all by name. Raises `TubeNotFound`."""
         if name is not None:
-            return self.tube(name).statistics()
+            tube = self.tube(name)
+            return tube.statistics()
         found: dict[str, Statistics] = {}
         for name in self.tubes():
             with suppress(TubeNotFound):  # It was dropped meanwhile.
-                found[name] = self.tube(name).statistics()
+                found[name] = self.statistics(name)
         return found
 
     def overview(self, *, ages: bool = False) -> dict[str, Overview]:
@@ -141,8 +147,7 @@ class Queue:
         ...     {name: seen.statistics.tasks["ready"] for name, seen in queue.overview().items()}
         {'mail': 1}
         """
-        found: dict[str, Overview] = self._connection.overview(ages)
-        return found
+        return self._connection.overview(ages)
 
     def check(self, name: str) -> list[Problem]:
         """What is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.
@@ -158,8 +163,7 @@ class Queue:
         ...     queue.check("mail")
         []
         """
-        found: list[Problem] = self._connection.examine(name, False)
-        return found
+        return self._connection.examine(name, False)
 
     def repair(self, name: str) -> list[Problem]:
         """Mend what is wrong with a tube; answers what that was, as `check`. Others go on working meanwhile. O(n).
@@ -169,8 +173,7 @@ class Queue:
 
         Raises what `check` raises.
         """
-        found: list[Problem] = self._connection.examine(name, True)
-        return found
+        return self._connection.examine(name, True)
 
     def take_any(self, tubes: Iterable[Tube | str], timeout: float | None = None, *, fair: bool = False) -> Task | None:
         """Take the first task that may be taken from any of several tubes.
@@ -195,16 +198,15 @@ class Queue:
         ['now', 'later']
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        named = listed(tubes, fair, Tube, self._connection)
-        ports = in_turn([self._connection.find(one) if isinstance(one, str) else one._port for one in named], fair)
+        named: list[Tube | str] = listed(tubes, fair, Tube, self._connection)
+        found = [self.tube(one) if isinstance(one, str) else one for one in named]
+        ports = in_turn([tube._port for tube in found], fair)
+        task: Task | None
         for port in ports:
-            ready: Task | None = port.take()
-            if ready is not None:
-                return ready
-        task: Task | None = None
-        if patience != 0:
-            task = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
-        return task
+            task = port.take()
+            if task is not None:
+                return task
+        return None if patience == 0 else ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
 
     def session(self) -> Queue:
         """Another session on the same queue; it is closed by itself."""
@@ -218,8 +220,7 @@ class Queue:
 
         Raises `SessionNotFound` if there is no such session, `InvalidOption` if it is no uuid.
         """
-        known: str = self._connection.identify(uuid)
-        return known
+        return self._connection.identify(uuid)
 
     def register_driver(self, driver: Driver) -> None:
         """Let tubes be created with a driver of your own. Raises `DriverExists` if another one has its name."""
@@ -247,7 +248,7 @@ class Queue:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Queue {self._connection.url}{' closed' if self.closed else ''}>"
+        return f"<{type(self).__name__} {self._connection.url}{' closed' if self.closed else ''}>"
 
 
 class Tube:
@@ -307,9 +308,9 @@ class Tube:
         """
         if options and options.get("timeout"):
             waiter = ThreadWaiter(self._port.clock, *self._port.request(data, options))
-            return waiter.wait(self._port)  # type: ignore[no-any-return]
-        task: Task | None = self._port.put(data, options)
-        return task
+            waited: Task | None = waiter.wait(self._port)
+            return waited
+        return self._port.put(data, options)
 
     def put_many(self, items: Iterable[Any], **options: Any) -> list[Task]:
         """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
@@ -384,8 +385,7 @@ class Tube:
         True
         """
         if timeout.__class__ is int and timeout == 0:
-            ready: Task | None = self._port.take()
-            return ready
+            return self._port.take()
         patience = None if timeout is None else micros("timeout", timeout)
         task: Task | None = self._port.take()
         if task is None and patience != 0:
@@ -464,18 +464,16 @@ class Tube:
         if task._turn == FINISHED:
             return None
         try:
-            following: Task | None = self._port.next(task)
+            return self._port.next(task)
         except QueueClosed as lost:
             log_lost(lost)
             raise
-        return following
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
     def ack(self, task: Task | int) -> Task:
         """The work is done: the task is gone. Raises `TaskNotTaken` unless this session has it. O(1)."""
-        after: Task = self._port.ack(task)
-        return after
+        return self._port.ack(task)
 
     def ack_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
         """The work on these tasks is done: as `ack` for each. Answers by id, in their order, whether it was acked.
@@ -490,8 +488,7 @@ class Tube:
         ...     tube.ack_many([tube.take(0), 1])
         {0: True, 1: False}
         """
-        done: dict[int, bool] = self._port.ack_many(tasks)
-        return done
+        return self._port.ack_many(tasks)
 
     def release_many(self, tasks: Iterable[Task | int], delay: float | None = None) -> dict[int, bool]:
         """Give these tasks back: as `release` for each. Answers by id, in their order, whether it was released.
@@ -506,8 +503,7 @@ class Tube:
         ...     tube.release_many(tube.take_many(2))
         {0: True, 1: True}
         """
-        done: dict[int, bool] = self._port.release_many(tasks, delay)
-        return done
+        return self._port.release_many(tasks, delay)
 
     def release(self, task: Task | int, delay: float | None = None, *, reason: str | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
@@ -518,8 +514,7 @@ class Tube:
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
         """
-        after: Task = self._port.release(task, delay, reason)
-        return after
+        return self._port.release(task, delay, reason)
 
     def touch(self, task: Task | int, seconds: float) -> Task:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
@@ -528,8 +523,7 @@ class Tube:
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` where the driver has no ttr.
         """
-        after: Task = self._port.touch(task, seconds)
-        return after
+        return self._port.touch(task, seconds)
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
@@ -540,8 +534,7 @@ class Tube:
 
         Its ttl runs on. Burying a buried one changes nothing. Raises `TaskNotFound` if there is none.
         """
-        after: Task = self._port.bury(task, reason)
-        return after
+        return self._port.bury(task, reason)
 
     def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each.
@@ -560,16 +553,14 @@ class Tube:
         Task(id=0, state='!', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
         1
         """
-        kicked: int = self._port.kick(count, attempts, ttl)
-        return kicked
+        return self._port.kick(count, attempts, ttl)
 
     def kick_task(self, task: Task | int, *, attempts: int | None = None, ttl: float | None = None) -> Task:
         """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
         """
-        after: Task = self._port.kick_task(task, attempts, ttl)
-        return after
+        return self._port.kick_task(task, attempts, ttl)
 
     def buried(self, limit: int = 100) -> list[Task]:
         """The buried tasks, dead letters: up to so many, by their ids. `task.reason` says why they are.
@@ -578,8 +569,7 @@ class Tube:
 
         O(limit) where tasks come by their ids alone, O(n) of the buried ones elsewhere.
         """
-        found: list[Task] = self._port.buried(limit)
-        return found
+        return self._port.buried(limit)
 
     def update(
         self, task: Task | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
@@ -603,18 +593,15 @@ class Tube:
         Task(id=0, state='r', data='hello', tube='mail')
         """
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
-        after: Task = self._port.update(task, changes)
-        return after
+        return self._port.update(task, changes)
 
     def peek(self, task: Task | int) -> Task:
         """The task as it is now; changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
-        after: Task = self._port.peek(task)
-        return after
+        return self._port.peek(task)
 
     def delete(self, task: Task | int) -> Task:
         """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
-        after: Task = self._port.delete(task)
-        return after
+        return self._port.delete(task)
 
     def renew_many(self, tasks: Iterable[Task | int], seconds: float) -> dict[int, bool]:
         """Let these tasks have at least so many seconds to run from now on. Answers by id whether this session has it.
@@ -632,8 +619,7 @@ class Tube:
         ...     tube.renew_many([tube.take(0)], 60)
         {0: True}
         """
-        done: dict[int, bool] = self._port.renew_many(tasks, seconds)
-        return done
+        return self._port.renew_many(tasks, seconds)
 
     def delete_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
         """Remove these tasks: as `delete` for each. Answers by id, in their order, whether there was one.
@@ -645,8 +631,7 @@ class Tube:
         ...     tube.delete_many([1, 7])
         {1: True, 7: False}
         """
-        done: dict[int, bool] = self._port.delete_many(tasks)
-        return done
+        return self._port.delete_many(tasks)
 
     def release_all(self) -> None:
         """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""
@@ -743,15 +728,13 @@ class Tube:
         ...     [(utube.name, utube.ready) for utube in tube.utubes()]
         [('example.com', 1)]
         """
-        found: list[Utube] = self._port.utubes(limit)
-        return found
+        return self._port.utubes(limit)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
         """How many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
-        counted: Statistics = self._port.statistics()
-        return counted
+        return self._port.statistics()
 
     def tasks(self, start: int = 0, limit: int = 1000) -> list[Task]:
         """The tasks there are, whatever their state, in the order of their ids: up to so many, from id `start` on.
@@ -769,8 +752,7 @@ class Tube:
         ...     [task.data for task in tube.tasks(start=1)]
         ['to bob', 'to cid']
         """
-        found: list[Task] = self._port.tasks(start, limit)
-        return found
+        return self._port.tasks(start, limit)
 
     def oldest_ready_age(self) -> float | None:
         """Seconds since the put of the oldest ready task, the one with the smallest id; None if there is none.
@@ -778,8 +760,7 @@ class Tube:
         What it was delayed and taken for counts too. What a growing backlog shows first. O(n) of the tasks that are
         older and not ready.
         """
-        age: float | None = self._port.oldest_ready_age()
-        return age
+        return self._port.oldest_ready_age()
 
     def due_histogram(self, edges: Iterable[float]) -> list[int]:
         """How many tasks move by themselves (delay, ttr or ttl over), by how soon. O(n), on a server O(log n) per edge.
@@ -795,8 +776,7 @@ class Tube:
         ...     tube.due_histogram([10, 60])
         [2, 1, 1]
         """
-        counts: list[int] = self._port.due_histogram(edges)
-        return counts
+        return self._port.due_histogram(edges)
 
     def on_task_change(self, callback: Callable[[Task, str], object] | None) -> Callable[[Task, str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
@@ -817,13 +797,13 @@ class Tube:
         return callback_of(before)
 
     def __repr__(self) -> str:
-        return f"<Tube {self.name!r} ({self.driver.name}) of {self._port.url}>"
+        return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
 
 
 class Task(TaskView):
     """A task of a `Tube`: frozen facts, and the verbs on it.
 
-    As a context manager it is acked when the block ends, and released when the block raises:
+    As a context manager it is acked when the block ends, and released when the block raises.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -882,11 +862,11 @@ class Task(TaskView):
             self.ack()
             return
         if kind is GeneratorExit:
-            # Perhaps from the garbage collector, which may come in the middle of a verb.
+            # Perhaps from the garbage collector, which may come in the middle of a verb, or when the loop has gone.
             self._tube._port.release_later(self)
             return
         with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
             if issubclass(kind, Exception):
                 self.release()
-            else:  # It was interrupted: the task has not failed.
+            else:  # It was interrupted or cancelled: the task has not failed.
                 self._tube._port.release_unfailed(self)

@@ -1,9 +1,14 @@
-"""The two faces have the same names and signatures, but for being awaited."""
+"""Both APIs have the same names and signatures, but for being awaited: one is made of the other."""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
+import io
 import re
+import tokenize
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +20,42 @@ from tubes.sync import Task
 
 PAIRS = [(tubes.Queue, tubes.aio.AsyncQueue), (tubes.Tube, tubes.aio.AsyncTube), (Task, AsyncTask)]
 AWAITED = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
+ROOT = Path(__file__).parent.parent.parent
+
+
+def load_maker() -> Any:
+    """What makes `aio.py`."""
+    spec: Any = importlib.util.spec_from_file_location("make_aio", ROOT / ".ci" / "make_aio.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def content(text: str) -> tuple[str, list[str]]:
+    """All of a file but its layout."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return ast.dump(ast.parse(text)), [token.string for token in tokens if token.type == tokenize.COMMENT]
+
+
+def test_the_asyncio_api_is_what_is_made_of_the_other() -> None:
+    """`make check` compares its layout, too."""
+    assert content((ROOT / "tubes/aio.py").read_text()) == content(load_maker().made())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return self._port.ack(task).id",
+        "return self.peek(self._port.ack(task))",
+        "for port in self._ports:\n            yield port.take()",
+        "return self.take().data",
+    ],
+)
+def test_what_no_rule_translates_is_refused(body: str) -> None:
+    maker = load_maker()
+    text = f"class Tube:\n    def take(self):\n        {body}\n    def peek(self): ...\n"
+    with pytest.raises(SystemExit, match=r"own|name"):
+        maker.ask(maker.wait(text))
 
 
 def own(kind: type) -> dict[str, Any]:
@@ -51,23 +92,24 @@ def test_connect_is_the_same_on_both_faces() -> None:
     assert shape(tubes.connect) == shape(tubes.aio.connect)
 
 
-def sentence(doc: str | None) -> str:
-    """The first one."""
-    first = " ".join((doc or "").partition("\n\n")[0].split())
-    found = re.match(r".*?\.(?= |$)", first)
-    assert found is not None, doc
-    return found[0]
+def help_of(member: Any) -> tuple[list[str], bool]:
+    """What its help says, word by word and without the names of classes; and whether it has an example."""
+    text, example, _ = (inspect.getdoc(member) or "").partition("\n\n>>> ")
+    text, told, _ = text.replace("Async", "").partition(" shows an example.")
+    return text.rpartition("\n\n")[0].split() if told else text.split(), bool(example or told)
 
 
-@pytest.mark.parametrize(("sync", "aio"), PAIRS[:2], ids=lambda kind: kind.__name__)
-def test_the_help_of_the_asyncio_face_begins_as_its_twins(sync: type, aio: type) -> None:
-    there = {AWAITED.get(name, name): (name, member) for name, member in own(sync).items()}
-    for name, member in own(aio).items():
-        twin, twins = there[name]
-        if isinstance(member, property) or name in ("__aenter__", "__aexit__"):
-            continue
-        wanted = f"{sentence(inspect.getdoc(twins))} See `{sync.__name__}.{twin}`."
-        assert " ".join((inspect.getdoc(member) or "").split()) == wanted
+@pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda kind: kind.__name__)
+def test_the_help_of_the_asyncio_face_says_what_its_twin_says(sync: type, aio: type) -> None:
+    others = {"take_any", "taking", "on_task_change"}
+    members = own(aio)
+    assert others & set(members) in (set(), {"take_any"}, {"taking", "on_task_change"})
+    for name, member in own(sync).items():
+        twin = members[AWAITED.get(name, name)]
+        if name in others:
+            assert help_of(twin) != help_of(member)
+        else:
+            assert help_of(twin) == help_of(member)
 
 
 def test_help_shows_what_may_be_left_out() -> None:

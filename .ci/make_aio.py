@@ -1,0 +1,281 @@
+"""Makes `tubes/aio.py`, the API for asyncio, of `tubes/sync.py`, the API for threads: `make aio`.
+
+The rules, in this order:
+
+1. Names change as `NAMES` says: a `Tube` is an `AsyncTube`, and the other way round.
+2. The methods of the classes are `async`, but for properties, `__init__` and `__repr__`.
+3. Calls of them are awaited, and so is `wait`; `with` is `async with`, but for `suppress`.
+4. A backend (`_connection`, `_port` or `port`) may answer at once, or with a coroutine to be awaited: it is asked in a
+   statement of its own, which becomes two. What is in `AT_ONCE` is always there at once.
+5. Docstrings say the same with these names, and `TEXTS` where asyncio differs. Their examples are left out.
+
+`--check` writes nothing and says by its exit status whether the file is what it would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import subprocess
+import sys
+import textwrap
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "tubes" / "sync.py"
+TARGET = ROOT / "tubes" / "aio.py"
+WIDTH = 120
+
+_TWINS = {
+    **{kind: f"Async{kind}" for kind in ("Queue", "Tube", "Task", "Port", "Connection", "Generator")},
+    "contextmanager": "asynccontextmanager",
+    "ThreadWaiter": "LoopWaiter",
+    "thread_listener": "LoopListener",
+    "__enter__": "__aenter__",
+    "__exit__": "__aexit__",
+    "__iter__": "__aiter__",
+}
+NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
+PLAIN = {"__init__", "__repr__"}
+BACKEND = {"_connection", "_port", "port"}
+AT_ONCE = {"check", "register", "sibling", "gather", "request", "release_later"}
+CODE = {
+    "from tubes.aio import": "from tubes.sync import",
+    "from types import TracebackType": "from types import CoroutineType, TracebackType",
+    "calls.call(": "calls.call_async(",
+    "awaited=False": "awaited=True",
+}
+TEXTS = {
+    "Safe to share between threads.": "Safe to share between event loops.",
+    "As a context manager it": "With `async with` it",
+    "; waiting with threads on a server, a thread for each tube while it waits.": ".",
+    "in a thread that makes some of them": "in the event loop that has asked for it",
+    "`if task := tube.take(5):` and then `with task:`": "`if task := await tube.take(5):` and then `async with task:`",
+}
+HEADER = '''\
+# Made of sync.py by .ci/make_aio.py (`make aio`): change that file, or its rules.
+"""The API for asyncio: `connect`, `AsyncQueue`, `AsyncTube` and `AsyncTask`. The same names as for threads, awaited.
+
+Waiting never blocks the event loop, and a cancelled take loses nothing. Threads and event loops may share one store:
+each wakes the other.
+
+>>> import asyncio, tubes.aio
+>>> async def main():
+...     async with tubes.aio.connect() as queue:
+...         tube = await queue.create_tube("mail")
+...         await tube.put("hello")
+...         async with tube.taking(timeout=0) as task:
+...             print(task.data)
+>>> asyncio.run(main())
+hello
+"""
+'''
+
+_Span = tuple[int, int, str]
+
+
+class Text:
+    """A source text, and where things are in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = ast.parse(text)
+        self._lines = text.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+
+    def start(self, node: ast.AST) -> int:
+        """Where a node begins."""
+        return self._offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+
+    def end(self, node: ast.AST) -> int:
+        """Where a node ends."""
+        return self._offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def of(self, node: ast.AST) -> str:
+        """The text of a node."""
+        return self.text[self.start(node) : self.end(node)]
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """All names and keywords, and where they begin."""
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type == tokenize.NAME:
+                yield self._starts[token.start[0] - 1] + token.start[1], token.string
+
+    def replaced(self, spans: Iterable[_Span]) -> str:
+        """The text with other pieces from here to there."""
+        text = self.text
+        for start, end, new in sorted(spans, reverse=True):
+            text = text[:start] + new + text[end:]
+        return text
+
+    def _offset(self, line: int, column: int) -> int:
+        return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
+
+
+def rename(text: str) -> str:
+    """Rule 1, and what else is named otherwise."""
+    for old, new in CODE.items():
+        if old not in text:
+            raise SystemExit(f"{SOURCE}: there is no {old!r} any more")
+        text = text.replace(old, new)
+    source = Text(text)
+    text = source.replaced((at, at + len(name), NAMES[name]) for at, name in source.names() if name in NAMES)
+    return re.sub(r"(?m)^( *from [\w.]+ import )(\w+(?:, \w+)*)$", _sorted_import, text)
+
+
+def _sorted_import(line: re.Match[str]) -> str:
+    return line[1] + ", ".join(sorted(line[2].split(", "), key=lambda name: (not name.isupper(), name.islower(), name)))
+
+
+def wait(text: str) -> str:
+    """Rules 2 and 3."""
+    source = Text(text)
+    methods = [method for method in _methods(source.tree) if method.name not in PLAIN and not _is_property(method)]
+    names = {method.name for method in methods} | {"wait", "call_async"}
+    spans: list[_Span] = []
+    for method in methods:
+        spans.append((source.start(method), source.start(method), "async "))
+        for node in ast.walk(method):
+            if isinstance(node, ast.With) and not ast.unparse(node.items[0]).startswith("suppress("):
+                spans.append((source.start(node), source.start(node), "async "))
+            if isinstance(node, ast.Attribute) and _is_call(node.value, names):
+                raise SystemExit(f"{SOURCE}: what is awaited must have a name: {ast.unparse(node)}")
+            if _is_call(node, names):
+                spans.append((source.start(node), source.start(node), "await "))
+    return source.replaced(spans)
+
+
+def _methods(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    for kind in tree.body:
+        if isinstance(kind, ast.ClassDef):
+            yield from (each for each in kind.body if isinstance(each, ast.FunctionDef))
+
+
+def _is_property(method: ast.FunctionDef) -> bool:
+    return any(ast.unparse(each) == "property" for each in method.decorator_list)
+
+
+def _is_call(node: ast.AST, names: set[str]) -> bool:
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+    return is_method and not _asks(node)
+
+
+def _asks(node: ast.AST | None) -> bool:
+    """Whether a backend is asked here."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr in AT_ONCE:
+        return False
+    return ast.unparse(node.func.value).rpartition(".")[2] in BACKEND
+
+
+def ask(text: str) -> str:
+    """Rule 4."""
+    source = Text(text)
+    spans: list[_Span] = []
+    asked = 0
+    for node in ast.walk(source.tree):
+        asked += _asks(node)
+        value = node.value if isinstance(node, (ast.Return, ast.Assign, ast.AnnAssign, ast.Expr)) else None
+        if value is not None and _asks(value):
+            asked -= 1
+            start, end = source.start(node), source.end(node)
+            indent = " " * (start - text.rfind("\n", 0, start) - 1)
+            before = text[start : source.start(value)]
+            last = f"{before}await answer if type(answer) is CoroutineType else answer"
+            if isinstance(node, ast.Expr):
+                last = f"if type(answer) is CoroutineType:\n{indent}    await answer"
+            spans.append((start, end, f"answer = {source.of(value)}\n{indent}{last}"))
+    if asked:
+        raise SystemExit(f"{SOURCE}: a backend must be asked in a statement of its own")
+    return source.replaced(spans)
+
+
+def explain(text: str) -> str:
+    """Rule 5."""
+    source = Text(text)
+    spans: list[_Span] = [(0, source.end(source.tree.body[0]) + 1, HEADER)]
+    for name, node in _docstrings(source.tree):
+        spans.append((source.start(node), source.end(node), _translated(name, node)))
+    made = source.replaced(spans)
+    missing = [text for text in TEXTS.values() if text not in " ".join(made.split())]
+    if missing:
+        raise SystemExit(f"{SOURCE}: these texts have no place any more: {missing}")
+    return made
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
+    """The docstrings of functions, classes and methods, each with the name of its twin in `sync.py`."""
+    for top in tree.body:
+        prefix = f"{NAMES[top.name]}." if isinstance(top, ast.ClassDef) else "tubes."
+        for node in [top, *(top.body if isinstance(top, ast.ClassDef) else [])]:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+                first: Any = node.body[0]
+                yield (
+                    prefix[:-1] if isinstance(node, ast.ClassDef) else prefix + NAMES.get(node.name, node.name),
+                    first.value,
+                )
+
+
+def _translated(name: str, node: ast.Constant) -> str:
+    """A docstring without its example."""
+    text, has_example, _ = inspect.cleandoc(str(node.value)).partition("\n\n>>> ")
+    width = WIDTH - node.col_offset
+    whole = "\n\n".join(_filled(paragraph, width) for paragraph in f'"""{text}'.split("\n\n"))
+    if has_example:
+        whole += f"\n\n`{name}` shows an example."
+    fits = "\n" not in whole and len(whole) + 3 <= width
+    whole += '"""' if fits else '\n"""'
+    return textwrap.indent(whole, " " * node.col_offset).lstrip()
+
+
+def _filled(paragraph: str, width: int) -> str:
+    """A paragraph with other words. Lines that were not full begin anew."""
+    parts: list[list[str]] = []
+    room = -1
+    for line in paragraph.split("\n"):
+        if not parts or len(line.split(" ")[0]) < room or re.match(r"`\w+`(, `\w+`)*: ", line):
+            parts.append([])
+        parts[-1].append(line)
+        room = width - len(line)
+    return "\n".join(_wrapped(" ".join(part), width) for part in parts)
+
+
+def _wrapped(text: str, width: int) -> str:
+    text = re.sub(r"\b(Queue|Tube|Task)\b", r"Async\1", text)
+    text = re.sub(r"\b([Aa]) `Async", r"\1n `Async", text)
+    for old, new in TEXTS.items():
+        text = text.replace(old, new)
+    # A line ends in no piece of code.
+    text = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), text)
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+
+
+def made() -> str:
+    """What `aio.py` says, but for its layout."""
+    return explain(ask(wait(rename(SOURCE.read_text()))))
+
+
+def formatted(text: str) -> str:
+    """The text as ruff lays it out."""
+    ruff = Path(sys.executable).with_name("ruff")
+    command = [str(ruff), "format", "--stdin-filename", str(TARGET), "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def main() -> None:
+    """Write the file, or with `--check` compare it."""
+    text = formatted(made())
+    if "--check" not in sys.argv[1:]:
+        TARGET.write_text(text)
+    elif TARGET.read_text() != text:
+        raise SystemExit(f"{TARGET.relative_to(ROOT)} is not what sync.py makes it: make aio")
+
+
+if __name__ == "__main__":
+    main()
