@@ -34,10 +34,9 @@ _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIE
 class _Step:
     """A row of the table, with a count of its uses."""
 
-    __slots__ = ("event", "to", "uses", "was")
+    __slots__ = ("event", "to", "uses")
 
-    def __init__(self, was: State | None, move: Move) -> None:
-        self.was: Final = was
+    def __init__(self, move: Move) -> None:
         self.to: Final = move.to
         self.event: Final = move.event
         self.uses = 0
@@ -64,7 +63,7 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
-        self._steps: Final = {why: {was: _Step(was, move) for was, move in rows.items()} for why, rows in MOVES.items()}
+        self._steps: Final = {why: {was: _Step(move) for was, move in rows.items()} for why, rows in MOVES.items()}
         # Those of every program's inner loop.
         self._put: Final = self._steps["put"][None]
         self._put_delayed: Final = self._steps["put_delayed"][None]
@@ -136,27 +135,26 @@ class Engine:
         self._move(entry, self._steps[why][entry.state], hold)
 
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
-        """Take one step. `hold`: who takes the task, or goes on having it."""
-        was = entry.state
-        if was is not step.was:
-            raise KeyError(step.event, was)
-        to = step.to
-        lane = entry.lane
+        """Take one step of the row for the entry's state. `hold`: who takes the task, or goes on having it."""
+        was, to, lane = entry.state, step.to, entry.lane
         # Leave.
-        if was is _TAKEN:
-            del entry.hold[entry.id]  # type: ignore[union-attr]
-            entry.hold = None
-            if lane is not None:
-                lane.taken -= 1
-        elif was is _READY:
+        if was is _READY:
             if entry.index is not None:
                 entry.index.discard(entry)
-            if lane is not None and lane.head is entry:
-                lane.head = None
+        elif was is _TAKEN:
+            del entry.hold[entry.id]  # type: ignore[union-attr]
+            entry.hold = None
         elif was is _BURIED:
             del self._buried[entry.rank]
-        elif was is _DELAYED:
+        elif was is not None:
             self._delayed -= 1
+        if lane is not None:
+            if lane.head is entry:
+                lane.head = None
+            if to is _TAKEN:
+                lane.taken += 1
+            if was is _TAKEN:
+                lane.taken -= 1
         # Enter. What tells that the task has moved comes at once and before all else: `rebuild_indexes` goes by it.
         entry.state = to
         step.uses += 1
@@ -168,8 +166,6 @@ class Engine:
         elif to is _TAKEN:
             entry.hold = hold
             hold[entry.id] = entry  # type: ignore[index]
-            if lane is not None:
-                lane.taken += 1
         elif to is _DONE:
             del self.tasks[entry.id]
         elif to is _BURIED:
@@ -178,22 +174,23 @@ class Engine:
             self._delayed += 1
         # Watch the time.
         if self.dated:
-            if to is _READY or to is _BURIED:
-                due = entry.dead
+            if to is _TAKEN:
+                due = entry.until
+                if self._ends_taken and entry.dead < due:
+                    due = entry.dead
             elif to is _DONE:
                 due = NEVER
-                if entry.queued != NEVER:
-                    self.timers.remove(entry)
             else:
-                due = entry.until
-                if to is _TAKEN and self._ends_taken and entry.dead < due:
-                    due = entry.dead
+                due = entry.until if to is _DELAYED else entry.dead
             entry.due = due
             if due < entry.queued:
                 self.timers.add(entry, due)
+            elif to is _DONE and entry.queued != NEVER:
+                self.timers.remove(entry)
         # Offer a neighbour.
         if lane is not None:
-            lane.settle()
+            if lane.behind is not None or lane.pace is not None:
+                lane.settle()
             if to is _DONE:
                 lane.living -= 1
                 if not lane.living:
@@ -250,7 +247,6 @@ class Engine:
             self._past = now
 
     # -- verbs -------------------------------------------------------------------------------------------------------
-    # The three of every program's inner loop do what `_move` would, written out: of it they need little.
 
     def open_hold(self) -> Hold:
         """A new hold, for the tasks that one session takes."""
@@ -315,7 +311,9 @@ class Engine:
 
         If a task of its key is found, and kept, the answer is a copy of that: it is not in the tube.
         """
-        if options and "key" in options:
+        # Most puts name nothing, or a lane alone.
+        rich = options and len(options) > (self.lane_option in options)
+        if rich and "key" in options:
             kept = self._meet(now, data, options)
             if kept is not None:
                 return kept
@@ -327,24 +325,29 @@ class Engine:
         entry.pri = entry.line = entry.attempts = entry.turn = 0
         entry.state = entry.utube = entry.lane = entry.hold = entry.index = None
         entry.more = self._more
-        delay = 0
+        step = self._put
         if self.timed:
             entry.ttl = entry.ttr = None
             entry.until = entry.dead = entry.due = entry.queued = NEVER
-            ttl, ttr = self._ttl, self._ttr
-            if options:
-                ttl, ttr, delay = options.get("ttl", ttl), options.get("ttr", ttr), options.get("delay", 0)
-            if delay or ttl is not None or ttr is not None:
-                self.dated = self.ticking = True
-                entry.set_times(ttl, ttr, delay)
-        if self._ranks_all or "pri" in options:
+            if rich or self.dated:
+                ttl, ttr, delay = self._ttl, self._ttr, 0
+                if rich:
+                    ttl, ttr, delay = options.get("ttl", ttl), options.get("ttr", ttr), options.get("delay", 0)
+                if delay or ttl is not None or ttr is not None:
+                    self.dated = self.ticking = True
+                entry.ttr = ttr
+                if delay:
+                    step = self._put_delayed
+                    entry.until = now + delay
+                if ttl is not None:
+                    entry.ttl = ttl + delay
+                    entry.dead = now + ttl + delay
+        if self._ranks_all or (rich and "pri" in options):
             self._rank(entry, options)
-        replaced: Entry | None = None
-        if options and ("key" in options or "max_attempts" in options or "context" in options):
-            replaced = self._add_more(entry, options)
+        if rich and ("key" in options or "max_attempts" in options or "context" in options):
+            self._add_more(entry, options)
         # Up to here nothing has changed, whatever a hook has raised.
         self.next_id = id + 1
-        lane = None
         if self._lanes is not None:
             entry.utube = name = options.get(self.lane_option)
             if name is None:
@@ -352,34 +355,18 @@ class Engine:
             entry.lane = lane = self._lanes.by_name.get(name) or self._lanes.make(name)
             lane.living += 1
         self.tasks[id] = entry
-        if delay or (entry.more is not None and entry.more.key is not None):
-            self._come_in(entry, self._put_delayed if delay else self._put, replaced)
+        more = entry.more
+        if more is None or more.key is None:
+            self._move(entry, step)
             return entry
-        entry.state = _READY
-        self._put.uses += 1
-        if lane is None:
-            self._offers.push(entry)
-        else:
-            lane.push(entry)
-        if self.dated:
-            entry.due = due = entry.dead
-            if due != NEVER:
-                self.timers.add(entry, due)
-        if lane is not None and (lane.behind is not None or lane.pace is not None):
-            lane.settle()
-        if self.listener is not None:
-            self.listener(entry, "put")
-        return entry
-
-    def _come_in(self, entry: Entry, step: _Step, replaced: Entry | None) -> None:
-        """A new task that is delayed or has a key moves, after the one that it replaces."""
-        if replaced is not None:
+        if more.replaces:
+            replaced = self._keys.living[more.key]
             self.replacing = replaced, entry, step
             self._go(replaced, "delete")
-        if entry.more is not None and entry.more.key is not None:
-            self._keys.add(entry.more.key, entry)
+        self._keys.add(more.key, entry)
         self._move(entry, step)
         self.replacing = None
+        return entry
 
     def _meet(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
         """What a put with a key finds: a copy of the task that stays instead; None if the new one is to be added."""
@@ -405,16 +392,15 @@ class Engine:
         kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(kept=True)
         return kept
 
-    def _add_more(self, entry: Entry, options: Mapping[str, Any]) -> Entry | None:
-        """What its put says that few tasks have; answers the task that it is going to replace."""
+    def _add_more(self, entry: Entry, options: Mapping[str, Any]) -> None:
+        """Note what its put says that few tasks have."""
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
-        replaced = None if key is None else self._keys.living.get(key)
-        entry.more = More(key, key_ttl, most, replaces=replaced is not None, context=options.get("context"))
+        replaces = key in self._keys.living
+        entry.more = More(key, key_ttl, most, replaces=replaces, context=options.get("context"))
         if key_ttl:  # From now on an ack must know when it happens.
             self.ticking = True
-        return replaced
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """A task has gone."""
@@ -453,26 +439,7 @@ class Engine:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
             if self.pacing:
                 self._lanes.start(now, entry)  # type: ignore[union-attr]
-            lane = entry.lane
-            if lane is not None and lane.head is entry:
-                lane.head = None
-            entry.state = _TAKEN
-            self._take.uses += 1
-            entry.hold = hold
-            hold[entry.id] = entry
-            if lane is not None:
-                lane.taken += 1
-            if self.dated:
-                due = entry.until
-                if self._ends_taken and entry.dead < due:
-                    due = entry.dead
-                entry.due = due
-                if due < entry.queued:
-                    self.timers.add(entry, due)
-            if lane is not None and (lane.behind is not None or lane.pace is not None):
-                lane.settle()
-            if self.listener is not None:
-                self.listener(entry, "take")
+            self._move(entry, self._take, hold)
         return entry
 
     def held(self, hold: Hold, id: int, turn: int = 0) -> Entry:
@@ -484,27 +451,7 @@ class Engine:
 
     def ack(self, now: int, entry: Entry) -> None:
         """A held task is done."""
-        lane = entry.lane
-        id = entry.id
-        del entry.hold[id]  # type: ignore[union-attr]
-        entry.hold = None
-        if lane is not None:
-            lane.taken -= 1
-        entry.state = _DONE
-        self._ack.uses += 1
-        del self.tasks[id]
-        if self.dated:
-            entry.due = NEVER
-            if entry.queued != NEVER:
-                self.timers.remove(entry)
-        if lane is not None:
-            if lane.behind is not None or lane.pace is not None:
-                lane.settle()
-            lane.living -= 1
-            if not lane.living:
-                lane.lanes.forget(lane)
-        if self.listener is not None:
-            self.listener(entry, "delete")
+        self._move(entry, self._ack)
         if entry.more is not None:
             self._keys.leave(now, entry)
 

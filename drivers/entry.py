@@ -115,12 +115,3 @@ class FullEntry(Entry):
 
     __slots__ = _FURTHER
     _facts = (*_ALWAYS, *_FURTHER)
-
-    def set_times(self, ttl: int | None, ttr: int | None, delay: int) -> None:
-        """How long it lives and runs, and when it begins to be ready; a delay prolongs its life."""
-        self.ttr = ttr
-        if delay:
-            self.until = self.created + delay
-        if ttl is not None:
-            self.ttl = ttl + delay
-            self.dead = self.created + ttl + delay
