@@ -21,8 +21,8 @@ from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import KEEP, LONGEST, NO_LANE
-from tubes.drivers.paces import Pace
 from tubes.drivers.pause import Pause
+from tubes.drivers.rate_limits import RateLimit
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, Timers
@@ -54,8 +54,8 @@ class Engine:
         "_ack", "_buried", "_delayed", "_ends_taken", "_holds", "_hook", "_in_rounds", "_key_ttl", "_keys",
         "_lanes", "_more", "_offers", "_options", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
         "_ranks_all", "_rests", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "driver",
-        "lane_option", "listener", "name", "next_id", "next_turn", "pacing", "pause", "plain", "replacing", "tasks",
-        "ticking", "timed", "timers",
+        "lane_option", "listener", "name", "next_id", "next_turn", "pause", "plain", "replacing", "tasks",
+        "throttled", "ticking", "timed", "timers",
     )  # fmt: skip
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
@@ -95,10 +95,10 @@ class Engine:
         self.dated = self._ttl is not None or self._ttr is not None
         self._options: Final = options
         self._in_rounds: Final = options.get("order") == "round_robin"
-        #: Whether a lane may have a pace.
-        self.pacing = self._in_rounds or options.get("interval", 0) > 0
+        #: Whether a lane may have a rate limit.
+        self.throttled = self._in_rounds or options.get("interval", 0) > 0
         #: Whether time plays a part: until then verbs need not be told it.
-        self.ticking = self.dated or self.pacing
+        self.ticking = self.dated or self.throttled
         #: While a put replaces a task: that one, the new one, and how it comes in.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
         #: Whether its tasks are ids and data and nothing else, in the order in which they came.
@@ -119,7 +119,7 @@ class Engine:
 
     def _clear_indexes(self) -> None:
         newest_first = self._signs[1] < 0
-        self.timers: Timers[Entry | Pace | Pause] = Timers()
+        self.timers: Timers[Entry | RateLimit | Pause] = Timers()
         self._delayed = 0
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
         self._lanes: Lanes | None = None
@@ -189,7 +189,7 @@ class Engine:
                 self.timers.remove(entry)
         # Offer a neighbour.
         if lane is not None:
-            if lane.behind is not None or lane.pace is not None:
+            if lane.behind is not None or lane.rate is not None:
                 lane.settle()
             if to is _DONE:
                 lane.living -= 1
@@ -212,7 +212,7 @@ class Engine:
             if entry is None:
                 return
             at = min(max(at, self._past, entry.due), now)
-            if isinstance(entry, Pace):
+            if isinstance(entry, RateLimit):
                 entry.settle(at)
             elif isinstance(entry, Pause):
                 entry.end()
@@ -437,7 +437,7 @@ class Engine:
             entry.attempts += 1
             if self.dated:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
-            if self.pacing:
+            if self.throttled:
                 self._lanes.start(now, entry)  # type: ignore[union-attr]
             self._move(entry, self._take, hold)
         return entry
@@ -494,8 +494,8 @@ class Engine:
 
     def undo_attempt(self, now: int, entry: Entry) -> None:
         """The task, and its lane, are as they were before its last take was numbered."""
-        if entry.lane is not None and entry.lane.pace is not None:
-            entry.lane.pace.undo_start(now, entry)
+        if entry.lane is not None and entry.lane.rate is not None:
+            entry.lane.rate.undo_start(now, entry)
         entry.attempts -= 1
 
     def unput(self, now: int, entry: Entry) -> None:
@@ -662,18 +662,18 @@ class Engine:
     def block(self, now: int, name: str, span: int) -> None:
         """No task of this lane starts for so long; 0 ends that. Cost: O(log n)."""
         lanes = self.lanes
-        pace = lanes.pace(name) if span else lanes.pace_known(name)
-        if pace is not None:
-            self.pacing = self.ticking = True
-            pace.block(now, now + span if span else 0)
+        rate = lanes.rate(name) if span else lanes.known_rate(name)
+        if rate is not None:
+            self.throttled = self.ticking = True
+            rate.block(now, now + span if span else 0)
 
     def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
         """A lane has an interval or a max_in_flight of its own; None: the tube's again. Cost: O(log n)."""
         lanes = self.lanes
-        pace = lanes.pace(name) if set(changes.values()) - {None} else lanes.pace_known(name)
-        if pace is not None:
-            self.pacing = self.ticking = True
-            pace.configure(now, changes)
+        rate = lanes.rate(name) if set(changes.values()) - {None} else lanes.known_rate(name)
+        if rate is not None:
+            self.throttled = self.ticking = True
+            rate.configure(now, changes)
 
     @property
     def lanes(self) -> Lanes:

@@ -117,20 +117,20 @@ def _check_offers(engine: Engine, ready: Iterable[Entry], taken: Iterable[Entry]
         if entry.lane not in busy and (entry.lane not in best or entry.rank < best[entry.lane].rank):
             best[entry.lane] = entry
     assert offered == {entry.id for entry in best.values()}
-    _check_paces(engine, engine._lanes)
+    _check_rates(engine, engine._lanes)
 
 
-def _check_paces(engine: Engine, lanes: Lanes) -> None:
-    paces = [lane.pace for lane in lanes.by_name.values() if lane.pace is not None]
+def _check_rates(engine: Engine, lanes: Lanes) -> None:
+    rates = [lane.rate for lane in lanes.by_name.values() if lane.rate is not None]
     for lane in lanes.by_name.values():
         assert lane.living > 0
-        assert lane.limit == (lanes.max_in_flight if lane.pace is None else lane.pace.limit)
-        assert lane.pace is None or (lane.pace.lane is lane and lane.pace.name == lane.name)
-    for name, pace in lanes.alone.items():
-        assert pace.name == name
-        assert pace.lane is None
+        assert lane.limit == (lanes.max_in_flight if lane.rate is None else lane.rate.limit)
+        assert lane.rate is None or (lane.rate.lane is lane and lane.rate.name == lane.name)
+    for name, rate in lanes.alone.items():
+        assert rate.name == name
+        assert rate.lane is None
         assert name not in lanes.by_name
-    for pace in (*paces, *lanes.alone.values()):
-        assert pace.due == NEVER or engine.timers.soonest <= pace.queued <= pace.due == pace.next_start()
-        asked = pace.interval is not None or pace.max_in_flight is not None
-        assert asked or pace.due != NEVER or (pace.lane is not None and (pace.lane.taken or pace.lane.head is not None))
+    for rate in (*rates, *lanes.alone.values()):
+        assert rate.due == NEVER or engine.timers.soonest <= rate.queued <= rate.due == rate.next_start()
+        asked = rate.interval is not None or rate.max_in_flight is not None
+        assert asked or rate.due != NEVER or (rate.lane is not None and (rate.lane.taken or rate.lane.head is not None))

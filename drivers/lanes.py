@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
-from tubes.drivers.paces import Pace
+from tubes.drivers.rate_limits import RateLimit
 from tubes.drivers.ready import Ready
 from tubes.drivers.timers import NEVER
 
@@ -35,10 +35,10 @@ class Lanes:
         self.interval: Final[int] = options.get("interval", 0)
         self.jitter: Final[float] = options.get("jitter", 0.0)
         self.by_name: Final[dict[str, Lane]] = {}
-        #: The paces of lanes that have no tasks.
-        self.alone: Final[dict[str, Pace]] = {}
+        #: The rate limits of lanes that have no tasks.
+        self.alone: Final[dict[str, RateLimit]] = {}
         self.last_number = 0
-        self._paces = 0
+        self._rates = 0
         # The lane that was forgotten last: many lanes are made for one task each.
         self._spare: Lane | None = None
 
@@ -49,19 +49,19 @@ class Lanes:
         lane.name = name
         self.by_name[name] = lane
         if self.alone and name in self.alone:
-            pace = lane.pace = self.alone.pop(name)
-            pace.lane = lane
-            lane.limit = pace.limit
+            rate = lane.rate = self.alone.pop(name)
+            rate.lane = lane
+            lane.limit = rate.limit
         return lane
 
     def forget(self, lane: Lane) -> None:
-        """Leave nothing of a lane without tasks but its pace, if it has one."""
+        """Leave nothing of a lane without tasks but its rate limit, if it has one."""
         del self.by_name[lane.name]
         lane.behind = None
-        pace = lane.pace
-        if pace is not None:
-            self.alone[lane.name] = pace
-            pace.lane = lane.pace = None
+        rate = lane.rate
+        if rate is not None:
+            self.alone[lane.name] = rate
+            rate.lane = lane.rate = None
             lane.limit = self.max_in_flight
         self._spare = lane
 
@@ -73,72 +73,72 @@ class Lanes:
     def start(self, now: int, entry: Entry) -> None:
         """A task is about to be taken: its lane notes that, if anybody may ask."""
         lane: Lane = entry.lane  # type: ignore[assignment]
-        if lane.pace is None:
+        if lane.rate is None:
             if not self.interval:
                 return
-            lane.pace = self._make_pace(lane.name, lane)
-        lane.pace.start(now, entry)
+            lane.rate = self._make_rate(lane.name, lane)
+        lane.rate.start(now, entry)
 
-    def pace(self, name: str) -> Pace:
-        """The pace of a lane, made if need be. Whoever asks settles it."""
-        pace = self.pace_known(name)
-        if pace is None:
+    def rate(self, name: str) -> RateLimit:
+        """The rate limit of a lane, made if need be. Whoever asks settles it."""
+        rate = self.known_rate(name)
+        if rate is None:
             lane = self.by_name.get(name)
-            pace = self._make_pace(name, lane)
+            rate = self._make_rate(name, lane)
             if lane is None:
-                self.alone[name] = pace
+                self.alone[name] = rate
             else:
-                lane.pace = pace
-        return pace
+                lane.rate = rate
+        return rate
 
-    def pace_known(self, name: str) -> Pace | None:
-        """The pace of a lane, if it has one."""
+    def known_rate(self, name: str) -> RateLimit | None:
+        """The rate limit of a lane, if it has one."""
         lane = self.by_name.get(name)
-        return self.alone.get(name) if lane is None else lane.pace
+        return self.alone.get(name) if lane is None else lane.rate
 
-    def _make_pace(self, name: str, lane: Lane | None) -> Pace:
-        self._paces += 1
-        return Pace(self, name, lane, -self._paces)
+    def _make_rate(self, name: str, lane: Lane | None) -> RateLimit:
+        self._rates += 1
+        return RateLimit(self, name, lane, -self._rates)
 
     def adopt(self, before: Lanes) -> None:
-        """Go on with the paces of lanes that are made anew. Those that may rest do, until the timers have looked."""
-        self.last_number, self._paces = before.last_number, before._paces
-        known = [*before.alone.values(), *(lane.pace for lane in before.by_name.values() if lane.pace is not None)]
+        """Go on with the rate limits of lanes that are made anew. What may rest does until the timers have looked."""
+        self.last_number, self._rates = before.last_number, before._rates
+        known = [*before.alone.values(), *(lane.rate for lane in before.by_name.values() if lane.rate is not None)]
         for old in known:
             lane = self.by_name.get(old.name)
-            pace = Pace(self, old.name, lane, old.id)
-            pace.blocked, pace.starts = old.blocked, old.starts
-            pace.interval, pace.max_in_flight = old.interval, old.max_in_flight
+            rate = RateLimit(self, old.name, lane, old.id)
+            rate.blocked, rate.starts = old.blocked, old.starts
+            rate.interval, rate.max_in_flight = old.interval, old.max_in_flight
             if lane is None:
-                self.alone[old.name] = pace
+                self.alone[old.name] = rate
             else:
-                lane.pace = pace
-            pace.settle(-1)
+                lane.rate = rate
+            rate.settle(-1)
 
     def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int]]:
         """The first lanes by name: name, ready, taken, next start, interval and max_in_flight, as users see them."""
-        named = (name for name, lane in self.by_name.items() if lane.taken or lane.pace is not None or lane.has_ready())
+        named = (name for name, lane in self.by_name.items() if lane.taken or lane.rate is not None or lane.has_ready())
         for name in nsmallest(limit, chain(named, self.alone)):
-            lane, pace = self.by_name.get(name), self.pace_known(name)
+            lane, rate = self.by_name.get(name), self.known_rate(name)
             ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
             resting, interval, most = NEVER, None, None
-            if pace is not None:
-                resting, interval, most = pace.due, pace.interval, pace.max_in_flight
+            if rate is not None:
+                resting, interval, most = rate.due, rate.interval, rate.max_in_flight
             interval = self.interval if interval is None else interval
             most = self.max_in_flight if most is None else most
             yield name, ready, taken, None if resting == NEVER else resting / SECOND, interval / SECOND, most
 
     def count(self) -> tuple[int, int]:
         """How many lanes `see` would show, and how many of them rest. Cost: O(n)."""
-        known = [lane.pace for lane in self.by_name.values() if lane.taken or lane.ready() or lane.pace is not None]
-        paces = [*known, *self.alone.values()]
-        return len(paces), sum(pace is not None and pace.due != NEVER for pace in paces)
+        known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
+        rates = [*known, *self.alone.values()]
+        return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)
 
 
 class Lane:
     """One lane: how many of its tasks live, how many are taken, which one is on offer, what stands behind it."""
 
-    __slots__ = ("behind", "head", "lanes", "limit", "living", "name", "pace", "taken")
+    __slots__ = ("behind", "head", "lanes", "limit", "living", "name", "rate", "taken")
 
     def __init__(self, lanes: Lanes) -> None:
         self.name = ""
@@ -149,7 +149,7 @@ class Lane:
         self.limit = lanes.max_in_flight
         self.head: Entry | None = None
         self.behind: Ready | None = None
-        self.pace: Pace | None = None
+        self.rate: RateLimit | None = None
 
     def push(self, entry: Entry) -> None:
         """A task of the lane is ready: on offer if it is plainly the best one of a free lane, else behind.
@@ -167,14 +167,14 @@ class Lane:
         self.lanes.offers.push(entry)
 
     def settle(self) -> None:
-        """One of its tasks has moved: whoever is next is on offer, and a pace that nobody needs any more is gone.
+        """One of its tasks has moved: whoever is next is on offer, and a rate limit that nobody needs any more is gone.
 
-        Does nothing where nobody stands behind and there is no pace: whoever must be quick looks before.
+        Does nothing where nobody stands behind and there is no rate limit: whoever must be quick looks before.
         """
         if self.behind is not None and self.head is None and self.taken < self.limit:
             self.offer()
-        if self.pace is not None:
-            self.pace.leave_if_idle()
+        if self.rate is not None:
+            self.rate.leave_if_idle()
 
     def offer(self) -> None:
         """Put the best task that stands behind on offer. For a free lane that has none there."""
@@ -204,5 +204,5 @@ class Lane:
         if self.behind is None:
             self.behind = Ready(newest_first=self.lanes.newest_first, short=True)
         self.behind.push(entry)
-        if self.pace is not None:
-            self.pace.place()
+        if self.rate is not None:
+            self.rate.place()

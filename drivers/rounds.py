@@ -44,4 +44,4 @@ class Rounds:
 
 def _number(entry: Entry) -> int:
     lane: Lane = entry.lane  # type: ignore[assignment]
-    return (lane.pace or lane.lanes.pace(lane.name)).place()
+    return (lane.rate or lane.lanes.rate(lane.name)).place()

@@ -29,7 +29,7 @@ class Start(NamedTuple):
 _NO_START: Final = Start(-1, -1, 0, 0)
 
 
-class Pace:
+class RateLimit:
     """What is known of a lane besides its tasks. Most lanes of most tubes have none.
 
     While it rests it stands in the timers, as a task does: `due` is the moment at which it may start again. Nothing is
@@ -116,14 +116,14 @@ class Pace:
         self.leave_if_idle()
 
     def leave_if_idle(self) -> None:
-        """A lane that is free, and has nothing to be taken, forgets its starts; if it was asked nothing, its pace."""
+        """Forget the starts of a free lane that has nothing to be taken, and its rate limit, if nothing was asked."""
         lane = self.lane
         if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
             return
         self.starts = (_NO_START, _NO_START)
         if self.interval is None and self.max_in_flight is None:
             if lane is not None:
-                lane.pace = None
+                lane.rate = None
             else:
                 del self.lanes.alone[self.name]
 
