@@ -22,7 +22,7 @@ from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import KEEP, LONGEST, NO_LANE
 from tubes.drivers.pause import Pause
-from tubes.drivers.rate_limits import RateLimit
+from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, Timers
@@ -124,7 +124,8 @@ class Engine:
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
         self._lanes: Lanes | None = None
         if self.driver.lane:
-            self._lanes = Lanes(self._offers, self.timers, self._options, newest_first=newest_first)
+            rates = RateLimits(self._options, self.timers)
+            self._lanes = Lanes(self._offers, rates, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
         self.pause.renew()
 
@@ -190,11 +191,11 @@ class Engine:
         # Offer a neighbour.
         if lane is not None:
             if lane.behind is not None or lane.rate is not None:
-                lane.settle()
+                lane.offer_next()
             if to is _DONE:
                 lane.living -= 1
                 if not lane.living:
-                    lane.lanes.forget(lane)
+                    lane.forget()
         # Tell.
         if self.listener is not None:
             self.listener(entry, step.event)
@@ -213,7 +214,7 @@ class Engine:
                 return
             at = min(max(at, self._past, entry.due), now)
             if isinstance(entry, RateLimit):
-                entry.settle(at)
+                entry.apply(at)
             elif isinstance(entry, Pause):
                 entry.end()
             elif entry.state is _DELAYED:
@@ -438,7 +439,7 @@ class Engine:
             if self.dated:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
             if self.throttled:
-                self._lanes.start(now, entry)  # type: ignore[union-attr]
+                entry.lane.start(now, entry)  # type: ignore[union-attr]
             self._move(entry, self._take, hold)
         return entry
 
@@ -494,8 +495,8 @@ class Engine:
 
     def undo_attempt(self, now: int, entry: Entry) -> None:
         """The task, and its lane, are as they were before its last take was numbered."""
-        if entry.lane is not None and entry.lane.rate is not None:
-            entry.lane.rate.undo_start(now, entry)
+        if entry.lane is not None:
+            entry.lane.undo_start(now, entry)
         entry.attempts -= 1
 
     def unput(self, now: int, entry: Entry) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tubes.drivers.moves import State
-
-if TYPE_CHECKING:
-    from tubes.drivers.lanes import Lane
-    from tubes.drivers.ready import Ready
-    from tubes.drivers.rounds import Rounds
 
 
 class More(NamedTuple):
@@ -37,6 +32,33 @@ class Hold(dict[int, "Entry"]):
     """What one session holds of one tube: its taken tasks by id."""
 
     __slots__ = ()
+
+
+class Index(Protocol):
+    """Where ready tasks stand in their order: a `Ready` or a `Rounds`."""
+
+    def push(self, entry: Entry) -> None: ...
+    def pop(self) -> Entry | None: ...
+    def discard(self, entry: Entry) -> None: ...
+
+
+class TaskLane(Protocol):
+    """What the engine asks of a task's lane: see `lanes.Lane`."""
+
+    living: int
+    taken: int
+    head: Entry | None
+
+    @property
+    def behind(self) -> Index | None: ...
+    @property
+    def rate(self) -> object: ...
+    def push(self, entry: Entry) -> None: ...
+    def place(self) -> int: ...
+    def start(self, now: int, entry: Entry) -> None: ...
+    def undo_start(self, now: int, entry: Entry) -> None: ...
+    def offer_next(self) -> None: ...
+    def forget(self) -> None: ...
 
 
 # What every task has.
@@ -83,12 +105,12 @@ class Entry:
     attempts: int
     turn: int
     hold: Hold | None
-    index: Ready | Rounds | None
+    index: Index | None
     more: More | None
     pri: int = 0
     line: int | None = 0
     utube: str | None = None
-    lane: Lane | None = None
+    lane: TaskLane | None = None
     # These are there only where the driver knows any of ttl, ttr and delay.
     ttl: int | None
     ttr: int | None

@@ -124,13 +124,13 @@ def _check_rates(engine: Engine, lanes: Lanes) -> None:
     rates = [lane.rate for lane in lanes.by_name.values() if lane.rate is not None]
     for lane in lanes.by_name.values():
         assert lane.living > 0
-        assert lane.limit == (lanes.max_in_flight if lane.rate is None else lane.rate.limit)
+        assert lane.limit == (lanes.rates.max_in_flight if lane.rate is None else lane.rate.limit)
         assert lane.rate is None or (lane.rate.lane is lane and lane.rate.name == lane.name)
-    for name, rate in lanes.alone.items():
+    for name, rate in lanes.rates.alone.items():
         assert rate.name == name
         assert rate.lane is None
         assert name not in lanes.by_name
-    for rate in (*rates, *lanes.alone.values()):
+    for rate in (*rates, *lanes.rates.alone.values()):
         assert rate.due == NEVER or engine.timers.soonest <= rate.queued <= rate.due == rate.next_start()
         asked = rate.interval is not None or rate.max_in_flight is not None
         assert asked or rate.due != NEVER or (rate.lane is not None and (rate.lane.taken or rate.lane.head is not None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from tubes.drivers.chance import varied
 from tubes.drivers.timers import NEVER
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tubes.drivers.entry import Entry
-    from tubes.drivers.lanes import Lane, Lanes
+    from tubes.drivers.timers import Timers
 
 
 class Start(NamedTuple):
@@ -29,6 +29,53 @@ class Start(NamedTuple):
 _NO_START: Final = Start(-1, -1, 0, 0)
 
 
+class LimitedLane(Protocol):
+    """What a rate limit asks of its lane: see `lanes.Lane`."""
+
+    taken: int
+    limit: int
+    head: Entry | None
+    rate: RateLimit | None
+
+    def offer(self) -> None: ...
+    def withdraw(self) -> None: ...
+
+
+class RateLimits:
+    """What the rate limits of one tube share: what the tube asks of each lane, its timers, the numbers of starts."""
+
+    def __init__(self, options: Mapping[str, Any], timers: Timers[Any]) -> None:
+        self.timers: Final = timers
+        self.max_in_flight: Final[int] = options.get("max_in_flight", 1)
+        self.interval: Final[int] = options.get("interval", 0)
+        self.jitter: Final[float] = options.get("jitter", 0.0)
+        #: Those of lanes that have no tasks.
+        self.alone: Final[dict[str, RateLimit]] = {}
+        #: The number of the last start, or of the last place in the round.
+        self.last_number = 0
+        self.last_id = 0
+
+    def next_number(self) -> int:
+        """Number a start, or a place in the round."""
+        self.last_number += 1
+        return self.last_number
+
+    def make(self, name: str, lane: LimitedLane | None) -> RateLimit:
+        """Make the rate limit of a lane."""
+        self.last_id -= 1
+        rate = RateLimit(self, name, self.last_id)
+        self.bind(rate, lane)
+        return rate
+
+    def bind(self, rate: RateLimit, lane: LimitedLane | None) -> None:
+        """Give a rate limit to its lane; None: that has no tasks."""
+        rate.shared, rate.lane, rate.queued = self, lane, NEVER
+        if lane is None:
+            self.alone[rate.name] = rate
+        else:
+            lane.rate = rate
+
+
 class RateLimit:
     """What is known of a lane besides its tasks. Most lanes of most tubes have none.
 
@@ -36,13 +83,13 @@ class RateLimit:
     on offer of a lane that rests, so those who take never see it.
     """
 
-    __slots__ = ("blocked", "due", "id", "interval", "lane", "lanes", "max_in_flight", "name", "queued", "starts")
+    __slots__ = ("blocked", "due", "id", "interval", "lane", "max_in_flight", "name", "queued", "shared", "starts")
 
-    def __init__(self, lanes: Lanes, name: str, lane: Lane | None, id: int) -> None:
-        self.lanes: Final = lanes
+    def __init__(self, shared: RateLimits, name: str, id: int) -> None:
+        self.shared = shared
         self.name: Final = name
         #: None: it has no tasks.
-        self.lane = lane
+        self.lane: LimitedLane | None = None
         #: Below zero: no task's.
         self.id: Final = id
         self.due = self.queued = NEVER
@@ -59,19 +106,19 @@ class RateLimit:
         """How many of the lane's tasks may be taken at a time."""
         if self.due != NEVER:
             return 0
-        return self.lanes.max_in_flight if self.max_in_flight is None else self.max_in_flight
+        return self.shared.max_in_flight if self.max_in_flight is None else self.max_in_flight
 
     def next_start(self) -> int:
         """When the lane may start again; a moment that has passed: now."""
-        interval = self.lanes.interval if self.interval is None else self.interval
+        interval = self.shared.interval if self.interval is None else self.interval
         last = self.starts[0]
         if not interval or last.at < 0:
             return self.blocked
-        return max(self.blocked, last.at + varied(interval, self.lanes.jitter, 0, last.id, last.attempts))
+        return max(self.blocked, last.at + varied(interval, self.shared.jitter, 0, last.id, last.attempts))
 
     def start(self, now: int, entry: Entry) -> None:
         """A task of the lane is about to be taken."""
-        start = Start(now, entry.id, entry.attempts, self.lanes.number())
+        start = Start(now, entry.id, entry.attempts, self.shared.next_number())
         self.starts = (start, self.starts[0])
         self._rest(now)
 
@@ -82,30 +129,30 @@ class RateLimit:
             if self.lane is not None and self.lane.head is not None:
                 self.lane.withdraw()  # It may get another place in the round.
             self.starts = (before, _NO_START)
-            self.settle(now)
+            self.apply(now)
 
     def block(self, now: int, until: int) -> None:
         """No start before this moment; 0: never mind."""
         self.blocked = until
-        self.settle(now)
+        self.apply(now)
 
     def configure(self, now: int, changes: Mapping[str, int | None]) -> None:
         """Instead of what the tube says; None: what the tube says."""
         interval = changes.get("interval", self.interval)
         max_in_flight = changes.get("max_in_flight", self.max_in_flight)
         self.interval, self.max_in_flight = interval, max_in_flight
-        self.settle(now)
+        self.apply(now)
 
     def place(self) -> int:
         """Its place in the round: that of its last start, or of when it got something that can be taken."""
         last, before = self.starts
         if not last.number:
-            last = last._replace(number=self.lanes.number())
+            last = last._replace(number=self.shared.next_number())
             self.starts = (last, before)
         return last.number
 
-    def settle(self, now: int) -> None:
-        """Something has changed, or a rest is over: what is on offer is what may be taken now."""
+    def apply(self, now: int) -> None:
+        """Rest or go on as the limit says now, and withdraw or offer the lane's first task accordingly."""
         self._rest(now)
         lane = self.lane
         if lane is not None:
@@ -113,9 +160,9 @@ class RateLimit:
                 lane.withdraw()
             elif lane.head is None and lane.taken < lane.limit:
                 lane.offer()
-        self.leave_if_idle()
+        self.forget_if_idle()
 
-    def leave_if_idle(self) -> None:
+    def forget_if_idle(self) -> None:
         """Forget the starts of a free lane that has nothing to be taken, and its rate limit, if nothing was asked."""
         lane = self.lane
         if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
@@ -125,7 +172,7 @@ class RateLimit:
             if lane is not None:
                 lane.rate = None
             else:
-                del self.lanes.alone[self.name]
+                del self.shared.alone[self.name]
 
     def _rest(self, now: int) -> None:
         """Rest until the next start, or do not."""
@@ -134,7 +181,7 @@ class RateLimit:
         if 0 <= now < last.at:
             self.starts = (last._replace(at=now), before)
         moment = self.next_start()
-        timers = self.lanes.timers
+        timers = self.shared.timers
         if moment > now:
             self.due = moment
             if moment < self.queued:

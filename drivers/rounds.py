@@ -8,7 +8,6 @@ from sortedcontainers import SortedDict
 
 if TYPE_CHECKING:
     from tubes.drivers.entry import Entry
-    from tubes.drivers.lanes import Lane
 
 
 class Rounds:
@@ -43,5 +42,4 @@ class Rounds:
 
 
 def _number(entry: Entry) -> int:
-    lane: Lane = entry.lane  # type: ignore[assignment]
-    return (lane.rate or lane.lanes.rate(lane.name)).place()
+    return entry.lane.place()  # type: ignore[union-attr]
