@@ -167,7 +167,7 @@ def test_many_that_wait_for_one_who_serves_sleep_meanwhile(url: str, monkeypatch
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port
-        with port.shared._serving_lock:
+        with port.shared.serving.lock:
             threads = [
                 threading.Thread(target=port.shared.store.run_now, args=(port.shared.tick(),)) for _ in range(10)
             ]

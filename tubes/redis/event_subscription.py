@@ -16,8 +16,9 @@ from tubes.redis.transport.script_call import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:
-    from tubes.redis.port import Port
-    from tubes.redis.shared_tube import SharedTube
+    from collections.abc import Callable
+
+    from tubes.redis.roles import ListeningPort, Store
     from tubes.redis.transport.script_call import Flow
 
 _log = logging.getLogger("tubes")
@@ -29,10 +30,13 @@ _SILENCE: Final = 15.0
 class EventSubscription:
     """Hears the changes of one tube."""
 
-    def __init__(self, shared: SharedTube) -> None:
-        self._shared_tube: Final = shared
+    def __init__(self, store: Store, key: str, name: str, watch: Callable[[int], None]) -> None:
+        self._store: Final = store
+        self._key: Final = key
+        self._name: Final = name
+        self._watch: Final = watch
         self._lock: Final = threading.Lock()
-        self._ports: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
+        self._ports: Final[WeakKeyDictionary[ListeningPort, None]] = WeakKeyDictionary()
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -44,9 +48,8 @@ class EventSubscription:
         """Whether anybody does."""
         return bool(self._ports)
 
-    def open(self, port: Port[Any]) -> Flow[None]:
+    def open(self, port: ListeningPort) -> Flow[None]:
         """Begin to hear: whatever happens after this is told. Raises what the server says where it does not let us."""
-        store = self._shared_tube.store
         with self._lock:
             if self._wire is None:  # Others may listen, and have lost it.
                 self._wire = self._subscribe()
@@ -57,15 +60,15 @@ class EventSubscription:
                 )
                 self._thread.start()
         try:
-            soonest = yield from port.ask("listen", store.span())
+            soonest = yield from port.ask("listen", self._store.span())
         except BaseException:
             self.note(port)
             raise
         self._ports[port] = None
         if soonest:
-            self._shared_tube.watch(soonest)
+            self._watch(soonest)
 
-    def note(self, port: Port[Any]) -> None:
+    def note(self, port: ListeningPort) -> None:
         """Whether a port listens has changed."""
         self._ports.pop(port, None)
         if port.listener is not None and port.gone is None:
@@ -83,9 +86,9 @@ class EventSubscription:
             wire.hang_up()
 
     def _subscribe(self) -> Wire:
-        wire = Wire(self._shared_tube.store.server, self._shared_tube.key)
+        wire = Wire(self._store.server, self._key)
         try:
-            wire.send(pack("SUBSCRIBE", f"{self._shared_tube.key}:events"))
+            wire.send(pack("SUBSCRIBE", f"{self._key}:events"))
             reply = wire.receive(LIST)
             if reply.__class__ is ErrorReply:
                 raise ConnectionLost(url=wire.url, why=reply) if reply.code in PASSING else error_of(reply, wire.url)
@@ -126,7 +129,7 @@ class EventSubscription:
                     if self._wire is wire:
                         self._wire = None
                 asked = False
-                stopped.wait(outage.rest(f"what happens in tube {self._shared_tube.name!r} is not heard", error))
+                stopped.wait(outage.rest(f"what happens in tube {self._name!r} is not heard", error))
         if wire is not None:
             wire.close()
 
@@ -137,14 +140,12 @@ class EventSubscription:
         except Exception as error:  # Anybody may publish there.
             if not self._is_foreign:
                 self._is_foreign = True
-                _log.warning(
-                    "tube %r was told what is no change of a task: %r (%s)", self._shared_tube.name, message, error
-                )
+                _log.warning("tube %r was told what is no change of a task: %r (%s)", self._name, message, error)
 
     def _tell(self, message: bytes) -> None:
         event, reply = task_codec.heard(message)
         if reply[4] >= 0:
-            self._shared_tube.watch(reply[4])
+            self._watch(reply[4])
         for port in list(self._ports):
             callback = port.listener
             if callback is None:

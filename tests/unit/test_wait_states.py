@@ -1,0 +1,281 @@
+"""Waiters on a server move by the table, whatever happens to them, in whatever order."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tubes.backend.waiters import PENDING
+from tubes.drivers.moves import State
+from tubes.drivers.timers import NEVER
+from tubes.errors import ConnectionLost, QueueClosed, ServerRefused, TubesError
+from tubes.redis import task_codec
+from tubes.redis.serving import Serving
+from tubes.redis.transport.script_call import WaitForLock
+from tubes.redis.wait_queue import WaitQueue
+from tubes.redis.wait_states import IN_LINE, WAIT_MOVES, WaitMove, WaitState
+from tubes.values.task import TaskView
+
+#: All rows of the table but the first: a waiter that has come.
+ROWS = [(why, was, move) for why, moves in WAIT_MOVES.items() for was, move in moves.items() if was is not None]
+#: The states in which nobody knows whether an earlier put was done.
+DOUBTS = {WaitState.UNSURE, WaitState.IN_HAND_AGAIN, WaitState.LATE_AGAIN}
+
+
+class Caller:
+    """A waiter that counts how often it is woken."""
+
+    timeout = None
+
+    def __init__(self, owner: Any, request: Any = None) -> None:
+        self.owner = owner
+        self.request = request
+        self.answer: Any = PENDING
+        self.deadline: int | None = None
+        self.woken = 0
+        #: Whether it has been cancelled, and whether it can be woken.
+        self.cancelled = False
+        self.hears = True
+
+    def lost(self) -> bool:
+        return self.cancelled
+
+    def is_gone(self) -> bool:
+        return self.cancelled
+
+    def wake(self) -> bool:
+        self.woken += 1
+        return self.hears
+
+
+def way_to(state: WaitState) -> list[str]:
+    """The events that bring a waiter from its place in the line to a state."""
+    ways: deque[tuple[WaitState, list[str]]] = deque([(WaitState.QUEUED, [])])
+    seen = {WaitState.QUEUED}
+    while ways:
+        at, events = ways.popleft()
+        if at is state:
+            return events
+        for why, was, move in ROWS:
+            if was is at and move.to not in seen:
+                seen.add(move.to)
+                ways.append((move.to, [*events, why]))
+    raise AssertionError(f"no way leads to {state}")
+
+
+def waiter_in(queue: WaitQueue, state: WaitState) -> Caller:
+    """A waiter in this state."""
+    waiter = Caller(None, "a put")
+    queue.enlist(waiter)
+    for why in way_to(state):
+        assert queue.move(waiter, why, "before")
+    assert queue.state(waiter) is state
+    waiter.woken = 0
+    return waiter
+
+
+@pytest.fixture
+def queue() -> WaitQueue:
+    return WaitQueue(lambda: 0, "redis://here")
+
+
+@pytest.mark.parametrize(("why", "was", "move"), ROWS, ids=[f"{why}-{was}" for why, was, _ in ROWS])
+def test_a_row_of_the_table_is_done(queue: WaitQueue, why: str, was: WaitState, move: WaitMove) -> None:
+    waiter = waiter_in(queue, was)
+    assert queue.move(waiter, why, "a task") is True
+    assert queue.state(waiter) is move.to
+    assert (waiter in queue.putters) is (move.to in IN_LINE)
+    assert waiter.woken == move.wakes
+    if move.warns:
+        assert isinstance(waiter.answer, ConnectionLost)
+    else:
+        assert waiter.answer == ("a task" if move.to is WaitState.ANSWERED else PENDING)
+
+
+@pytest.mark.parametrize("state", WaitState)
+@pytest.mark.parametrize("why", WAIT_MOVES)
+def test_what_is_not_in_the_table_changes_nothing(queue: WaitQueue, why: str, state: WaitState) -> None:
+    if state in WAIT_MOVES[why]:
+        return
+    waiter = waiter_in(queue, state)
+    answer = waiter.answer
+    assert queue.move(waiter, why, "a task") is False
+    assert (queue.state(waiter), waiter.answer, waiter.woken) == (state, answer, 0)
+
+
+@pytest.mark.parametrize(("why", "was", "move"), ROWS, ids=[f"{why}-{was}" for why, was, _ in ROWS])
+def test_whoever_cannot_be_woken_has_gone(queue: WaitQueue, why: str, was: WaitState, move: WaitMove) -> None:
+    waiter = waiter_in(queue, was)
+    waiter.hears = False
+    assert queue.move(waiter, why, "a task") is not move.wakes
+    assert queue.state(waiter) is (WaitState.GONE if move.wakes else move.to)
+
+
+def test_a_doubt_about_a_put_is_never_forgotten() -> None:
+    """It stays a doubt until the waiter has a task or an error."""
+    for why, was, move in ROWS:
+        if was in DOUBTS:
+            assert move.to in DOUBTS or move.to is WaitState.ANSWERED, (why, was)
+        elif move.warns:
+            assert (why, was) == ("lose", WaitState.LATE)
+
+
+def test_who_has_left_its_line_is_woken_no_more_and_who_sleeps_on_is_woken() -> None:
+    for why, was, move in ROWS:
+        assert was in IN_LINE or (why, was, move) == ("unheard", WaitState.ANSWERED, WaitMove(WaitState.GONE))
+        # Nobody else wakes a waiter that has been told to sleep on: it has no timeout any more.
+        if was in {WaitState.LATE, WaitState.LATE_AGAIN} and move.to not in IN_LINE and why != "leave":
+            assert move.wakes
+
+
+def task_of(id: int) -> TaskView:
+    """A task that was put or taken."""
+    stored = task_codec.StoredTask()
+    stored.id, stored.created, stored.data, stored.more = id, 0, None, None
+    stored.pri, stored.ttl, stored.ttr, stored.utube = 0, None, None, None
+    return task_codec.shown(TaskView, None, stored, State.READY, 0, NEVER, id)
+
+
+class Server:
+    """A port and the server behind it: each request is answered, refused or lost, as chance has it."""
+
+    session = None
+    gone = None
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._ids = count()
+        self.done: dict[int, str] = {}
+        self.undone: Counter[int] = Counter()
+
+    def _answer(self, verb: str) -> Any:
+        yield verb
+        what = self._chance.random()
+        if what < 0.15:
+            raise ConnectionLost(url="here", why="it was cut")
+        if what < 0.2:
+            raise ServerRefused(url="here", why="no rights")
+        if what < 0.5:
+            return None
+        id = next(self._ids)
+        self.done[id] = verb
+        return id
+
+    def take_waiting(self, count: int) -> Any:
+        id = yield from self._answer("take")
+        return 0 if id is None else (id, b"t", 1, id, -1, b"")
+
+    def put_waiting(self, request: object) -> Any:
+        id = yield from self._answer("put")
+        return None if id is None else task_of(id)
+
+    def show(self, taken: Any) -> TaskView:
+        return task_of(taken[0])
+
+    def undo(self, verb: str, *words: Any, **about: Any) -> Any:
+        self.undone[words[0]] += 1
+        yield verb
+
+
+class Recorded(WaitQueue):
+    """Checks each move, and remembers which rows were used."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0, "redis://here")
+        self.used: set[tuple[str, WaitState]] = set()
+        #: In which state each waiter is by the moves so far.
+        self.known: dict[Any, WaitState] = {}
+
+    def enlist(self, waiter: Any) -> bool:
+        self.known[waiter] = WaitState.QUEUED
+        return super().enlist(waiter)
+
+    def move(self, waiter: Any, why: str, answer: object = PENDING) -> bool:
+        was = self.state(waiter)
+        assert was is self.known[waiter], "something else than a move has changed the state"
+        row = WAIT_MOVES[why].get(was)
+        if row is not None:
+            self.used.add((why, was))
+            self.known[waiter] = row.to
+        return super().move(waiter, why, answer)
+
+    def check(self) -> None:
+        """All states are those to which moves have led."""
+        assert {waiter: self.state(waiter) for waiter in self.known} == self.known
+
+
+def play(seed: int) -> Recorded:
+    """Callers come, go, are dismissed and served, in a random order; the server answers as it likes."""
+    chance = random.Random(seed)
+    queue, server = Recorded(), Server(chance)
+    serving = Serving(queue)
+
+    def happen() -> None:
+        callers: list[Caller] = [*queue.known]
+        what = chance.random()
+        if what < 0.2 or not callers:
+            new = Caller(server, "a put" if chance.random() < 0.6 else None)
+            new.hears = chance.random() < 0.95
+            queue.enlist(new)
+            return
+        line: list[Any] = [*chance.choice([queue.takers, queue.putters, callers])]
+        caller = chance.choice(line[:4] or callers)
+        if what < 0.6:
+            queue.move(caller, "keep")
+        elif what < 0.65:
+            caller.cancelled = True
+        elif what < 0.75:
+            queue.move(caller, chance.choice(["leave", "end"]))
+        elif what < 0.8:
+            queue.move(caller, "dismiss", QueueClosed(why="it was closed"))
+        elif what < 0.85:
+            queue.move(caller, "refuse", ServerRefused(url="here", why="no rights"))
+        elif caller.request is None:
+            queue.move(caller, chance.choice(["arm", "disarm"]))
+
+    def serve() -> None:
+        flow = chance.choice([serving.serve_all, serving.serve_one])()
+        try:
+            asked = next(flow)
+            while True:
+                assert not isinstance(asked, WaitForLock)
+                for _ in range(chance.randrange(3)):
+                    happen()
+                    queue.check()
+                asked = flow.throw(KeyboardInterrupt()) if chance.random() < 0.03 else flow.send(None)
+        except (StopIteration, TubesError, KeyboardInterrupt):
+            queue.check()
+
+    for _ in range(60):
+        happen()
+        serve()
+        if chance.random() < 0.05:
+            queue.ask_first_putter()  # And then the thread that serves is interrupted.
+    check(queue, server)
+    return queue
+
+
+def check(queue: Recorded, server: Server) -> None:
+    """What was taken and put is somebody's or was undone, once; and nobody was woken twice."""
+    callers: list[Caller] = [*queue.known]
+    got = Counter(caller.answer.id for caller in callers if isinstance(caller.answer, TaskView))
+    for id in server.done:
+        assert got[id] + server.undone[id] == 1, (id, server.done[id])
+    for caller in callers:
+        assert caller.woken <= 1
+        state = queue.state(caller)
+        if state is WaitState.ANSWERED:
+            assert caller.answer is not PENDING
+        assert (caller in queue.waiters()) is (state in IN_LINE)
+        assert caller.request is not None or state not in {*DOUBTS, WaitState.IN_HAND, WaitState.LATE}
+
+
+def test_only_what_is_in_the_table_happens_and_all_of_it_does() -> None:
+    used: set[tuple[str, WaitState]] = set()
+    for seed in range(800):
+        used |= play(seed).used
+    assert used == {(why, was) for why, was, _ in ROWS}

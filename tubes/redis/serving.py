@@ -1,0 +1,147 @@
+"""Asks the server for those who wait on one tube in this process, and hands over what it answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tubes.errors import ConnectionLost, TubesError, Unreadable
+from tubes.redis import task_codec
+from tubes.redis.transport.script_call import AHEAD, SERVING, WaitForLock
+from tubes.values.task import TaskView
+
+if TYPE_CHECKING:
+    from tubes.backend.waiters import Waiter
+    from tubes.redis.roles import TakenTask, WaitingPort
+    from tubes.redis.transport.script_call import Flow, ScriptCall
+    from tubes.redis.wait_queue import WaitQueue
+
+T = TypeVar("T")
+_log = logging.getLogger("tubes")
+
+
+class Serving:
+    """The flows that serve waiters. One of them runs at a time: so callers are served in the order in which they came.
+
+    Whatever a flow got for a waiter that has gone meanwhile is undone.
+    """
+
+    def __init__(self, queue: WaitQueue) -> None:
+        self._queue: Final = queue
+        #: Held by whoever serves.
+        self.lock: Final = threading.Lock()
+
+    def serve_one(self) -> Flow[bool]:
+        """Serve the first of those who wait for a task; answers False if there was no task for it."""
+        yield from self._begin()
+        try:
+            soonest = yield from self._serve_taker()
+        finally:
+            self.lock.release()
+        return soonest is None
+
+    def serve_all(self) -> Flow[int]:
+        """Serve as many as possible; answers the next moment at which something is due (0: never)."""
+        yield from self._begin()
+        try:
+            while (yield from self._serve_putter()):
+                pass
+            while True:
+                soonest = yield from self._serve_taker()
+                if soonest is not None:
+                    return soonest
+        finally:
+            self.lock.release()
+
+    def after(self, verb: Flow[T]) -> Flow[T]:
+        """Run a verb, and then serve those who wait in this process: they need no marker."""
+        answer = yield from verb
+        try:
+            yield from self.serve_all()
+        except TubesError:
+            _log.debug("those who wait could not be served", exc_info=True)
+        return answer
+
+    def hand_out(self, port: WaitingPort, call: ScriptCall, reply: bytes) -> Flow[None]:
+        """Give a task that was taken ahead to whoever is the first now, if that one is of the session; else back."""
+        task: TaskView | Unreadable | None = None
+        first: Waiter | None = None
+        try:
+            task = _shown(port, task_codec.parse(reply))
+            with self._queue.lock:
+                first = self._queue.first_taker()
+                theirs = first is not None and first.owner is port and port.session == call.session
+                if theirs and first is not None and self._queue.give(first, task):
+                    return
+        except BaseException:  # Interrupted: perhaps nobody gets to see it.
+            if call.orphaned is not None and (first is None or first.answer is not task):
+                call.orphaned(reply)
+            raise
+        id, _, _, take, _, _ = task_codec.parse(reply)
+        yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
+
+    def _begin(self) -> Flow[None]:
+        while not self.lock.acquire(blocking=False):
+            yield WaitForLock(self.lock)
+
+    def _serve_taker(self) -> Flow[int | None]:
+        """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""
+        waiter = self._queue.first(self._queue.takers)
+        if waiter is None:
+            return 0
+        port: WaitingPort = waiter.owner
+        try:
+            reply = yield from port.take_waiting(self._queue.count())
+        except ConnectionLost:
+            raise
+        except TubesError as error:
+            self._queue.give(waiter, error)
+            return None
+        if isinstance(reply, int):
+            return reply
+        if not self._queue.give(waiter, _shown(port, reply)):
+            yield from port.undo("untake", reply[0], reply[3], slot=SERVING)
+        return None
+
+    def _serve_putter(self) -> Flow[bool]:
+        """Do the put of the first who waits for room; False if nobody does, or there is no room for it."""
+        waiter = self._queue.ask_first_putter()
+        if waiter is None:
+            return False
+        port: WaitingPort = waiter.owner
+        why = "lose"  # Whatever is raised here, nobody knows whether the put was done.
+        try:
+            answer: TaskView | Sequence[TaskView] | Exception | None
+            try:
+                answer = yield from port.put_waiting(waiter.request)
+            except ConnectionLost:
+                raise
+            except Exception as error:
+                answer = error
+            if answer is None:
+                why = "no_room"
+                return False
+            if not self._queue.give(waiter, answer) and not isinstance(answer, Exception):
+                verb, words = words_to_undo(waiter, answer)
+                yield from port.undo(verb, *words, slot=SERVING)
+            return True
+        finally:
+            self._queue.move(waiter, why)  # Of one that has left its line this changes nothing.
+
+
+def _shown(port: WaitingPort, taken: TakenTask) -> TaskView | Unreadable:
+    """The task for a waiter, or the error of one that cannot be read: it stays taken."""
+    try:
+        return port.show(taken)
+    except Unreadable as error:
+        return error
+
+
+def words_to_undo(waiter: Waiter, answer: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
+    """The verb that undoes what a waiter was given, and the words for it: of many tasks the last one first."""
+    tasks = [answer] if isinstance(answer, TaskView) else [*reversed(answer)]
+    if waiter.request is None:
+        return "untake", [word for task in tasks for word in (task.id, task._turn)]
+    return "unput", [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]

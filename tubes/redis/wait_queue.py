@@ -1,0 +1,129 @@
+"""Those who wait on one tube of a server in this process: two lines, and the state of everybody who stands in one."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tubes.backend.waiters import PENDING
+from tubes.errors import ConnectionLost
+from tubes.redis.wait_states import IN_LINE, WAIT_MOVES, WaitState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tubes.backend.waiters import Waiter
+
+#: Waiters in the order in which they came. A waiter that stands in no line is answered or gone.
+Line: TypeAlias = "OrderedDict[Waiter, WaitState]"
+
+#: Why a waiter whose put may have been done is told of an error.
+_UNSURE: Final = "there was no answer, and whether the put was done is not known"
+
+
+class WaitQueue:
+    """The waiters of one tube. `now`: the time after which a deadline is over; `url`: of the server, for errors."""
+
+    def __init__(self, now: Callable[[], int], url: str) -> None:
+        self._now: Final = now
+        self._url: Final = url
+        self.lock: Final = threading.RLock()
+        #: Those who wait for a task, and those who wait for room.
+        self.takers: Final[Line] = OrderedDict()
+        self.putters: Final[Line] = OrderedDict()
+        #: Waiters that are not counted yet, since nobody has looked what there is for them.
+        self.arriving: Final[set[Waiter]] = set()
+
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return not self.takers and not self.putters
+
+    def waiters(self, owner: object = None) -> list[Waiter]:
+        """All who wait; `owner`: through this port."""
+        with self.lock:
+            found = [*self.takers, *self.putters]
+        return found if owner is None else [waiter for waiter in found if waiter.owner is owner]
+
+    def enlist(self, waiter: Waiter) -> bool:
+        """Put a waiter at the end of its line; answers whether it is the first there."""
+        with self.lock:
+            line = self._line(waiter)
+            line[waiter] = WAIT_MOVES["enlist"][None].to
+            return len(line) == 1
+
+    def state(self, waiter: Waiter) -> WaitState:
+        """The state of a waiter that has been put into its line."""
+        with self.lock:
+            left = WaitState.GONE if waiter.answer is PENDING else WaitState.ANSWERED
+            return self._line(waiter).get(waiter, left)
+
+    def move(self, waiter: Waiter, why: str, answer: object = PENDING) -> bool:
+        """Move a waiter by the table; `answer`: what it gets if it is answered.
+
+        Answers False if the table has no row for its state, and nothing was done, or if nobody was there to be woken.
+        """
+        with self.lock:
+            move = WAIT_MOVES[why].get(self.state(waiter))
+            if move is None:
+                return False
+            line = self._line(waiter)
+            if move.to in IN_LINE:
+                line[waiter] = move.to
+                return True
+            line.pop(waiter, None)
+            if move.warns:
+                answer = ConnectionLost(url=self._url, why=_UNSURE)
+            waiter.answer = answer if move.to is WaitState.ANSWERED else PENDING
+            if move.wakes and not waiter.wake():
+                self.move(waiter, "unheard")
+                return False
+            return True
+
+    def give(self, waiter: Waiter, answer: object) -> bool:
+        """Hand a task or an error over; False if the waiter has gone: then whoever gives a task takes it back."""
+        with self.lock:
+            if waiter.lost():
+                self.move(waiter, "leave")
+                return False
+            return self.move(waiter, "give", answer)
+
+    def first(self, line: Line) -> Waiter | None:
+        """The first in a line for whom no take was sent ahead. Whoever has gone away leaves the line here."""
+        now = self._now()
+        with self.lock:
+            for waiter in list(line):
+                late = waiter.deadline is not None and waiter.deadline < now
+                if waiter.lost() or waiter.is_gone() or late:
+                    self.move(waiter, "leave")
+                elif line[waiter] is not WaitState.ARMED:
+                    return waiter
+            return None
+
+    def first_taker(self) -> Waiter | None:
+        """Who gets a task that was taken ahead: whoever is the first, also when its time has just ended."""
+        with self.lock:
+            return next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
+
+    def ask_first_putter(self) -> Waiter | None:
+        """The first of those who wait for room. Its put is in hand now."""
+        with self.lock:
+            waiter = self.first(self.putters)
+            if waiter is not None:
+                self.move(waiter, "ask")
+            return waiter
+
+    def count(self) -> int:
+        """How many wait in this process."""
+        with self.lock:
+            return sum(not waiter.is_gone() and waiter not in self.arriving for waiter in self.waiters())
+
+    def has_unserved(self) -> bool:
+        """Whether somebody waits for a task for whom the server has no take yet."""
+        if not self.takers:
+            return False
+        with self.lock:
+            return any(state is WaitState.QUEUED for state in self.takers.values())
+
+    def _line(self, waiter: Waiter) -> Line:
+        return self.takers if waiter.request is None else self.putters
