@@ -137,7 +137,8 @@ def task_of(id: int) -> TaskView:
     stored = task_codec.StoredTask()
     stored.id, stored.created, stored.data, stored.more = id, 0, None, None
     stored.pri, stored.ttl, stored.ttr, stored.utube = 0, None, None, None
-    return task_codec.shown(TaskView, None, stored, State.READY, 0, NEVER, id)
+    nowhere: Any = None
+    return task_codec.shown(TaskView, nowhere, stored, State.READY, 0, NEVER, id)
 
 
 class Server:

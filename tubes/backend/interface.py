@@ -15,7 +15,6 @@ from tubes.backend.waiters import WaitLine
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import CoroutineType
 
     from tubes.backend.clock import Clock
@@ -56,27 +55,15 @@ class Replies(Protocol):
     def close_later(self) -> None: ...
 
 
-class SharedTube(Protocol):
-    """A tube of a store, which all connections of this process share."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def driver(self) -> Driver: ...
-    @property
-    def options(self) -> Mapping[str, Any]: ...
-    def ring(self, now: int) -> None: ...
-
-
 class AnyConnection(Protocol):
     """The part of a connection that answers at once in both APIs."""
 
+    url: str
+    #: Makes the error for a connection that is closed; None: it is open.
+    closed: Callable[[], TubesError] | None
+    #: Where it gets the replies to its calls.
     replies: Any
 
-    @property
-    def url(self) -> str: ...
-    @property
-    def closed(self) -> Callable[[], TubesError] | None: ...
     def check(self) -> None: ...
     def register(self, driver: Driver, /) -> None: ...
     def sibling(self, api: ApiKind | None = None, /) -> Connection[Any]: ...
@@ -118,9 +105,9 @@ class AnyPort(WaitLine, Protocol):
     """The part of a port that answers at once in both APIs."""
 
     @property
-    def connection(self) -> AnyConnection: ...
+    def connection(self) -> Any: ...
     @property
-    def shared(self) -> SharedTube: ...
+    def shared(self) -> Any: ...
     @property
     def tube(self) -> Any: ...
     @property

@@ -94,10 +94,12 @@ def mark_finished(task: object) -> None:
 class ConnectionBase:
     """One connection: the part that every backend has."""
 
-    def __init__(self) -> None:
-        #: Makes the error for a connection that is closed; None: it is open.
-        self.closed: Callable[[], TubesError] | None = None
-        #: Where it gets the replies to its calls.
+    #: Makes the error for a connection that is closed; None: it is open.
+    closed: Callable[[], TubesError] | None
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.closed = None
         self.replies: Replies | None = None
         self._pid: Final = os.getpid()
 
@@ -108,7 +110,7 @@ class ConnectionBase:
         if self.closed is not None:
             raise self.closed()
 
-    def _forked(self) -> QueueForked:
+    def _forked(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())
 
 

@@ -13,7 +13,7 @@ from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon
 from tubes.backend.port import ConnectionBase, session_name
 from tubes.drivers.options import flag
-from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound
+from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.overview import overview
 from tubes.memory.quick import port_of
 from tubes.values.problem import Problem
@@ -111,9 +111,8 @@ class Connection(ConnectionBase):
     """One connection to a store: what a `Queue` works through."""
 
     def __init__(self, store: MemoryStore, lease: int, api: ApiKind) -> None:
-        super().__init__()
+        super().__init__(store.url)
         self.store: Final = store
-        self.url: Final = store.url
         self._lease: Final = lease
         self._api: Final = api
         self._ports: Final[dict[SharedTube, AnyPort]] = {}
@@ -278,5 +277,5 @@ class Connection(ConnectionBase):
         self.session.call_soon()
 
 
-def _closed() -> QueueClosed:
+def _closed() -> TubesError:
     return QueueClosed(why="close() was called")

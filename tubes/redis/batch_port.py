@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from tubes.drivers.options import micros
 from tubes.errors import DuplicateKey, TubesError
 from tubes.redis import task_codec
-from tubes.redis.port import AnyPort, running
+from tubes.redis.looking import LookingPort
+from tubes.redis.port import name_of
 from tubes.redis.scripts.msgpack_array import packed
+from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply
-from tubes.values.batch import Batch, TasksById, gather, mark_finished, tasks_by_id
+from tubes.values.batch import Batch, TasksById, mark_finished, tasks_by_id
 from tubes.values.task import F
+
+if TYPE_CHECKING:
+    from tubes.backend.interface import NewTask
 
 #: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
 PUTS: Final = 4_000
@@ -30,29 +35,24 @@ IDS_ALONE: Final = 250
 IDS_WITH_LANES: Final = 50
 
 
-class BatchPort(AnyPort[F]):
+class BatchPort(LookingPort[F]):
     """A port with the verbs on many tasks."""
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
-    def gather(self, items: Any, options: dict[str, Any]) -> Batch:
-        """What is to be put, checked and encoded."""
-        return gather(self.shared.driver, self.codec, self.shared.options.get("capacity", 0), items, options)
-
-    def _put_many(self, batch: Batch) -> Flow[list[F] | None]:
+    def put_many(self, batch: Batch) -> list[F] | None:
         """Add tasks, all or none; None if there is no room."""
-        tasks: list[F] | None = yield from self.put_batch(batch, waits=False)
-        return tasks
+        return self.change(self.put_batch(batch, waits=False))
 
     def put_batch(self, batch: Batch, *, waits: bool) -> Flow[list[F] | None]:
-        """The same; `waits`: for room, if there is none."""
+        """Put tasks, all or none; None if there is no room. `waits`: for room, if there is none."""
         if self.gone is not None:
             raise self.gone()
         if not batch.size:
             return []
         shared = self.shared
         written = [task_codec.write(shared.driver, shared.options, options) for options, _ in batch.runs]
-        words: list[Any] = []
+        words: list[object] = []
         for new, (options, data) in zip(written, batch.runs, strict=True):
             words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
             if batch.keyed:
@@ -90,8 +90,7 @@ class BatchPort(AnyPort[F]):
                 self._unstage(batch)
             return None
         if batch.keyed:
-            kept: list[F] = yield from self._show_keyed(batch, written, *reply)
-            return kept
+            return (yield from self._show_keyed(batch, written, *reply))
         created, first = self.read_put(reply)
         tasks: list[F] = []
         for new, (options, data) in zip(written, batch.runs, strict=True):
@@ -101,7 +100,7 @@ class BatchPort(AnyPort[F]):
             tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
         return tasks
 
-    def _show_keyed(self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: Any) -> Flow[list[F]]:
+    def _show_keyed(self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: Reply) -> Flow[list[F]]:
         """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
 
         Of those for which the answer had no room it tells the ids.
@@ -124,16 +123,13 @@ class BatchPort(AnyPort[F]):
                     tasks.append(self._show_kept(answer, new, raw, options))
         return tasks
 
-    def put_waiting(self, request: Any) -> Flow[F | list[F] | None]:
+    def put_waiting(self, request: Batch | NewTask) -> Flow[F | list[F] | None]:
         """Put what a caller waits with; None if there is no room for it."""
-        answer: F | list[F] | None
         if isinstance(request, Batch):
-            answer = yield from self.put_batch(request, waits=True)
-        else:
-            answer = yield from self.put_encoded(*request, waits=True)
-        return answer
+            return (yield from self.put_batch(request, waits=True))
+        return (yield from self.put_encoded(*request, waits=True))
 
-    def _stage(self, name: str, words: list[Any]) -> Flow[None]:
+    def _stage(self, name: str, words: list[object]) -> Flow[None]:
         """Bring the words of a batch to the server, part by part; if an early part is gone, all once more."""
         at = number = 0
         while at < len(words):
@@ -155,14 +151,17 @@ class BatchPort(AnyPort[F]):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def _take_many(self, limit: int) -> Flow[list[F]]:
+    def take_many(self, limit: int) -> list[F]:
         """The first tasks that may be taken, up to so many. Whoever waits in this process comes first."""
+        return self.run(self._take_many(limit))
+
+    def _take_many(self, limit: int) -> Flow[list[F]]:
         shared = self.shared
         while shared.takers and self.serves:
             if not (yield from shared.serve_one()):
                 return []
         tasks: list[F] = []
-        reply: Any = None
+        reply: Reply = None
         try:
             more = True
             while more and len(tasks) < limit:
@@ -177,16 +176,19 @@ class BatchPort(AnyPort[F]):
             raise
         return tasks
 
-    def _top_up(self, first: F, limit: int) -> Flow[list[F]]:
+    def top_up(self, first: F, limit: int) -> list[F]:
         """What was waited for, and what else there is, up to so many."""
+        return self.run(self._top_up(first, limit))
+
+    def _top_up(self, first: F, limit: int) -> Flow[list[F]]:
         try:
-            others: list[F] = yield from self._take_many(limit - 1)
+            others = yield from self._take_many(limit - 1)
         except BaseException:
             self._untake_later({first.id: first._turn})
             raise
         return [first, *others]
 
-    def show_many(self, reply: list[Any]) -> list[F]:
+    def show_many(self, reply: list[Reply]) -> list[F]:
         """What `take_many` answers."""
         if not reply:
             return []
@@ -197,7 +199,7 @@ class BatchPort(AnyPort[F]):
             self.shared.watch(soonest)
         return task_codec.shown_taken(self.kind, self.tube, take, ids.split(), attempts.split(), moments, raws)
 
-    def untake_many(self, reply: Any) -> None:
+    def untake_many(self, reply: Reply) -> None:
         """Give back what was taken for somebody who is gone."""
         self._untake_later(_taken_in(reply))
 
@@ -210,36 +212,33 @@ class BatchPort(AnyPort[F]):
 
     # -- what the taker does, and anybody ------------------------------------------------------------------------------
 
-    def _ack_many(self, tasks: Any) -> Flow[dict[int, bool]]:
+    def ack_many(self, tasks: object) -> dict[int, bool]:
         """Held tasks are done."""
-        done: dict[int, bool] = yield from self._about_many("ack_many", tasks_by_id(tasks, self._refer))
-        return done
+        return self.change(self._about_many("ack_many", self._those(tasks)))
 
-    def _release_many(self, tasks: Any, delay: float | None) -> Flow[dict[int, bool]]:
+    def release_many(self, tasks: object, delay: float | None) -> dict[int, bool]:
         """Give held tasks back."""
-        span = self.rest_word(delay)
-        if delay is not None and "delay" not in self.shared.driver.options:
-            raise self.shared.driver.lacks("delay")
-        done: dict[int, bool] = yield from self._about_many("release_many", tasks_by_id(tasks, self._refer), span)
-        return done
+        rest = self.rest_word(delay)
+        if delay is not None:
+            self.need("delay")
+        return self.change(self._about_many("release_many", self._those(tasks), rest))
 
-    def _renew_many(self, tasks: Any, seconds: float) -> Flow[dict[int, bool]]:
+    def renew_many(self, tasks: object, seconds: float) -> dict[int, bool]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
-        if "ttr" not in self.shared.driver.options:
-            raise self.shared.driver.lacks("ttr")
-        those = tasks_by_id(tasks, self._refer)
-        done: dict[int, bool] = yield from self._about_many("renew_many", those, span, finishes=False)
-        return done
+        self.need("ttr")
+        return self.run(self._about_many("renew_many", self._those(tasks), span, finishes=False))
 
-    def _delete_many(self, tasks: Any) -> Flow[dict[int, bool]]:
+    def delete_many(self, tasks: object) -> dict[int, bool]:
         """Remove tasks."""
-        those = tasks_by_id(tasks, self._refer)
-        meant = {id: ((refer[0], self._put_of(task, refer[1])), task) for id, (refer, task) in those.items()}
-        done: dict[int, bool] = yield from self._about_many("delete_many", meant)
-        return done
+        return self.change(self._about_many("delete_many", self._those(tasks, by_put=True)))
 
-    def _about_many(self, verb: str, those: TasksById, *args: Any, finishes: bool = True) -> Flow[dict[int, bool]]:
+    def _those(self, tasks: object, *, by_put: bool = False) -> TasksById:
+        """By id what a caller names: which task is meant, as scripts are told it."""
+        found = tasks_by_id(tasks, self.refer)
+        return {id: ((refer[0], name_of(refer[2], by_put=by_put)), task) for id, (refer, task) in found.items()}
+
+    def _about_many(self, verb: str, those: TasksById, *args: object, finishes: bool = True) -> Flow[dict[int, bool]]:
         """Do something with each of these tasks, which settles them or not; whether it was done."""
         done = dict.fromkeys(those, False)
         ids = list(those)
@@ -249,7 +248,7 @@ class BatchPort(AnyPort[F]):
                 size = min(size, IDS_WITH_LANES)
             for first in range(0, len(ids), size):
                 some = ids[first : first + size]
-                words = [word for id in some for word in those[id][0][:2]]
+                words = [word for id in some for word in those[id][0]]
                 reply = yield from self.ask(verb, *args, *words)
                 if reply.__class__ is ErrorReply:  # The session has ended, and had none of them.
                     continue
@@ -263,14 +262,6 @@ class BatchPort(AnyPort[F]):
                 mark_finished(those, done)
         return done
 
-    put_many = running("put_many", _put_many)
-    take_many = running("take_many", _take_many)
-    top_up = running("top_up", _top_up)
-    ack_many = running("ack_many", _ack_many)
-    release_many = running("release_many", _release_many)
-    renew_many = running("renew_many", _renew_many)
-    delete_many = running("delete_many", _delete_many)
-
 
 #: What a script answers for a task with which nothing was done.
 _LOST: Final = b"0"
@@ -278,7 +269,7 @@ _LOST: Final = b"0"
 _NAMED: Final = b"?"
 
 
-def _taken_in(reply: Any) -> dict[int, int]:
+def _taken_in(reply: Reply) -> dict[int, int]:
     """By id the takes of the tasks of which `take_many` tells."""
     if reply.__class__ is not list or not reply:
         return {}
@@ -291,7 +282,7 @@ def _parts(staged: str) -> tuple[str, ...]:
     return (f"staged:{staged}",) if staged else ()
 
 
-def _part(words: list[Any], at: int) -> list[Any]:
+def _part(words: list[object], at: int) -> list[object]:
     """The next words that one call brings."""
     size, end = 0, at
     while end < len(words) and end - at < PUTS and size < BYTES:

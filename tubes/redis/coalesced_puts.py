@@ -16,12 +16,10 @@ from tubes.redis.batch_port import BatchPort
 from tubes.redis.scripts import replies
 from tubes.redis.transport.loop_channel import LoopChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
-from tubes.values.codecs import encode
 from tubes.values.task import F
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
+    from tubes.backend.interface import Options
     from tubes.errors import TubesError
     from tubes.redis.connection import LoopConnection
     from tubes.redis.shared_tube import SharedTube
@@ -121,6 +119,7 @@ class LoopPort(BatchPort[F]):
 
     def __init__(self, connection: LoopConnection, shared: SharedTube) -> None:
         super().__init__(connection, shared)
+        self._owner: Final = connection
         self._channels: Final = connection.channels
         self._plain: Final = task_codec.write(shared.driver, shared.options, {})
         #: Whether any of its puts went together.
@@ -128,7 +127,7 @@ class LoopPort(BatchPort[F]):
         # Where there may be no room each put is told so.
         self._joins: Final = not connection.store.manual and not shared.options.get("capacity")
 
-    def put(self, data: Any, options: dict[str, Any]) -> Coroutine[Any, Any, F | None]:
+    def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
         try:
             channel = self._channels.get(asyncio.get_running_loop())
@@ -136,16 +135,15 @@ class LoopPort(BatchPort[F]):
             channel = None
         session = self.session
         if session is None or not self._joins or not isinstance(channel, LoopChannel) or "key" in options:
-            put: Coroutine[Any, Any, F | None] = super().put(data, options)
-            return put
+            return super().put(data, options)
         new = self._plain
+        raw, options = self.prepare(data, options)
         if options:
-            options = self.shared.driver.check_put(options)
             new = task_codec.write(self.shared.driver, self.shared.options, options)
-        return self._put_joined(channel, session, new, encode(self.codec, data), options)
+        return self._put_joined(channel, session, new, raw, options)  # type: ignore[return-value]
 
     async def _put_joined(
-        self, channel: LoopChannel, session: TubeSession, new: task_codec.NewTask, raw: bytes, options: dict[str, Any]
+        self, channel: LoopChannel, session: TubeSession, new: task_codec.NewTask, raw: bytes, options: Options
     ) -> F | None:
         if self.gone is not None:
             raise self.gone()
@@ -165,7 +163,6 @@ class LoopPort(BatchPort[F]):
             if joint.resent:
                 raise ConnectionLost(url=self.url, why=UNSURE)
         elif joint.resent and reply.code != _FAILED:
-            raise self._refusal(reply)
+            raise self.refusal(reply)
         # Nothing was put, and perhaps another one is to blame.
-        alone: F | None = await self.connection.run(self.put_encoded(raw, options, waits=False))
-        return alone
+        return await self._owner.run(self.put_encoded(raw, options, waits=False))

@@ -6,27 +6,29 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from uuid import uuid4
 
 from tubes.backend.flow import run
+from tubes.backend.port import ConnectionBase, session_name
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import difference, flag, micros
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
     QueueClosed,
-    QueueForked,
     ServerRefused,
     SessionNotFound,
     TubeExists,
     TubeNotFound,
+    TubesError,
     Unreadable,
 )
 from tubes.redis import validation
+from tubes.redis.batch_port import BatchPort
 from tubes.redis.coalesced_puts import LoopPort
 from tubes.redis.overview import living, overview
-from tubes.redis.port import AnyPort, Port
+from tubes.redis.port import Owner, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import TubeSettings, script, trial
@@ -39,66 +41,51 @@ from tubes.redis.transport.wire import ErrorReply, error_of, hiredis
 from tubes.redis.validation import describe, describe_options
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from tubes.backend.clock import Clock
-    from tubes.backend.interface import ApiKind
-    from tubes.calls import Replies
-    from tubes.errors import TubesError
+    from tubes.backend.interface import ApiKind, Options
     from tubes.redis.scripts.assembly import Script
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
     from tubes.values.codecs import Codec
     from tubes.values.overview import Overview
+    from tubes.values.problem import Problem
 
 T = TypeVar("T")
+AnyPort: TypeAlias = BatchPort[Any]
 #: Milliseconds for which replies stay at least when nobody looks for them.
 _REPLIES_STAY: Final = 12_000
 
 
-class Connection:
+class Connection(ConnectionBase, Owner):
     """One connection to a server: what a `Queue` works through.
 
     It has a session of its own. That is known to the tubes in which it is open, and to nobody else until `identify`
     tells its name: then it is written down, and others may join it.
     """
 
+    closed: Callable[[], TubesError] | None
+
     def __init__(self, store: RedisStore, api: ApiKind) -> None:
-        self.closed: Callable[[], TubesError] | None = None
-        #: Where it gets the replies to its calls.
-        self.replies: Replies | None = None
-        self.store: Final = store
+        super().__init__(store.url)
+        self.store = store
         self.uuid = uuid4().hex
         self._api: Final = api
         #: Whether its verbs are to be awaited.
-        self.awaited: Final = api.awaited
+        self.awaited = api.awaited
         # Its name among the callers of a shared session, which nobody else has: a server that has lost its last writes
         # could give a number again.
         self._name: Final = uuid4().hex[:12]
         #: The name by which its answers are kept.
         self._caller = "0"
         self._shared = False
-        self._ports: Final[dict[SharedTube, AnyPort[Any]]] = {}
-        self._pid: Final = os.getpid()
+        self._ports: Final[dict[SharedTube, AnyPort]] = {}
         store.join(self)
-
-    @property
-    def url(self) -> str:
-        """Where it is connected to."""
-        return self.store.url
-
-    def run(self, flow: Flow[T]) -> Any:
-        """Run a verb, here or in the event loop."""
-        raise NotImplementedError
 
     def may_run(self) -> bool:
         """Whether a verb may be run here and now, by a finalizer."""
         return False
-
-    def check(self) -> None:
-        """Raise `QueueClosed` if this connection is closed, `QueueForked` if it is another process's."""
-        if self._pid != os.getpid():
-            raise QueueForked(parent=self._pid, child=os.getpid())
-        if self.closed is not None:
-            raise self.closed()
 
     def sibling(self, api: ApiKind | None = None) -> Connection:
         """Another connection to the same store, with a session of its own; perhaps with another face."""
@@ -114,15 +101,15 @@ class Connection:
     # -- tubes ---------------------------------------------------------------------------------------------------------
 
     def create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
-    ) -> Any:
+        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
+    ) -> AnyPort:
         """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
         return self.run(self._create(name, driver, if_not_exists, temporary, options))
 
     def _create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
-    ) -> Flow[AnyPort[Any]]:
+        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
+    ) -> Flow[AnyPort]:
         name = check_name("tube", name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
@@ -154,10 +141,9 @@ class Connection:
                 why = difference(validation.checked_options(name, reply[1], driver), checked)
             raise TubeExists(name=name, why=why)
         registry.register(driver)
-        port: AnyPort[Any] = yield from self._opened(name, reply)
-        return port
+        return (yield from self._opened(name, reply))
 
-    def open_replies(self, name: str) -> Any:
+    def open_replies(self, name: str) -> AnyPort:
         """The port of a fifo that nobody sees, and that goes by itself when nobody uses it; made if it is not there."""
         self.check()
         return self.run(self._open_replies(name))
@@ -165,13 +151,12 @@ class Connection:
     #: A server may have lost it, and its owner is about to make it anew: what comes meanwhile is there then.
     find_replies = open_replies
 
-    def _open_replies(self, name: str) -> Flow[AnyPort[Any]]:
+    def _open_replies(self, name: str) -> Flow[AnyPort]:
         # Who waits looks every few seconds.
         idle = max(round(self.store.lease * 1000), _REPLIES_STAY)
         about = (describe(self.store.registry.find("fifo")), describe_options({"idle": idle}))
         reply = yield from self._open(name, "keep", *about, maker=uuid4().hex)
-        port: AnyPort[Any] = yield from self._opened(name, reply)
-        return port
+        return (yield from self._opened(name, reply))
 
     def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Flow[Driver]:
         """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
@@ -186,20 +171,19 @@ class Connection:
                     raise TubeExists(name=tube, why=f"with driver {its!r}, not {name!r}") from None
             raise
 
-    def find(self, name: str) -> Any:
+    def find(self, name: str) -> AnyPort:
         """The port of a living tube."""
         self.check()
         return self.run(self._find(name))
 
-    def _find(self, name: str) -> Flow[AnyPort[Any]]:
+    def _find(self, name: str) -> Flow[AnyPort]:
         name = check_name("tube", name)
         reply = yield from self._open(name, "any")
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=name)
-        port: AnyPort[Any] = yield from self._opened(name, reply)
-        return port
+        return (yield from self._opened(name, reply))
 
-    def names(self) -> Any:
+    def names(self) -> list[str]:
         """The names of all tubes."""
         self.check()
         return self.run(self._all_names())
@@ -210,7 +194,7 @@ class Connection:
         self._leave_out(strange)
         return there
 
-    def overview(self, ages: bool) -> Any:
+    def overview(self, ages: bool) -> dict[str, Overview]:
         """All tubes at a glance."""
         self.check()
         flag("ages", ages)
@@ -222,7 +206,7 @@ class Connection:
         self._leave_out(strange)
         return found
 
-    def examine(self, name: str, repairs: bool) -> Any:
+    def examine(self, name: str, repairs: bool) -> list[Problem]:
         """What is wrong with a tube; `repairs`: it is mended."""
         self.check()
         return self.run(examine(self.store, check_name("tube", name), repairs=repairs))
@@ -281,7 +265,7 @@ class Connection:
             raise validation.refusal(what, reply, self.store.url) if what else error_of(reply, self.store.url)
         return reply
 
-    def _opened(self, name: str, reply: Any) -> Flow[AnyPort[Any]]:
+    def _opened(self, name: str, reply: Any) -> Flow[AnyPort]:
         with validation.reading(f"tube {name!r}"):
             driver, options, number, token, now, unheard = reply
         if unheard:
@@ -290,11 +274,10 @@ class Connection:
         shared = self.store.shared(name, driver, options, token)
         if self.closed is not None:
             raise self.closed()
-        port: AnyPort[Any] | None = self._ports.get(shared)
+        port: AnyPort | None = self._ports.get(shared)
         if port is None:
             port = self.make_port(shared)
-            port.kind, port.awaited = self._api.task, self._api.awaited
-            port.tube = self._api.tube(port)
+            port.kind, port.tube = self._api.task, self._api.tube(port)
             self._ports[shared] = port
             shared.ports.add(port)
         yield from self._note(port, (number, token, self._caller))
@@ -348,16 +331,10 @@ class Connection:
             if name not in here:
                 yield from self._open_too(name)
 
-    def identify(self, uuid: str | UUID | None) -> Any:
+    def identify(self, uuid: str | UUID | None) -> str:
         """The session's uuid, after moving to another one if one is named."""
         self.check()
-        wanted = None
-        if uuid is not None:
-            try:
-                wanted = (uuid if isinstance(uuid, UUID) else UUID(hex=uuid)).hex
-            except (ValueError, TypeError, AttributeError):
-                raise InvalidOption(option="uuid", value=uuid, rule="must be 32 hexadecimal digits") from None
-        return self.run(self._identify(wanted))
+        return self.run(self._identify(None if uuid is None else session_name(uuid)))
 
     def _identify(self, uuid: str | None) -> Flow[str]:
         if not self._shared:
@@ -383,7 +360,7 @@ class Connection:
         for port in self._all():
             yield from self._share("tube", port.shared.name)
 
-    def _all(self) -> list[AnyPort[Any]]:
+    def _all(self) -> list[AnyPort]:
         """The ports as they are now: the thread that finds a tube dropped takes its port out."""
         return list(self._ports.values())
 
@@ -446,12 +423,12 @@ class Connection:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def close(self, *, lost: bool = False) -> Any:
+    def close(self, *, lost: bool = False) -> None:
         """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives on for its lease."""
         if self.closed is not None:
             return self.run(_nothing())
         if self._pid != os.getpid():
-            self.closed = lambda: QueueForked(parent=self._pid, child=os.getpid())
+            self.closed = self._forked
             return self.run(_nothing())
         if self.replies is not None:
             if self.awaited:
@@ -476,7 +453,7 @@ class Connection:
             self.hang_up()
             self.store.leave()
 
-    def make_port(self, shared: SharedTube) -> AnyPort[Any]:
+    def make_port(self, shared: SharedTube) -> AnyPort:
         """Its port for a tube."""
         raise NotImplementedError
 
@@ -525,7 +502,7 @@ class ThreadConnection(Connection):
 
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
-            raise QueueForked(parent=self._pid, child=os.getpid())
+            raise self._forked()
         return run(flow, self.channel.call)
 
     def may_run(self) -> bool:
@@ -534,7 +511,7 @@ class ThreadConnection(Connection):
     def hang_up(self) -> None:
         self.channel.close()
 
-    def make_port(self, shared: SharedTube) -> AnyPort[Any]:
+    def make_port(self, shared: SharedTube) -> AnyPort:
         return ThreadPort(self, shared)
 
 
@@ -546,9 +523,9 @@ class LoopConnection(Connection):
         self._slots: Final = Slots()
         super().__init__(store, api)
 
-    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
+    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:  # type: ignore[override]
         if self._pid != os.getpid():
-            raise QueueForked(parent=self._pid, child=os.getpid())
+            raise self._forked()
         loop = asyncio.get_running_loop()
         channel = self.channels.get(loop)
         if channel is None:
@@ -568,7 +545,7 @@ class LoopConnection(Connection):
         self.channels[loop] = channel
         return channel
 
-    def make_port(self, shared: SharedTube) -> AnyPort[Any]:
+    def make_port(self, shared: SharedTube) -> AnyPort:
         return LoopPort(self, shared)
 
     def hang_up(self) -> None:
@@ -577,7 +554,7 @@ class LoopConnection(Connection):
                 loop.call_soon_threadsafe(channel.close)
 
 
-def _closed() -> QueueClosed:
+def _closed() -> TubesError:
     return QueueClosed(why="close() was called")
 
 

@@ -7,28 +7,32 @@ that has ended, callers that wait in this process, time in a test's hands) goes 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tubes.backend.port import mark_finished
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
+from tubes.redis.port import Request
 from tubes.redis.scripts.replies import BYTES, answers_of
+from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import ScriptCall
-from tubes.redis.transport.wire import pack
-from tubes.values.codecs import encode
+from tubes.redis.transport.wire import ErrorReply, pack
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tubes.backend.interface import Options
     from tubes.drivers.driver import Driver
     from tubes.redis.connection import ThreadConnection
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.channel import ThreadChannel
     from tubes.redis.transport.script_call import TubeSession
 
+T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
 #: The kinds of replies: to a put without a key, as to one of many; to a take; to an ack.
 _OF_PUT: Final = answers_of("put_many")
@@ -54,7 +58,8 @@ class ThreadPort(BatchPort[F]):
         self._channel: Final[ThreadChannel] = connection.channel
         self._pid: Final = _process
         # In a cluster a call names all its keys; a clock in a test's hands tells it the time.
-        self._packs: Final = not connection.store.manual and not connection.store.server.moving
+        self._manual: Final = connection.store.manual
+        self._packs: Final = not self._manual and not connection.store.server.moving
         # The session for which requests are packed ahead.
         self._packed_for: TubeSession | None = None
         self._heads: dict[str, bytes] = {}
@@ -72,6 +77,18 @@ class ThreadPort(BatchPort[F]):
             self._pack_ahead(self.session)
         return self._packs and self._pid == _process
 
+    def call(self, verb: str, request: Request[T]) -> T:
+        """Call the script of a verb without a flow; where anything is in the way, and for a session anew, with one."""
+        session = self.session
+        if session is None or self.gone is not None or self._manual or self._pid != _process:
+            return super().call(verb, request)
+        show, args = request
+        call = ScriptCall(self.shared.script(verb), self.shared.key, args, session)
+        reply = self._channel.call(call)
+        if reply.__class__ is ErrorReply and not self.is_final(call, verb, reply):
+            return super().call(verb, request)
+        return show(reply)
+
     def _pack_ahead(self, session: TubeSession) -> None:
         number, token, caller = session
         field = f"a{token}.{caller}.{self._channel.slot}"
@@ -84,24 +101,23 @@ class ThreadPort(BatchPort[F]):
     def _end_of_put(self, new: task_codec.NewTask) -> bytes:
         return _words(*(new.due, new.pri, new.lane, self._room)[: self._of_put - 2])
 
-    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Any], None] | None) -> ScriptCall:
+    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
         """The call by that number, to send it again."""
         words = self.put_words(*words, waits=False) if verb == "put" else words
         known, sent = self.shared.script(verb), (self._channel.slot, number)
         return ScriptCall(known, self.shared.key, words, self._packed_for, orphaned=orphaned, sent=sent)
 
-    def put(self, data: Any, options: dict[str, Any]) -> Any:
+    def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
         if not self._is_plain():
             return super().put(data, options)
         new, end = self._plain, self._plain_end
+        if options and "key" in options:
+            return super().put(data, options)
+        raw, options = self.prepare(data, options)
         if options:
-            if "key" in options:
-                return super().put(data, options)
-            options = self.shared.driver.check_put(options)
             new = task_codec.write(self.shared.driver, self.shared.options, options)
             end = self._end_of_put(new)
-        raw = encode(self.codec, data)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
         reply = self._channel.exchange(
@@ -113,7 +129,7 @@ class ThreadPort(BatchPort[F]):
             return None
         return self.connection.run(self.put_encoded(raw, options, waits=False))
 
-    def take(self) -> Any:
+    def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
         if not self._is_plain():
             return super().take()
@@ -131,26 +147,26 @@ class ThreadPort(BatchPort[F]):
             self.untake(reply)
             raise
 
-    def ack(self, task: Any) -> Any:
+    def ack(self, task: object) -> F:
         """A held task is done."""
-        mine = isinstance(task, TaskView) and task._tube is self.tube and task._state is _TAKEN and task.key is None
-        if not mine or not self._is_plain():
+        if not isinstance(task, TaskView) or not self._is_plain():
+            return super().ack(task)
+        if task._tube is not self.tube or task._state is not _TAKEN or task.key is not None:
             return super().ack(task)
         id, turn = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
         head, words = self._heads["ack"], (id, turn, "1")
         reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, self._again, "ack", words, None)
         if reply.__class__ is int:
-            known: Any = task._record
-            done = task_codec.shown(self.kind, self.tube, known, State.DONE, task._attempts, NEVER)
+            done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         elif reply.__class__ is bytes:
             done = self.show(task_codec.parse(reply), task._record.data)
         else:
             return super().ack(task)
-        task_codec.mark_finished(task)
+        mark_finished(task)
         return done
 
-    def next(self, task: Any) -> Any:
+    def next(self, task: F) -> F | None:
         """A held task is done, and the next one is taken; None if there is none."""
         if task._turn < 0 or task.key is not None or not self._is_plain():
             return super().next(task)
@@ -174,12 +190,12 @@ def _words_of_put(driver: Driver, room: object) -> int:
     return 2 if driver.options.isdisjoint({"ttl", "delay"}) else 3
 
 
-def _named(task: Any) -> tuple[bytes, bytes]:
+def _named(task: TaskView) -> tuple[bytes, bytes]:
     """Which task, by which take."""
     return b"%d" % task._record.id, b"%d" % task._turn
 
 
-def _words(*words: Any) -> bytes:
+def _words(*words: object) -> bytes:
     """Words as they go over the wire."""
     # The first word of a command is none of them: redis-py takes it for a name.
     return pack("WORDS", *words).partition(b"WORDS\r\n")[2]

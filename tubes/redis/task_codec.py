@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from struct import Struct, pack, unpack_from
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tubes.drivers.entry import More
 from tubes.drivers.moves import MOVES, State
@@ -12,12 +12,18 @@ from tubes.drivers.options import MAX_COUNT, OF_FEW
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import validation
-from tubes.values.task import FINISHED, F, TaskView
+from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tubes.drivers.driver import Driver
+    from tubes.values.task import Origin
+
+#: What a server answers: None, an int, bytes, a list of replies, or an `ErrorReply`; `reply_types` says which.
+Reply: TypeAlias = Any
+#: What a script says of a task: id, state, attempts, take, when it is due, and the task as it is stored, or its header.
+Parsed: TypeAlias = tuple[int, bytes, int, int, int, bytes]
 
 _EVENTS: Final = frozenset(move.event.encode() for moves in MOVES.values() for move in moves.values())
 _STATES: Final = {state.value.encode(): state for state in State}
@@ -196,17 +202,17 @@ def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
     return stored, at
 
 
-def parse(reply: bytes, at: int = 0) -> tuple[int, bytes, int, int, int, bytes]:
-    """What a script answers of a task: id, state, attempts, take, when it is due, and the task, or its header alone."""
+def parse(reply: bytes, at: int = 0) -> Parsed:
+    """What a script answers of a task."""
     try:
         return *_SHOWN.unpack_from(reply, at), reply[at + _SHOWN.size :]
     except struct.error as error:
         raise Unreadable(what="a task", why=error) from error
 
 
-def show(kind: type[F], tube: Any, reply: Any, known: Any = None) -> F:
+def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None) -> F:
     """A task of what was parsed; without data if the caller knows it."""
-    id, state, attempts, take, due, raw = reply
+    id, state, attempts, take, due, raw = parsed
     try:
         stored, at = read(id, raw)
     except validation.WRONG as error:
@@ -215,7 +221,7 @@ def show(kind: type[F], tube: Any, reply: Any, known: Any = None) -> F:
     return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due, take)
 
 
-def shown(kind: type[F], tube: Any, stored: StoredTask, state: State, attempts: int, due: int, take: int = 0) -> F:
+def shown(kind: type[F], tube: Origin, stored: Any, state: State, attempts: int, due: int, take: int = 0) -> F:
     """A task of these facts."""
     task = kind()
     task._tube = tube
@@ -249,7 +255,7 @@ class _Plain:
 
 
 def shown_new(
-    kind: type[F], tube: Any, first: int, created: int, new: NewTask, lane: str | None, data: list[bytes]
+    kind: type[F], tube: Origin, first: int, created: int, new: NewTask, lane: str | None, data: list[bytes]
 ) -> list[F]:
     """Tasks that were put together, with ids from `first`. In the path of every batch: hence plain stores."""
     state = State.DELAYED if new.is_delayed else State.READY
@@ -278,7 +284,7 @@ def shown_new(
 
 
 def shown_taken(
-    kind: type[F], tube: Any, take: int, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
+    kind: type[F], tube: Origin, take: int, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
 ) -> list[F]:
     """Tasks that were taken by one call; `dues`: when each is due (-1: never), if anything in the tube ever is.
 
@@ -315,7 +321,7 @@ def shown_taken(
     return tasks
 
 
-def heard(message: bytes) -> tuple[str, Any]:
+def heard(message: bytes) -> tuple[str, Parsed]:
     """An event and its task as `parse` answers it, of what listeners are told; raises `ValueError` and the like."""
     event, id, state, attempts, take, due, raw = message.split(b" ", 6)
     if event not in _EVENTS or state not in _STATES:
@@ -327,12 +333,6 @@ def heard(message: bytes) -> tuple[str, Any]:
     return event.decode(), (numbers[0], state, *numbers[1:], raw)
 
 
-def put_of(task: Any) -> str:
+def put_of(task: TaskView) -> str:
     """Names a task by the moment of its put, as scripts read it: after a rollback another may have its id."""
     return f"c{task._record.created}"
-
-
-def mark_finished(task: object) -> None:
-    """The caller has dealt with what it took."""
-    if isinstance(task, TaskView):
-        task._turn = FINISHED

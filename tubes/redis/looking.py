@@ -1,0 +1,127 @@
+"""The verbs of a port that look at a tube."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tubes.drivers import options as known_options
+from tubes.drivers.options import SECOND, whole
+from tubes.errors import Unreadable
+from tubes.redis import task_codec, validation
+from tubes.redis.overview import statistics_of
+from tubes.redis.task_codec import Parsed, Reply
+from tubes.redis.transport.script_call import Flow
+from tubes.redis.verbs import VerbPort
+from tubes.values.lane import Utube, lane_of
+from tubes.values.statistics import Statistics
+from tubes.values.task import F
+
+#: How many tasks are looked at in one call, and how many places of buried ones.
+_LOOKS: Final = 250
+_PLACES: Final = 1000
+#: How many bytes a place has at least, and what is behind an empty one.
+_PLACE: Final = 6
+_BEHIND_NONE: Final = b"\0"
+
+
+class LookingPort(VerbPort[F]):
+    """A port with the verbs that look at a tube."""
+
+    def statistics(self) -> Statistics:
+        """How many tasks there are by state, and what was done so far."""
+        shared = self.shared
+
+        def show(reply: Reply) -> Statistics:
+            with validation.reading(f"tube {shared.name!r}"):
+                return statistics_of(reply, shared.store.count_waiting(shared.name, reply[4]))
+
+        return self.run(self.asked("statistics", (show, ())))
+
+    def tasks(self, start: int, limit: int) -> list[F]:
+        """The tasks from an id on."""
+        return self.run(self._tasks(whole("start", start), whole("limit", limit)))
+
+    def _tasks(self, first: int, limit: int) -> Flow[list[F]]:
+        found: list[F] = []
+        while len(found) < limit:
+            first, *replies = yield from self.ask("tasks", first, min(limit - len(found), _LOOKS))
+            found += self._show_each(map(task_codec.parse, replies))
+            if not first:
+                break
+        return found
+
+    def _show_each(self, parsed: Iterable[Parsed]) -> Iterator[F]:
+        """Tasks that scripts tell of; one that cannot be read is left out."""
+        for one in parsed:
+            try:
+                yield self.show(one)
+            except Unreadable as error:
+                self.shared.store.strangers.leave_out(f"tube {self.shared.name!r}", {error.facts["what"]: error})
+
+    def buried(self, limit: int) -> list[F]:
+        """The oldest buried tasks."""
+        return self.run(self._buried(whole("limit", limit)))
+
+    def _buried(self, limit: int) -> Flow[list[F]]:
+        driver = self.shared.driver
+        # Where places are more than ids, the oldest may have any place.
+        in_order = driver.signs == (0, 1) and driver.rank is None
+        ids: list[int] = []
+        place = b""
+        while limit and (not in_order or len(ids) < limit):
+            places: list[bytes] = yield from self.ask("buried", place, min(limit, _PLACES) if in_order else _PLACES)
+            # What is shorter than an id is nobody's: `repair` removes it.
+            ids += (driver.id_at(one) for one in places if len(one) >= _PLACE)
+            if not places or places[-1] == place:
+                break
+            place = places[-1] or _BEHIND_NONE
+        wanted = sorted(ids)[:limit]
+        return list(self._show_each((yield from self.parsed(wanted, buried=True))))
+
+    def parsed(self, ids: list[int], *, buried: bool = False) -> Flow[list[Parsed]]:
+        """What is there of tasks with these ids, for `show`; `buried`: of those that are buried."""
+        found: list[Parsed] = []
+        at = 0
+        while at < len(ids):
+            seen, *replies = yield from self.ask("looks", "1" if buried else "", *ids[at : at + _LOOKS])
+            found += map(task_codec.parse, replies)
+            at += seen
+        return found
+
+    def oldest_ready_age(self) -> float | None:
+        """How long ago the oldest ready task was put."""
+        return self.run(self._oldest_ready_age())
+
+    def _oldest_ready_age(self) -> Flow[float | None]:
+        start: int | str = ""
+        while True:
+            reply = yield from self.ask("oldest", start)
+            if reply.__class__ is not int:
+                return None if reply is None else int(reply) / SECOND
+            start = reply
+
+    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+        """Count tasks by when they move by themselves."""
+        return self.run(self.ask("due", *known_options.edges(edges)))
+
+    def utubes(self, limit: int) -> list[Utube]:
+        """Look at the lanes."""
+        most = whole("limit", limit)
+        lane_of(self._driver, "")
+        return self.run(self._utubes(most))
+
+    def _utubes(self, most: int) -> Flow[list[Utube]]:
+        found: dict[str, Utube] = {}
+        cursor: Reply = 0
+        while True:
+            cursor, *seen = yield from self.ask("utubes", cursor)
+            for raw, ready, taken, rest, interval, in_flight in zip(*[iter(seen)] * 6, strict=True):
+                try:
+                    name = raw.decode("utf-8", "surrogatepass")
+                except UnicodeDecodeError as error:
+                    self.shared.store.strangers.leave_out(f"the utubes of tube {self.shared.name!r}", {raw: error})
+                    continue
+                found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
+            if int(cursor) == 0:
+                return [found[name] for name in sorted(found)[:most]]

@@ -1,0 +1,329 @@
+"""The verbs on one task or on the tube."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.backend.listeners import Listener, check_listener
+from tubes.backend.port import check_reason, mark_finished
+from tubes.drivers.entry import NOTHING_MORE, More
+from tubes.drivers.moves import State
+from tubes.drivers.options import flag, micros, whole
+from tubes.drivers.timers import NEVER
+from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
+from tubes.redis import task_codec, validation
+from tubes.redis.port import Port, Request, name_of, raw_text
+from tubes.redis.task_codec import Reply
+from tubes.redis.transport.script_call import SERVING, Flow
+from tubes.redis.transport.wire import ErrorReply
+from tubes.values.lane import changes_of, lane_of
+from tubes.values.task import F, log_lost
+
+if TYPE_CHECKING:
+    from tubes.backend.interface import Options, Wrap
+
+#: How many buried tasks one call kicks.
+_KICKS: Final = 50
+#: How an answer of `next` begins if the first task was not held.
+_LOST: Final = b"0"[0]
+#: What a script is told where a lane has no limit of its own any more.
+_UNSET: Final = (("interval", -1), ("max_in_flight", 0))
+#: What an update may change besides the data.
+_CHANGES: Final = ("pri", "delay", "ttl")
+
+
+class VerbPort(Port[F]):
+    """A port with the verbs on one task or on the tube."""
+
+    # -- putting and taking --------------------------------------------------------------------------------------------
+
+    def put(self, data: object, options: Options) -> F | None:
+        """Add a task; None if there is no room."""
+        return self.change(self.put_encoded(*self.prepare(data, options), waits=False))
+
+    def put_encoded(self, raw: bytes, options: Options, *, waits: bool) -> Flow[F | None]:
+        """Put data that is encoded, with options that are checked; `waits`: for room, if there is none."""
+        shared = self.shared
+        new = task_codec.write(shared.driver, shared.options, options)
+        key = self._key_words(options) if "key" in options else ()
+        reply = yield from self.ask(
+            "put", *self.put_words(new, raw, waits=waits), *key, slot=SERVING if waits else None
+        )
+        if reply.__class__ is list:
+            return self._show_kept(reply[0], new, raw, options)
+        if reply.__class__ is ErrorReply:
+            raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
+        return None if reply is None else self.show_put(reply, new, raw, options)
+
+    def put_words(self, new: task_codec.NewTask, raw: bytes, *, waits: bool) -> tuple[object, ...]:
+        """What the script is told of a new task."""
+        shared = self.shared
+        room = shared.options.get("capacity") or ""
+        waiting = (shared.count_local(), shared.store.process) if waits else ("", "")
+        return new.flags, new.header + raw, new.due, new.pri, new.lane, room, *waiting
+
+    @staticmethod
+    def _key_words(options: Mapping[str, Any]) -> tuple[bytes, str]:
+        return raw_text(options["key"]), options.get("on_duplicate", "keep")
+
+    def _show_kept(self, reply: Reply, new: task_codec.NewTask, raw: bytes, options: Options) -> F:
+        """The task that a put found by its key: it lives, or only its key is remembered."""
+        if reply.__class__ is not int:
+            task = self.show(task_codec.parse(reply) if reply.__class__ is bytes else reply)
+        else:
+            task = task_codec.shown(
+                self.kind, self.tube, self._stored(reply, self.clock.micros(), new, raw, options), State.DONE, 0, NEVER
+            )
+            task._times = (None, None, NEVER, NEVER)
+            task._more = More(options["key"])
+        task._more = (task._more or NOTHING_MORE)._replace(kept=True)
+        return task
+
+    def _stored(
+        self, id: int, created: int, new: task_codec.NewTask, raw: bytes, options: Options
+    ) -> task_codec.StoredTask:
+        stored = task_codec.StoredTask()
+        stored.id, stored.created, stored.data, stored.more = id, created, raw, new.more
+        stored.pri, stored.ttl, stored.ttr = new.pri or 0, new.ttl, new.ttr  # type: ignore[assignment]
+        stored.utube = options.get(self.shared.driver.lane) if self.shared.driver.lane is not None else None
+        return stored
+
+    def read_put(self, reply: bytes) -> tuple[int, int]:
+        """The moment of a put, and the id of its task."""
+        try:
+            return int.from_bytes(reply[:7], "big"), int(reply[7:])
+        except ValueError as error:
+            raise validation.unreadable(f"tube {self.shared.name!r}: the answer to a put", error) from error
+
+    def show_put(self, reply: bytes, new: task_codec.NewTask, raw: bytes, options: Options) -> F:
+        """A task that was put, as the user sees it."""
+        shared = self.shared
+        created, id = self.read_put(reply)
+        stored = self._stored(id, created, new, raw, options)
+        due = NEVER
+        if new.due != "":
+            due = created + int(new.due)
+            shared.watch(due)
+        return task_codec.shown(self.kind, self.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
+
+    def take(self) -> F | None:
+        """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
+        return self.run(self._take())
+
+    def _take(self) -> Flow[F | None]:
+        shared = self.shared
+        while self.serves and shared.has_unserved():
+            if not (yield from shared.serve_one()):
+                return None
+        reply = yield from self.ask("take", orphaned=self.untake)
+        return None if reply.__class__ is int else self.show(task_codec.parse(reply))
+
+    def next(self, task: F) -> F | None:
+        """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
+        return self.change(self._next(task))
+
+    def _next(self, task: F) -> Flow[F | None]:
+        shared = self.shared
+        id, _, view = self.refer(task)
+        if shared.takers and self.serves:
+            try:
+                yield from self.asked("ack", self.about(task, ends=True))
+            except TaskNotTaken as lost:
+                log_lost(lost)
+            return (yield from self._take())
+        keyed = ("1",) if task.key is not None else ()
+        reply = yield from self.ask("next", id, name_of(view), *keyed, orphaned=self.unnext)
+        return self.show_next(task, reply)
+
+    def show_next(self, task: F, reply: bytes) -> F | None:
+        """What `next` answers."""
+        mark_finished(task)
+        if reply[0] == _LOST:
+            log_lost(TaskNotTaken(id=task.id, tube=self.shared.name))
+        return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
+
+    def unnext(self, reply: Reply) -> None:
+        """Give back what was taken after an ack for somebody who is gone."""
+        if reply.__class__ is bytes and len(reply) > 1:
+            self.untake(reply[1:])
+
+    # -- what the taker does -------------------------------------------------------------------------------------------
+
+    def about(self, task: object, *words: object, looks: bool = False, ends: bool = False) -> Request[F]:
+        """A request about a task; `words`: what its script is told besides which task that is.
+
+        `looks`: it is about the task whoever has it, and tells what the task says now; else its taker knows that.
+        `ends`: the take is over then.
+        """
+        id, _, view = self.refer(task)
+        known = None if looks or view is None else view
+
+        def show(reply: Reply) -> F:
+            if reply.__class__ is ErrorReply:
+                missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
+                raise missing(id=id, tube=self.shared.name)
+            if reply.__class__ is int and view is not None:
+                shown = task_codec.shown(self.kind, self.tube, view._record, State.DONE, view._attempts, NEVER)
+            else:
+                shown = self.show(task_codec.parse(reply), None if known is None else known._record.data)
+            if ends:
+                mark_finished(task)
+            return shown
+
+        by = name_of(view, by_put=looks)
+        return show, (id, by, "" if known is None else "1" if known.key is None else "2", *words)
+
+    def ack(self, task: object) -> F:
+        """A held task is done."""
+        return self.call("ack", self.about(task, ends=True))
+
+    def release(self, task: object, delay: float | None, reason: str | None = None) -> F:
+        """Give a held task back; without a delay after as long as the tube's backoff says."""
+        why, rest = check_reason(reason), self.rest_word(delay)
+        if delay is not None and "delay" not in self._driver.options:
+            return self.run(self._refuse(task, "delay"))
+        return self.call("release", self.about(task, rest, raw_text(why or ""), ends=True))
+
+    def release_unfailed(self, task: object) -> F:
+        """Give a held task back at once: nothing has failed."""
+        return self.call("release", self.about(task, "", ends=True))
+
+    def rest_word(self, delay: float | None) -> int | str:
+        """For how long a task that is released rests, as scripts are told it."""
+        if delay is not None:
+            return micros("delay", delay)
+        return "backoff" if "backoff" in self._options else ""
+
+    def touch(self, task: object, seconds: float) -> F:
+        """Prolong the time to run of a held task."""
+        span = micros("seconds", seconds)
+        if "ttr" not in self._driver.options:
+            return self.run(self._refuse(task, "ttr"))
+        return self.run(self.asked("touch", self.about(task, span)))
+
+    def _refuse(self, task: object, option: str) -> Flow[F]:
+        """Refuse an option that the driver lacks; that this session does not have the task is said first."""
+        yield from self.asked("hold", self.about(task))
+        raise self._driver.lacks(option)
+
+    # -- what anybody may do -------------------------------------------------------------------------------------------
+
+    def bury(self, task: object, reason: str | None) -> F:
+        """Put a task aside."""
+        return self.call("bury", self.about(task, raw_text(check_reason(reason) or ""), looks=True, ends=True))
+
+    def delete(self, task: object) -> F:
+        """Remove a task."""
+        return self.call("delete", self.about(task, looks=True, ends=True))
+
+    def peek(self, task: object) -> F:
+        """Look at a task."""
+        return self.run(self.asked("peek", self.about(task, looks=True)))
+
+    def update(self, task: object, changes: Options) -> F:
+        """Change a task."""
+        checked = self.prepare_update(changes)
+        if not checked:
+            return self.peek(task)
+        id, _, view = self.refer(task)
+
+        def show(reply: Reply) -> F:
+            if reply.__class__ is not ErrorReply:
+                return self.show(task_codec.parse(reply))
+            if reply.code == "NOTFOUND":
+                raise TaskNotFound(id=id, tube=self.shared.name)
+            raise self._driver.cannot_update(checked, State(str(reply).split()[1]))
+
+        data = ("1", checked["data"]) if "data" in checked else ("", "")
+        others = (checked.get(name, "") for name in _CHANGES)
+        return self.call("update", (show, (id, name_of(view, by_put=True), "", *data, *others)))
+
+    def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
+        """Make buried tasks ready."""
+        return self.change(self._kick(whole("count", count), self._respawn(attempts, ttl)))
+
+    def _kick(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
+        kicked = 0
+        while True:
+            some: int = yield from self.ask("kick", min(most - kicked, _KICKS), *respawn)
+            kicked += some
+            if some < _KICKS or kicked == most:
+                return kicked
+
+    def kick_task(self, task: object, attempts: int | None, ttl: float | None) -> F:
+        """Make one buried task ready."""
+        return self.call("kick_task", self.about(task, *self._respawn(attempts, ttl), looks=True))
+
+    def _respawn(self, attempts: int | None, ttl: float | None) -> tuple[int | str, ...]:
+        return tuple("" if value is None else value for value in self._driver.check_kick(attempts, ttl))
+
+    # -- the tube ------------------------------------------------------------------------------------------------------
+
+    def release_all(self) -> None:
+        """Release whatever is taken."""
+        return self.call("release_all", _NOTHING)
+
+    def truncate(self) -> None:
+        """Remove all tasks."""
+        return self.call("truncate", _NOTHING)
+
+    def block(self, utube: object, seconds: object) -> None:
+        """No task of a lane starts for so long."""
+        name, span = lane_of(self._driver, utube), micros("seconds", seconds)
+        return self.call("pace", (_ignore, (raw_text(name), span)))
+
+    def configure(self, utube: object, interval: object, max_in_flight: object) -> None:
+        """A lane has limits of its own."""
+        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight)
+        limits = [unset if changes.get(limit, "") is None else changes.get(limit, "") for limit, unset in _UNSET]
+        return self.call("pace", (_ignore, (raw_text(name), "", *limits)))
+
+    def pause(self, seconds: float | None) -> None:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+
+        def watch(ends: Reply) -> None:
+            if span is not None:
+                self.shared.watch(int(ends))
+
+        if span == 0:
+            return self.resume()
+        return self.call("pause", (watch, ("" if span is None else span,)))
+
+    def resume(self) -> None:
+        """Let tasks be taken again."""
+        return self.call("resume", _NOTHING)
+
+    def drop(self, force: bool) -> None:
+        """Remove the tube."""
+        flag("force", force)
+        return self.run(self._drop(force))
+
+    def _drop(self, force: bool) -> Flow[None]:
+        shared = self.shared
+        busy = yield from self.ask("drop", "1" if force else "", shared.store.process, shared.count_local())
+        if busy.__class__ is list:
+            raise TubeBusy(name=shared.name, taken=busy[0], waiting=busy[1])
+        shared.vanish()
+        yield from self.connection.forget_name(shared.name)
+
+    def listen(self, callback: object, wrap: Wrap | None = None) -> Listener | None:
+        """Set or remove this connection's listener; `wrap`: what makes the API's listener of the user's."""
+        return self.run(self._listen(check_listener(callback, wrap)))
+
+    def _listen(self, listener: Listener | None) -> Flow[Listener | None]:
+        if self.gone is not None:
+            raise self.gone()
+        if listener is not None:
+            yield from self.shared.subscription.open(self)
+        before, self.listener = self.listener, listener
+        self.shared.subscription.note(self)
+        return before
+
+
+def _ignore(reply: Reply) -> None:
+    """Nothing becomes of a reply."""
+
+
+_NOTHING: Final[Request[None]] = (_ignore, ())
