@@ -71,8 +71,18 @@ class ThreadChannel:
         """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
         with self._lock:
             call.begin(self.slot)
+            first: Any = None
+            began = time.monotonic()
             try:
-                return self._until_answered(call.pack(moving=self._server.moving), call.key, call)
+                packed = call.pack(moving=self._server.moving)
+                if self._only is not None:
+                    try:
+                        first = self._only.call(packed, call.answers, call.replies)
+                        if first.__class__ is not ErrorReply:
+                            return first
+                    except ConnectionLost as lost:
+                        first = lost
+                return self._until_answered(packed, call.key, call, first, began)
             except TubesError:
                 raise
             except BaseException:
@@ -220,18 +230,26 @@ class ThreadChannel:
         with self._lock:
             return self._until_answered(pack(*words), key)
 
-    def _until_answered(self, packed: bytes, key: str, call: ScriptCall | None = None) -> Any:
-        until = time.monotonic() + (self._patience or script_call.PATIENCE)
+    def _until_answered(
+        self, packed: bytes, key: str, call: ScriptCall | None = None, first: Any = None, began: float | None = None
+    ) -> Any:
+        """Send a request until there is an answer. `first`: what came of the first try, which `began` then."""
+        until = (began or time.monotonic()) + (self._patience or script_call.PATIENCE)
         answers, replies = (ANY, 1) if call is None else (call.answers, call.replies)
         failures = 0
         while True:
             try:
-                wire = self._wire(key)
-                reply = wire.call(packed, answers, replies)
+                if first is None:
+                    reply = self._wire(key).call(packed, answers, replies)
+                elif isinstance(first, ConnectionLost):
+                    first, lost = None, first
+                    raise lost
+                else:
+                    first, reply = None, first
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
-                    reply = wire.call(call.pack(whole=True, moving=self._server.moving), answers, replies)
+                    reply = self._wire(key).call(call.pack(whole=True, moving=self._server.moving), answers, replies)
                 if reply.__class__ is not ErrorReply:
                     return reply
                 if reply.code == script_call.FIRST and call is not None:
