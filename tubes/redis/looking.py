@@ -36,7 +36,7 @@ class LookingPort(VerbPort[F]):
             with validation.reading(f"tube {shared.name!r}"):
                 return statistics_of(reply, shared.store.count_waiting(shared.name, reply[4]))
 
-        return self.run(self.asked("statistics", (show, ())))
+        return self.call("statistics", (show, ()), changes=False)
 
     def tasks(self, start: int, limit: int) -> list[F]:
         """The tasks from an id on."""

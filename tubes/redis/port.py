@@ -107,9 +107,10 @@ class Port(PortBase[F]):
             flow = shared.after(flow)
         return self.connection.run(flow)
 
-    def call(self, verb: str, request: Request[T]) -> T:
-        """Call the script of a verb that may make something takeable, or make room."""
-        return self.change(self.asked(verb, request))
+    def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
+        """Call a verb's script; `changes`: it may make something takeable, or make room."""
+        flow = self.asked(verb, request)
+        return self.change(flow) if changes else self.run(flow)
 
     def asked(self, verb: str, request: Request[T]) -> Flow[T]:
         """Call a verb's script, and answer what becomes of its reply."""

@@ -77,16 +77,16 @@ class ThreadPort(BatchPort[F]):
             self._pack_ahead(self.session)
         return self._packs and self._pid == _process
 
-    def call(self, verb: str, request: Request[T]) -> T:
+    def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
         """Call the script of a verb without a flow; where anything is in the way, and for a session anew, with one."""
         session = self.session
         if session is None or self.gone is not None or self._manual or self._pid != _process:
-            return super().call(verb, request)
+            return super().call(verb, request, changes=changes)
         show, args = request
         call = ScriptCall(self.shared.script(verb), self.shared.key, args, session)
         reply = self._channel.call(call)
         if reply.__class__ is ErrorReply and not self.is_final(call, verb, reply):
-            return super().call(verb, request)
+            return super().call(verb, request, changes=changes)
         return show(reply)
 
     def _pack_ahead(self, session: TubeSession) -> None:

@@ -200,7 +200,7 @@ class VerbPort(Port[F]):
         span = micros("seconds", seconds)
         if "ttr" not in self._driver.options:
             return self.run(self._refuse(task, "ttr"))
-        return self.run(self.asked("touch", self.about(task, span)))
+        return self.call("touch", self.about(task, span), changes=False)
 
     def _refuse(self, task: object, option: str) -> Flow[F]:
         """Refuse an option that the driver lacks; that this session does not have the task is said first."""
@@ -219,7 +219,7 @@ class VerbPort(Port[F]):
 
     def peek(self, task: object) -> F:
         """Look at a task."""
-        return self.run(self.asked("peek", self.about(task, looks=True)))
+        return self.call("peek", self.about(task, looks=True), changes=False)
 
     def update(self, task: object, changes: Options) -> F:
         """Change a task."""
@@ -236,7 +236,7 @@ class VerbPort(Port[F]):
             raise self._driver.cannot_update(checked, State(str(reply).split()[1]))
 
         data = ("1", checked["data"]) if "data" in checked else ("", "")
-        others = (checked.get(name, "") for name in _CHANGES)
+        others = [checked.get(name, "") for name in _CHANGES]
         return self.call("update", (show, (id, name_of(view, by_put=True), "", *data, *others)))
 
     def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
@@ -256,7 +256,8 @@ class VerbPort(Port[F]):
         return self.call("kick_task", self.about(task, *self._respawn(attempts, ttl), looks=True))
 
     def _respawn(self, attempts: int | None, ttl: float | None) -> tuple[int | str, ...]:
-        return tuple("" if value is None else value for value in self._driver.check_kick(attempts, ttl))
+        most, span = self._driver.check_kick(attempts, ttl)
+        return "" if most is None else most, "" if span is None else span
 
     # -- the tube ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,77 @@
+"""How many functions stand between the call of a verb and the socket."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from inspect import CO_GENERATOR
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import tubes
+
+Act = Callable[[tubes.Task], object]
+
+VERBS: dict[str, tuple[int, Act]] = {
+    "put": (4, lambda task: task._tube.put("hello")),
+    "take": (4, lambda task: task._tube.take(0)),
+    "ack": (5, tubes.Task.ack),
+    "release": (6, tubes.Task.release),
+    "release with options": (6, lambda task: task._tube.release(task, 1, reason="why")),
+    "bury": (6, tubes.Task.bury),
+    "delete": (6, tubes.Task.delete),
+    "update": (6, lambda task: task.update(data="other")),
+    "kick_task": (6, tubes.Task.kick),
+    "release_all": (5, lambda task: task._tube.release_all()),
+    "touch": (6, lambda task: task.touch(1)),
+    "peek": (6, tubes.Task.peek),
+}
+
+
+class Spy:
+    """A socket that notes which functions have led to a request."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self.ways: list[list[str]] = []
+        self._generators: dict[FrameType, None] = {}
+
+    def note(self, frame: FrameType, event: str, arg: object) -> None:
+        """A generator that has yielded a call stands on the way too, though not on the stack."""
+        if event == "call" and frame.f_code.co_flags & CO_GENERATOR:
+            self._generators[frame] = None
+
+    def sendall(self, data: bytes) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        way: dict[FrameType, None] = {}
+        while frame is not None and frame.f_globals["__name__"].startswith("tubes"):
+            way[frame] = None
+            frame = frame.f_back
+        self.ways.append([one.f_code.co_qualname for one in way | self._generators])
+        self._sock.sendall(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_few_functions_stand_between_a_verb_and_the_socket(url: str, verb: str) -> None:
+    most, act = VERBS[verb]
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("mail", "fifottl")
+        for _ in range(2):  # At first a server asks for the script.
+            tube.put("hello")
+            task = tube.take(0)
+            assert task is not None
+            wire: Any = tube._port._channel._only  # type: ignore[attr-defined]
+            wire._sock = spy = Spy(wire._sock)
+            sys.setprofile(spy.note)
+            try:
+                act(task)
+            finally:
+                sys.setprofile(None)
+                wire._sock = spy._sock
+    assert len(spy.ways) == 1
+    assert len(spy.ways[0]) <= most, spy.ways
