@@ -1,0 +1,109 @@
+"""The short ways of threads on a server, beside the flows that they stand for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.memory.test_quick import outcome
+from tubes.redis.batch_port import BatchPort
+from tubes.redis.quick import ThreadPort
+from tubes.testing import LocalServer
+from tubes.values.task import FINISHED
+
+#: What each driver's puts are given now and then.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fifo": {},
+    "fifottl": {"pri": 7, "ttl": 5000, "ttr": 900},
+    "limfifottl": {"delay": 3000},
+    "utube": {"utube": "ü"},
+    "utubettl": {"utube": "a", "pri": 3, "ttl": 4000},
+}
+
+
+def facts(answer: Any) -> Any:
+    """What can be known of an answer on whatever server, at whatever moment."""
+    if not isinstance(answer, tubes.Task):
+        return answer
+    names = ("id", "state", "data", "attempts", "key", "reason", "pri", "utube", "ttl", "ttr", "context", "created_now")
+    return {name: getattr(answer, name) for name in (*names, "max_attempts")}
+
+
+class Side:
+    """A tube, and the tasks that were taken from it."""
+
+    def __init__(self, url: str, driver: str, *, short: bool) -> None:
+        self.queue = tubes.connect(url)
+        self.driver = driver
+        options: dict[str, Any] = {"capacity": 4} if driver == "limfifottl" else {}
+        self.tube = self.queue.create_tube("t", driver, **options)
+        port: Any = self.tube._port
+        kind: Any = BatchPort
+        assert type(port) is ThreadPort
+        if not short:
+            port.__class__ = kind
+        self.taken: list[tubes.Task] = []
+
+    def do(self, what: str, number: int) -> Any:
+        """One call; `number` chooses among what was taken, and among ids."""
+        tube, taken, port = self.tube, self.taken, self.tube._port
+        task: Any = taken[number % len(taken)] if taken else number
+        keyed: dict[str, Any] = {"key": str(number % 3), "on_duplicate": ("keep", "replace", "raise")[number % 3]}
+        acts: dict[str, Callable[[], Any]] = {
+            "put": lambda: tube.put(number),
+            "put with options": lambda: tube.put([number], **OPTIONS[self.driver]),
+            "put with a key": lambda: tube.put(number, **keyed),
+            "put with others": lambda: tube.put(number, max_attempts=1, context={"n": str(number)}),
+            "put with a wrong one": lambda: tube.put(number, pri=-1),
+            "put what no codec takes": lambda: tube.put({number}),
+            "take": lambda: tube.take(timeout=0),
+            "next": lambda: port.next(task) if taken else None,
+            "ack": lambda: tube.ack(task),
+            "ack by id": lambda: tube.ack(number),
+            "release": lambda: tube.release(task),
+            "release later": lambda: tube.release(task, 2000, reason="why"),
+            "touch": lambda: tube.touch(task, 10),
+            "bury": lambda: tube.bury(task, "why"),
+            "kick": lambda: tube.kick(number % 3),
+            "kick one": lambda: tube.kick_task(number),
+            "peek": lambda: tube.peek(task),
+            "update": lambda: tube.update(task, data=-number),
+            "delete": lambda: tube.delete(number),
+            "truncate": tube.truncate,
+            "pause": lambda: tube.pause(number % 2 * 1000),
+            "resume": tube.resume,
+            "lose the session": self.lose,
+            "count": lambda: (tube.statistics().tasks, tube.statistics().calls),
+        }
+        answer, known = outcome(acts[what])
+        if what in ("take", "next") and answer is not None:
+            taken.append(answer)
+        return known if answer is None else facts(answer), [one._turn == FINISHED for one in taken]
+
+    def lose(self) -> None:
+        """Go on with the session as if a server had forgotten it here."""
+        port: Any = self.tube._port
+        port.session = None
+
+
+@pytest.mark.parametrize("driver", OPTIONS)
+@pytest.mark.parametrize("seed", range(3))
+def test_short_ways_and_flows_do_the_same(valkey: LocalServer, driver: str, seed: int) -> None:
+    dice = random.Random(f"{driver} {seed}")
+    often = ["put", "put with options", "take", "ack", "next"] * 8
+    rarely = [
+        "put with a key", "put with others", "put with a wrong one", "put what no codec takes", "ack by id", "release",
+        "release later", "touch", "bury", "kick", "kick one", "peek", "update", "delete", "truncate", "pause", "resume",
+        "resume", "lose the session", "count",
+    ]  # fmt: skip
+    one, other = (f"{valkey.url}?prefix={name}-{driver}-{seed}" for name in ("short", "long"))
+    short, long = Side(one, driver, short=True), Side(other, driver, short=False)
+    with short.queue, long.queue:
+        for _ in range(250):
+            what, number = dice.choice(often + rarely), dice.randrange(30)
+            assert short.do(what, number) == long.do(what, number), what
+        assert short.do("count", 0) == long.do("count", 0)
