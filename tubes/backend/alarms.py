@@ -12,14 +12,11 @@ import threading
 from collections.abc import Callable
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from weakref import WeakMethod
 
 from tubes.drivers.options import SECOND
 from tubes.drivers.timers import NEVER
-
-if TYPE_CHECKING:
-    from tubes.backend.clock import Clock
 
 _log = logging.getLogger("tubes")
 
@@ -29,12 +26,18 @@ Ring = Callable[[int], None]
 _STALE: Final = 64
 
 
+class Scheduler(Protocol):
+    """What an alarm needs of a `Clock`."""
+
+    def schedule(self, when: int, alarm: Alarm) -> None: ...
+
+
 class Alarm:
     """A tube's or a session's call at a moment. `when` is set under their store's lock."""
 
     __slots__ = ("__weakref__", "_clock", "_ring", "when")
 
-    def __init__(self, clock: Clock, ring: Ring) -> None:
+    def __init__(self, clock: Scheduler, ring: Ring) -> None:
         self._clock: Final = clock
         self._ring: Final = WeakMethod(ring)
         self.when = NEVER
