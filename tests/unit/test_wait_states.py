@@ -17,11 +17,13 @@ from tubes.redis import task_codec
 from tubes.redis.serving import Serving
 from tubes.redis.transport.script_call import WaitForLock
 from tubes.redis.wait_queue import WaitQueue
-from tubes.redis.wait_states import IN_LINE, WAIT_MOVES, WaitMove, WaitState
+from tubes.redis.wait_states import WAIT_MOVES, WaitMove, WaitState
 from tubes.values.task import TaskView
 
 #: All rows of the table but the first: a waiter that has come.
 ROWS = [(why, was, move) for why, moves in WAIT_MOVES.items() for was, move in moves.items() if was is not None]
+#: The states of those who stand in a line.
+IN_LINE = {*WaitState} - {WaitState.ANSWERED, WaitState.GONE}
 #: The states in which nobody knows whether an earlier put was done.
 DOUBTS = {WaitState.UNSURE, WaitState.IN_HAND_AGAIN, WaitState.LATE_AGAIN}
 

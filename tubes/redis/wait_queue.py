@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost
-from tubes.redis.wait_states import IN_LINE, WAIT_MOVES, WaitState
+from tubes.redis.wait_states import WAIT_MOVES, WaitState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Waiters in the order in which they came. A waiter that stands in no line is answered or gone.
 Line: TypeAlias = "OrderedDict[Waiter, WaitState]"
 
+_QUEUED, _ARMED, _ANSWERED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.ANSWERED, WaitState.GONE
 #: Why a waiter whose put may have been done is told of an error.
 _UNSURE: Final = "there was no answer, and whether the put was done is not known"
 
@@ -48,15 +49,14 @@ class WaitQueue:
     def enlist(self, waiter: Waiter) -> bool:
         """Put a waiter at the end of its line; answers whether it is the first there."""
         with self.lock:
-            line = self._line(waiter)
+            line = self.takers if waiter.request is None else self.putters
             line[waiter] = WAIT_MOVES["enlist"][None].to
             return len(line) == 1
 
     def state(self, waiter: Waiter) -> WaitState:
         """The state of a waiter that has been put into its line."""
-        with self.lock:
-            left = WaitState.GONE if waiter.answer is PENDING else WaitState.ANSWERED
-            return self._line(waiter).get(waiter, left)
+        line = self.takers if waiter.request is None else self.putters
+        return line.get(waiter) or (_GONE if waiter.answer is PENDING else _ANSWERED)
 
     def move(self, waiter: Waiter, why: str, answer: object = PENDING) -> bool:
         """Move a waiter by the table; `answer`: what it gets if it is answered.
@@ -67,15 +67,16 @@ class WaitQueue:
             move = WAIT_MOVES[why].get(self.state(waiter))
             if move is None:
                 return False
-            line = self._line(waiter)
-            if move.to in IN_LINE:
-                line[waiter] = move.to
+            to, wakes, warns = move
+            line = self.takers if waiter.request is None else self.putters
+            if to is not _ANSWERED and to is not _GONE:
+                line[waiter] = to
                 return True
             line.pop(waiter, None)
-            if move.warns:
+            if warns:
                 answer = ConnectionLost(url=self._url, why=_UNSURE)
-            waiter.answer = answer if move.to is WaitState.ANSWERED else PENDING
-            if move.wakes and not waiter.wake():
+            waiter.answer = answer if to is _ANSWERED else PENDING
+            if wakes and not waiter.wake():
                 self.move(waiter, "unheard")
                 return False
             return True
@@ -96,7 +97,7 @@ class WaitQueue:
                 late = waiter.deadline is not None and waiter.deadline < now
                 if waiter.lost() or waiter.is_gone() or late:
                     self.move(waiter, "leave")
-                elif line[waiter] is not WaitState.ARMED:
+                elif line[waiter] is not _ARMED:
                     return waiter
             return None
 
@@ -123,7 +124,4 @@ class WaitQueue:
         if not self.takers:
             return False
         with self.lock:
-            return any(state is WaitState.QUEUED for state in self.takers.values())
-
-    def _line(self, waiter: Waiter) -> Line:
-        return self.takers if waiter.request is None else self.putters
+            return any(state is _QUEUED for state in self.takers.values())

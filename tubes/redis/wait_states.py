@@ -47,9 +47,7 @@ class WaitMove(NamedTuple):
 _QUEUED, _ARMED, _ANSWERED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.ANSWERED, WaitState.GONE
 _IN_HAND, _LATE, _UNSURE = WaitState.IN_HAND, WaitState.LATE, WaitState.UNSURE
 _IN_HAND_AGAIN, _LATE_AGAIN = WaitState.IN_HAND_AGAIN, WaitState.LATE_AGAIN
-
-#: The states of those who stand in a line.
-IN_LINE: Final = tuple(state for state in WaitState if state not in (_ANSWERED, _GONE))
+_IN_LINE = (_QUEUED, _ARMED, _IN_HAND, _LATE, _UNSURE, _IN_HAND_AGAIN, _LATE_AGAIN)
 
 #: Why a waiter moves -> from which state (None: it has just come) -> the move.
 #: An event changes nothing in a state that has no row for it.
@@ -86,7 +84,7 @@ WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
     ),
     "unheard": {_ANSWERED: WaitMove(_GONE)},
     # Its tube is gone, or its queue is closed: it gets that error.
-    "dismiss": dict.fromkeys(IN_LINE, WaitMove(_ANSWERED, wakes=True)),
+    "dismiss": dict.fromkeys(_IN_LINE, WaitMove(_ANSWERED, wakes=True)),
     # The server refuses what a wait needs: it gets that error, unless there is more to be said.
     "refuse": {
         **dict.fromkeys((_QUEUED, _ARMED, _IN_HAND, _LATE), WaitMove(_ANSWERED, wakes=True)),
