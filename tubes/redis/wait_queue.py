@@ -117,7 +117,8 @@ class WaitQueue:
     def count(self) -> int:
         """How many wait in this process."""
         with self.lock:
-            return sum(not waiter.is_gone() and waiter not in self.arriving for waiter in self.waiters())
+            waiters = [*self.takers, *self.putters]
+            return sum([not waiter.is_gone() and waiter not in self.arriving for waiter in waiters])
 
     def has_unserved(self) -> bool:
         """Whether somebody waits for a task for whom the server has no take yet."""
