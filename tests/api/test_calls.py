@@ -20,7 +20,7 @@ from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
 from tubes.drivers.options import Addressed
 from tubes.testing import LocalServer
-from tubes.worker import Bury, Retry, Worker, handling
+from tubes.worker import Bury, Retry, Worker, finishing
 
 
 @pytest.fixture(params=["memory", "server"])
@@ -264,7 +264,7 @@ def test_a_reply_outlasts_errors_of_the_backend(queue: tubes.Queue, monkeypatch:
             assert tube.statistics().tasks["taken"] == 0
         await answer(queue, task, *about)
 
-    monkeypatch.setattr(handling, "answer_async", refused)
+    monkeypatch.setattr(finishing, "answer_async", refused)
     worker = Worker(queue)
     worker.on(tube, lambda task: task.data)
     thread = threading.Thread(target=worker.run)
