@@ -12,12 +12,14 @@ import inspect
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
+from tubes.backend.flow import run, run_async
 from tubes.backend.interface import ApiKind
 from tubes.backend.retry import Outage
 from tubes.backend.waiters import ThreadWaiter
@@ -38,6 +40,7 @@ from tubes.errors import (
 from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
+    from tubes.backend.flow import Flow
     from tubes.backend.interface import AnyConnection, Connection, Port
 
 _log = logging.getLogger("tubes")
@@ -119,7 +122,7 @@ class Replies:
             self._connection.close()
 
     def close_later(self) -> None:
-        """The same in a thread: an event loop must not wait for a server."""
+        """Close in a thread: an event loop must not wait for a server."""
         threading.Thread(target=self.close, name="tubes-replies-end", daemon=True).start()
 
     def _open(self) -> ReplyTube:
@@ -230,88 +233,97 @@ def _addressed(replies: Replies, call: str, options: dict[str, Any]) -> dict[str
     return {**options, "context": Addressed({**checked, REPLY_TO: replies.name, CALL: call})}
 
 
+class _Late(Exception):
+    """A step has not ended in time."""
+
+
+class _Step(NamedTuple):
+    """A step of a flow: what is called, or a future that is waited for, until the monotonic clock shows `ends`.
+
+    A thread cannot give up what it calls.
+    """
+
+    act: Callable[[], Any] | Future[Any]
+    ends: float | None = None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds."""
+        return None if self.ends is None else max(self.ends - time.monotonic(), 0.0)
+
+
+def _take_step(step: _Step) -> Any:
+    if not isinstance(step.act, Future):
+        return step.act()
+    try:
+        return step.act.result(step.left)
+    except TimeoutError:
+        raise _Late from None
+
+
+async def _take_step_async(step: _Step) -> Any:
+    limit = asyncio.timeout(step.left)
+    try:
+        async with limit:
+            answer = asyncio.wrap_future(step.act) if isinstance(step.act, Future) else step.act()
+            return await answer if inspect.isawaitable(answer) else answer
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise _Late from None
+
+
 def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
     """Put a task, and wait for what its handler returns."""
-    patience = _checked(timeout, options)
-    replies, number, future = of(tube._port.connection)
-    ends = None if patience is None else time.monotonic() + patience
-    try:
-        task = tube.put(data, **_addressed(replies, number, options))
-        if task is None:
-            room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
-            task = tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
-        if task is None:
-            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.shared.options.get("capacity"))
-        try:
-            return _result(tube, task, future, ends)
-        except FutureTimeout:
-            raise CallTimeout(id=task.id, tube=tube.name, timeout=timeout) from None
-        except _Failure as why:
-            raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
-    finally:
-        replies.forget(number)
-
-
-def _result(tube: Any, task: Any, future: Future[Any], ends: float | None) -> Any:
-    try:
-        return future.result(None if ends is None else max(ends - time.monotonic(), 0.0))
-    except _Lost as lost:
-        future = lost.again
-    try:
-        tube.peek(task)
-    except TaskNotFound:
-        try:
-            return future.result(_ON_ITS_WAY)
-        except (FutureTimeout, _Lost):
-            raise ConnectionLost(url=tube._port.connection.url, why=_UNSURE) from None
-    return _result(tube, task, future, ends)
+    return run(_calling(tube, data, timeout, options, of), _take_step)
 
 
 async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
-    """The same with asyncio."""
+    """Put a task, and wait in an event loop for what its handler returns."""
+
+    async def begin(connection: AnyConnection) -> tuple[Replies, str, Future[Any]]:
+        connection.check()
+        return await asyncio.to_thread(of, connection)
+
+    return await run_async(_calling(tube, data, timeout, options, begin), _take_step_async)
+
+
+def _calling(
+    tube: Any, data: Any, timeout: Any, options: dict[str, Any], begin: Callable[[AnyConnection], Any]
+) -> Flow[_Step, Any]:
     patience = _checked(timeout, options)
     connection = tube._port.connection
-    connection.check()
-    replies, number, future = await asyncio.to_thread(of, connection)
-    ends = None if patience is None else time.monotonic() + patience
+    replies, number, future = yield _Step(partial(begin, connection))
+    until = ends = None if patience is None else time.monotonic() + patience
     try:
-        task = await tube.put(data, **_addressed(replies, number, options))
+        put = partial(tube.put, data, **_addressed(replies, number, options))
+        task = yield _Step(put)
         if task is None:
-            room = {} if ends is None else {"timeout": max(ends - time.monotonic(), 0.0)}
-            task = await tube.put(data, **_addressed(replies, number, options), **(room or {"timeout": _FOR_EVER}))
+            room = _FOR_EVER if ends is None else max(ends - time.monotonic(), 0.0)
+            task = yield _Step(partial(put, timeout=room))
         if task is None:
             raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.shared.options.get("capacity"))
-        limit = asyncio.timeout(None if ends is None else max(ends - time.monotonic(), 0.0))
         try:
-            async with limit:
-                return await _result_async(tube, task, future)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise CallTimeout(id=task.id, tube=tube.name, timeout=timeout) from None
+            while True:
+                try:
+                    return (yield _Step(future, ends))
+                except _Lost as lost:
+                    future = lost.again
+                try:
+                    yield _Step(partial(tube.peek, task), ends)
+                except TaskNotFound:
+                    break
+            late = time.monotonic() + _ON_ITS_WAY
+            until = late if ends is None or late < ends else ends
+            return (yield _Step(future, until))
         except _Failure as why:
             raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
+        except (_Late, _Lost) as error:
+            if isinstance(error, _Late) and until is ends:
+                raise CallTimeout(id=task.id, tube=tube.name, timeout=timeout) from None
+            raise ConnectionLost(url=connection.url, why=_UNSURE) from None
     finally:
         replies.forget(number)
-
-
-async def _result_async(tube: Any, task: Any, future: Future[Any]) -> Any:
-    try:
-        return await asyncio.wrap_future(future)
-    except _Lost as lost:
-        future = lost.again
-    try:
-        await tube.peek(task)
-    except TaskNotFound:
-        late = asyncio.timeout(_ON_ITS_WAY)
-        try:
-            async with late:
-                return await asyncio.wrap_future(future)
-        except (TimeoutError, _Lost) as error:
-            if error.__class__ is not _Lost and not late.expired():
-                raise
-            raise ConnectionLost(url=tube._port.connection.url, why=_UNSURE) from None
-    return await _result_async(tube, task, future)
 
 
 #: Seconds.
@@ -335,50 +347,35 @@ def _context_of(task: Any) -> dict[str, str]:
     return (None if task._more is None else task._more.context) or {}
 
 
-def _replies_to(task: Any, result: Any, why: str | None) -> tuple[list[Any], dict[str, str]]:
-    """What is put, the first that the codec takes, and with which context."""
-    context = Addressed({CALL: _context_of(task).get(CALL, "")})
-    if why is not None:
-        context[ERROR] = why
-    # Codecs for bytes know no None.
-    return ([None, b""] if result is None else [result]), context
-
-
 def answer(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
     """Tell the caller what came of a task: what its handler has returned, or why it failed.
 
     Raises what the backend raises, but where nobody waits any more: then it does nothing.
     """
-    candidates, context = _replies_to(task, result, why)
-    try:
-        tube = queue._connection.find_replies(_context_of(task)[REPLY_TO]).tube
-        refused: CodecError | None = None
-        for data in candidates:
-            try:
-                tube.put(data, context=context)
-                return
-            except CodecError as error:
-                refused = error
-        if why is None:
-            answer(queue, task, why=f"CodecError: {refused}")
-    except TubeNotFound:
-        _log.debug("nobody waits for the reply to %r any more", task)
+    run(_answering(queue, task, result, why), _take_step)
 
 
 async def answer_async(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
-    """The same with asyncio."""
-    candidates, context = _replies_to(task, result, why)
+    """Tell the caller what came of a task, in an event loop. See `answer`."""
+    await run_async(_answering(queue, task, result, why), _take_step_async)
+
+
+def _answering(queue: Any, task: Any, result: Any, why: str | None) -> Flow[_Step, None]:
+    asked = _context_of(task)
+    context = Addressed({CALL: asked.get(CALL, "")})
+    if why is not None:
+        context[ERROR] = why
     try:
-        port: Any = queue._connection.find_replies(_context_of(task)[REPLY_TO])
-        tube = (await port if inspect.isawaitable(port) else port).tube
+        port = yield _Step(partial(queue._connection.find_replies, asked[REPLY_TO]))
         refused: CodecError | None = None
-        for data in candidates:
+        # Codecs for bytes know no None.
+        for data in [None, b""] if result is None else [result]:
             try:
-                await tube.put(data, context=context)
+                yield _Step(partial(port.tube.put, data, context=context))
                 return
             except CodecError as error:
                 refused = error
         if why is None:
-            await answer_async(queue, task, why=f"CodecError: {refused}")
+            yield from _answering(queue, task, None, f"CodecError: {refused}")
     except TubeNotFound:
         _log.debug("nobody waits for the reply to %r any more", task)
