@@ -24,7 +24,7 @@ class Repeater:
         self.queue = queue
         self.tube = queue.create_tube("t", "fifottl")
         self.port: Any = self.tube._port
-        self.wire = Wire(locate(url)[0], "")
+        self.wire: Any = Wire(locate(url)[0], "")
 
     def call(self, verb: str, *args: Any) -> bytes:
         """A request with a number of its own."""

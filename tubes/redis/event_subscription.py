@@ -90,7 +90,7 @@ class EventSubscription:
         try:
             wire.send(pack("SUBSCRIBE", f"{self._key}:events"))
             reply = wire.receive(LIST)
-            if reply.__class__ is ErrorReply:
+            if type(reply) is ErrorReply:
                 raise ConnectionLost(url=wire.url, why=reply) if reply.code in PASSING else error_of(reply, wire.url)
         except BaseException:
             wire.close()

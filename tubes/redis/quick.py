@@ -123,7 +123,7 @@ class ThreadPort(BatchPort[F]):
         reply = self._channel.exchange(
             self.shared.key, self._heads["put"], tail, _OF_PUT, self._again, "put", (new, raw), None
         )
-        if reply.__class__ is bytes:
+        if type(reply) is bytes:
             return self.show_put(reply, new, raw, options)
         if reply is None:
             return None
@@ -135,9 +135,9 @@ class ThreadPort(BatchPort[F]):
             return super().take()
         head, tail = self._heads["take"], b"\r\n$0\r\n\r\n"
         reply = self._channel.exchange(self.shared.key, head, tail, _OF_TAKE, self._again, "take", (), self.untake)
-        if reply.__class__ is int:
+        if type(reply) is int:
             return None
-        if reply.__class__ is not bytes:
+        if type(reply) is not bytes:
             return super().take()
         try:
             return self.show(task_codec.parse(reply))
@@ -157,9 +157,9 @@ class ThreadPort(BatchPort[F]):
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
         head, words = self._heads["ack"], (id, turn, "1")
         reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, self._again, "ack", words, None)
-        if reply.__class__ is int:
+        if type(reply) is int:
             done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
-        elif reply.__class__ is bytes:
+        elif type(reply) is bytes:
             done = self.show(task_codec.parse(reply), task._record.data)
         else:
             return super().ack(task)
@@ -174,7 +174,7 @@ class ThreadPort(BatchPort[F]):
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
         head = self._heads["next"]
         reply = self._channel.exchange(self.shared.key, head, tail, BYTES, self._again, "next", (id, turn), self.unnext)
-        if reply.__class__ is not bytes:
+        if type(reply) is not bytes:
             return super().next(task)
         return self.show_next(task, reply)
 
