@@ -182,7 +182,7 @@ def test_a_waiter_whose_session_has_ended_gets_a_new_one(server: LocalServer) ->
         waiting = Waiting(tube)
         assert asleep(server)
         port: Any = tube._port
-        client.hdel(port.shared.key, port.session[1], f"u{port.connection.uuid}")
+        client.hdel(port.shared.key, port.session[1], f"u{port.connection.session.uuid}")
         with tubes.connect(server.url, session_ttl=31.0) as other:
             other.tube("load").put("job")
         assert waiting.done().ack().state == "-"

@@ -8,23 +8,25 @@ verb on the tube puts stay where they are.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.scripts import replies
-from tubes.redis.transport.loop_channel import LoopChannel
+from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
 from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.errors import TubesError
-    from tubes.redis.connection import LoopConnection
+    from tubes.redis.port import Owner
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.script_call import TubeSession
 
+#: The channels of a connection, by the event loops that use it.
+Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]
 #: How many puts go together at most, and so many bytes that no further one comes in: a script is not to take long.
 MOST: Final = 100
 BYTES: Final = 500_000
@@ -117,10 +119,9 @@ class CoalescedPuts(ScriptCall):
 class LoopPort(BatchPort[F]):
     """A port for event loops."""
 
-    def __init__(self, connection: LoopConnection, shared: SharedTube) -> None:
+    def __init__(self, connection: Owner, shared: SharedTube, channels: Channels) -> None:
         super().__init__(connection, shared)
-        self._owner: Final = connection
-        self._channels: Final = connection.channels
+        self._channels: Final = channels
         self._plain: Final = task_codec.write(shared.driver, shared.options, {})
         #: Whether any of its puts went together.
         self.has_joined = False
@@ -165,4 +166,5 @@ class LoopPort(BatchPort[F]):
         elif joint.resent and reply.code != _FAILED:
             raise self.refusal(reply)
         # Nothing was put, and perhaps another one is to blame.
-        return await self._owner.run(self.put_encoded(raw, options, waits=False))
+        alone: Any = self.run(self.put_encoded(raw, options, waits=False))
+        return await alone  # type: ignore[no-any-return]

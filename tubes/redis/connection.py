@@ -5,39 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from uuid import uuid4
 
 from tubes.backend.flow import run
 from tubes.backend.port import ConnectionBase, session_name
 from tubes.drivers.driver import Driver, check_name
-from tubes.drivers.options import difference, flag, micros
+from tubes.drivers.options import difference, flag
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
     QueueClosed,
-    ServerRefused,
-    SessionNotFound,
     TubeExists,
     TubeNotFound,
     TubesError,
-    Unreadable,
 )
 from tubes.redis import validation
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.coalesced_puts import LoopPort
+from tubes.redis.coalesced_puts import Channels, LoopPort
 from tubes.redis.overview import living, overview
 from tubes.redis.port import Owner, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
-from tubes.redis.scripts.assembly import TubeSettings, script, trial
-from tubes.redis.scripts.parts import LAYOUT, PARTS
+from tubes.redis.scripts.assembly import script, trial
+from tubes.redis.session import Session, leave_out, sane
 from tubes.redis.store import born_of, open_store
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
-from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, TubeSession
-from tubes.redis.transport.wire import ErrorReply, error_of, hiredis
+from tubes.redis.transport.script_call import Flow, ScriptCall, Slots
+from tubes.redis.transport.wire import ErrorReply, hiredis
 from tubes.redis.validation import describe, describe_options
 
 if TYPE_CHECKING:
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
 
     from tubes.backend.clock import Clock
     from tubes.backend.interface import ApiKind, Options
-    from tubes.redis.scripts.assembly import Script
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
     from tubes.values.codecs import Codec
@@ -61,8 +57,7 @@ _REPLIES_STAY: Final = 12_000
 class Connection(ConnectionBase, Owner):
     """One connection to a server: what a `Queue` works through.
 
-    It has a session of its own. That is known to the tubes in which it is open, and to nobody else until `identify`
-    tells its name: then it is written down, and others may join it.
+    It has a session, which is its own until `identify` moves it to another one.
     """
 
     closed: Callable[[], TubesError] | None
@@ -70,18 +65,12 @@ class Connection(ConnectionBase, Owner):
     def __init__(self, store: RedisStore, api: ApiKind) -> None:
         super().__init__(store.url)
         self.store = store
-        self.uuid = uuid4().hex
         self._api: Final = api
         #: Whether its verbs are to be awaited.
         self.awaited = api.awaited
-        # Its name among the callers of a shared session, which nobody else has: a server that has lost its last writes
-        # could give a number again.
-        self._name: Final = uuid4().hex[:12]
-        #: The name by which its answers are kept.
-        self._caller = "0"
-        self._shared = False
         self._ports: Final[dict[SharedTube, AnyPort]] = {}
-        store.join(self)
+        self.session: Final = Session(store, self._ports)
+        store.join(self.session, begins_later=api.awaited)
 
     def may_run(self) -> bool:
         """Whether a verb may be run here and now, by a finalizer."""
@@ -130,7 +119,7 @@ class Connection(ConnectionBase, Owner):
         yield from self._names("add", name)
         mode = "same" if if_not_exists else "new"
         about = (describe(driver), describe_options(checked), checked.get("capacity", 0))
-        reply = yield from self._open(name, mode, *about, maker=uuid4().hex)
+        reply = yield from self.session.open(name, mode, *about, maker=uuid4().hex)
         if len(reply) == 2:
             if not if_not_exists:
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")
@@ -155,7 +144,7 @@ class Connection(ConnectionBase, Owner):
         # Who waits looks every few seconds.
         idle = max(round(self.store.lease * 1000), _REPLIES_STAY)
         about = (describe(self.store.registry.find("fifo")), describe_options({"idle": idle}))
-        reply = yield from self._open(name, "keep", *about, maker=uuid4().hex)
+        reply = yield from self.session.open(name, "keep", *about, maker=uuid4().hex)
         return (yield from self._opened(name, reply))
 
     def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Flow[Driver]:
@@ -178,7 +167,7 @@ class Connection(ConnectionBase, Owner):
 
     def _find(self, name: str) -> Flow[AnyPort]:
         name = check_name("tube", name)
-        reply = yield from self._open(name, "any")
+        reply = yield from self.session.open(name, "any")
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=name)
         return (yield from self._opened(name, reply))
@@ -191,7 +180,7 @@ class Connection(ConnectionBase, Owner):
     def _all_names(self) -> Flow[list[str]]:
         names = yield from self._known_names()
         there, strange = yield from living(self.store, names)
-        self._leave_out(strange)
+        leave_out(self.store, strange)
         return there
 
     def overview(self, ages: bool) -> dict[str, Overview]:
@@ -203,7 +192,7 @@ class Connection(ConnectionBase, Owner):
     def _overview(self, ages: bool) -> Flow[dict[str, Overview]]:
         known = yield from self._known_names()
         found, strange = yield from overview(self.store, known, ages=ages)
-        self._leave_out(strange)
+        leave_out(self.store, strange)
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
@@ -220,16 +209,12 @@ class Connection(ConnectionBase, Owner):
             names.update(some)
             if cursor == b"0":
                 known, strange = validation.names(names)
-                self._leave_out(dict.fromkeys(strange, "is no name of a tube"))
+                leave_out(self.store, dict.fromkeys(strange, "is no name of a tube"))
                 return known
-
-    def _leave_out(self, those: Mapping[Any, object]) -> None:
-        """These are in the list of the tubes, and are none."""
-        self.store.strangers.leave_out(f"the tubes of {self.store.url}", those)
 
     def _names(self, what: str, name: str | bytes) -> Flow[Any]:
         key = f"{self.store.prefix}:names"
-        return self._sane((yield ScriptCall(script("names"), key, (what, name))), key)
+        return sane(self.store, (yield ScriptCall(script("names"), key, (what, name))), key)
 
     def forget_name(self, name: str) -> Flow[None]:
         """A tube was dropped; if it was created anew meanwhile its name stays."""
@@ -237,33 +222,6 @@ class Connection(ConnectionBase, Owner):
         there = yield ScriptCall(script("there"), self.store.key(name), ())
         if there is not None:
             yield from self._names("add", name)
-
-    def _open(
-        self,
-        name: str,
-        mode: str,
-        driver: bytes = b"",
-        options: bytes = b"",
-        capacity: int = 0,
-        uuid: str | None = None,
-        maker: str = "",
-    ) -> Flow[Any]:
-        """Open a tube for this session."""
-        span = self.store.span()
-        args = (uuid or self.uuid, span, self.store.now(), mode, driver, options, capacity, maker, LAYOUT)
-        reply: Any = yield ScriptCall(script("open"), self.store.key(name), args, parts=PARTS)
-        if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
-            return reply
-        about: list[Any] = self._sane(reply, f"tube {name!r}")
-        if len(about) > 2:
-            about[3] = validation.token(name, about[3])
-        return about
-
-    def _sane(self, reply: Any, what: str = "") -> Any:
-        """A reply that is no error; `what`: the scripts may fail there since they cannot read it."""
-        if isinstance(reply, ErrorReply):
-            raise validation.refusal(what, reply, self.store.url) if what else error_of(reply, self.store.url)
-        return reply
 
     def _opened(self, name: str, reply: Any) -> Flow[AnyPort]:
         with validation.reading(f"tube {name!r}"):
@@ -280,146 +238,28 @@ class Connection(ConnectionBase, Owner):
             port.kind, port.tube = self._api.task, self._api.tube(port)
             self._ports[shared] = port
             shared.ports.add(port)
-        yield from self._note(port, (number, token, self._caller))
+        yield from self.session.note(port, (number, token, self.session.caller))
         return port
 
     def enter(self, port: Port[Any]) -> Flow[None]:
         """Open a port's tube again: the session has changed, or its lease was over."""
         shared = port.shared
-        uuid, caller = self.uuid, self._caller
-        reply = yield from self._open(shared.name, "any")
+        session, uuid, caller = self.session, self.session.uuid, self.session.caller
+        reply = yield from self.session.open(shared.name, "any")
         if isinstance(reply, ErrorReply) or born_of(reply[3]) != shared.born:
             shared.vanish()
             raise TubeNotFound(name=shared.name)
-        if self.uuid == uuid:  # Nobody has moved to another session meanwhile.
-            yield from self._note(port, (reply[2], reply[3], caller))
-
-    def _note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
-        port.session = session
-        if self._shared:
-            yield from self._share("tube", port.shared.name)
+        if session.uuid == uuid:  # Nobody has moved to another session meanwhile.
+            yield from session.note(port, (reply[2], reply[3], caller))
 
     def forget(self, shared: SharedTube) -> None:
         """The tube is gone."""
         self._ports.pop(shared, None)
 
-    # -- sessions ------------------------------------------------------------------------------------------------------
-
-    def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[Any]:
-        """Change what is written down of a shared session."""
-        key = f"{self.store.prefix}:session:{uuid or self.uuid}"
-        span = self.store.span()
-        args = (what, span, self.store.now(), tube, micros("session_ttl", self.store.lease), self._name)
-        reply: Any = self._sane((yield ScriptCall(script("session"), key, args)), key)
-        if reply is None:
-            return None
-        names, strange = validation.names(reply[1:])
-        self.store.strangers.leave_out(key, dict.fromkeys(strange, "is no name of a tube"))
-        return [reply[0], *names]
-
-    def beat_shared(self) -> Flow[None]:
-        """A shared session goes on, in all its tubes."""
-        if not self._shared or self.closed is not None:
-            return
-        known = yield from self._share("beat")
-        if known is None:
-            if self.closed is None:  # It was over meanwhile, or the server has lost it.
-                yield from self._publish("again")
-            return
-        here = {port.shared.name for port in self._all()}
-        for name in known[1:]:
-            if name not in here:
-                yield from self._open_too(name)
-
     def identify(self, uuid: str | UUID | None) -> str:
         """The session's uuid, after moving to another one if one is named."""
         self.check()
-        return self.run(self._identify(None if uuid is None else session_name(uuid)))
-
-    def _identify(self, uuid: str | None) -> Flow[str]:
-        if not self._shared:
-            yield from self._publish("publish")
-            self._shared = True
-        if uuid is None or uuid == self.uuid:
-            return self.uuid
-        joined = yield from self._share("join", uuid=uuid)
-        if joined is None:
-            raise SessionNotFound(uuid=uuid)
-        left, sessions = self.uuid, self._sessions()
-        self.uuid, self._caller = uuid, self._name
-        for port in self._all():
-            port.session = None
-        yield from self._leave("leave", left, sessions)
-        for name in joined[1:]:
-            yield from self._open_too(name)
-        return uuid
-
-    def _publish(self, how: str) -> Flow[None]:
-        """Write down the session, for others to join. `how`: publish, or again: others may be in it already."""
-        yield from self._share(how)
-        for port in self._all():
-            yield from self._share("tube", port.shared.name)
-
-    def _all(self) -> list[AnyPort]:
-        """The ports as they are now: the thread that finds a tube dropped takes its port out."""
-        return list(self._ports.values())
-
-    def _sessions(self) -> dict[str, TubeSession]:
-        """Where the session is open, by the tubes' keys."""
-        return {port.shared.key: port.session for port in self._all() if port.session is not None}
-
-    def _leave(self, how: str, uuid: str, open_in: dict[str, TubeSession]) -> Flow[None]:
-        """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
-        others: dict[str, str] = {}
-        if self._shared:
-            left: Any = yield from self._share(how, uuid=uuid)
-            if left is None:
-                # The server has lost what was written down: others may speak for the session too, and nobody knows.
-                how = "lose"
-            elif left[0] > 0:
-                return
-            names: list[str] = [] if left is None else left[1:]
-            for name in names:
-                key = self.store.key(name)
-                others[key] = name
-                if key not in open_in and (reply := (yield from self._open_too(name, uuid))) is not None:
-                    open_in[key] = (reply[2], reply[3], self._caller)
-        span: int | str = micros("session_ttl", self.store.lease) if how == "lose" else ""
-        shared_tubes = [port.shared for port in self._all()]
-        idle = {shared.key for shared in shared_tubes if shared.waits_for_nobody()}
-        scripts = {shared.key: shared.script("leave") for shared in shared_tubes}
-        for key, session in open_in.items():
-            leave = scripts.get(key)
-            if leave is None:
-                leave = yield from self._script_for(others.get(key, key), key)
-                if leave is None:
-                    continue
-            process = self.store.process if key in idle else ""
-            yield ScriptCall(leave, key, (span, process), session, self.store.now())
-        if how == "lose":
-            for port in self._all():
-                port.shared.watch(self.store.clock.micros() + int(span))
-
-    def _open_too(self, name: str, uuid: str | None = None) -> Flow[Any]:
-        """Open another tube of the session; None if it is gone or refused: then the lease runs out there."""
-        try:
-            reply = yield from self._open(name, "any", uuid=uuid)
-        except (Unreadable, ServerRefused) as error:
-            self._leave_out({name: error})
-            return None
-        return None if isinstance(reply, ErrorReply) else reply
-
-    def _script_for(self, name: str, key: str) -> Flow[Script | None]:
-        """What leaves one of the session's other tubes; None as for `_open_too`, and where its driver is not known."""
-        there: Any = self._sane((yield ScriptCall(script("there"), key, ())), f"tube {name!r}")
-        if there is None:
-            return None
-        try:
-            driver = self.store.driver_of(name, there[0])
-            return script("leave", driver, TubeSettings.of(validation.options(name, there[1], driver)))
-        except (Unreadable, DriverNotFound) as error:
-            self._leave_out({name: error})
-            return None
+        return self.run(self.session.identify(None if uuid is None else session_name(uuid)))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -436,7 +276,8 @@ class Connection(ConnectionBase, Owner):
             else:
                 self.replies.close()
         self.closed = _closed
-        for port in self._all():
+        self.session.closing = True
+        for port in self.session.ports():
             port.gone = _closed
             port.shared.dismiss(port.shared.waiters_of(port), _closed)
             port.listener = None
@@ -445,9 +286,9 @@ class Connection(ConnectionBase, Owner):
 
     def _close(self, how: str) -> Flow[None]:
         try:
-            yield from self._leave(how, self.uuid, self._sessions())
+            yield from self.session.leave(how, self.session.uuid, self.session.opened())
         finally:
-            for port in self._all():
+            for port in self.session.ports():
                 port.shared.ports.discard(port)
             self._ports.clear()
             self.hang_up()
@@ -466,13 +307,14 @@ class Connection(ConnectionBase, Owner):
             return
         # Its leases are not renewed any more, and run out.
         self.closed = _closed
+        self.session.closing = True
         store, flow = self.store, self._abandoned()
         store.later(lambda: flow)
         store.later(store.leave)
 
     def _abandoned(self) -> Flow[None]:
         if self.store.manual:
-            yield from self._leave("lose", self.uuid, self._sessions())
+            yield from self.session.leave("lose", self.session.uuid, self.session.opened())
 
 
 def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind) -> Connection:
@@ -512,14 +354,14 @@ class ThreadConnection(Connection):
         self.channel.close()
 
     def make_port(self, shared: SharedTube) -> AnyPort:
-        return ThreadPort(self, shared)
+        return ThreadPort(self, shared, self.channel)
 
 
 class LoopConnection(Connection):
     """For asyncio: its verbs are awaited. Each event loop has a channel of its own."""
 
     def __init__(self, store: RedisStore, api: ApiKind) -> None:
-        self.channels: Final[dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]] = {}
+        self.channels: Final[Channels] = {}
         self._slots: Final = Slots()
         super().__init__(store, api)
 
@@ -529,10 +371,10 @@ class LoopConnection(Connection):
         loop = asyncio.get_running_loop()
         channel = self.channels.get(loop)
         if channel is None:
-            channel = self._make_line(loop)
+            channel = self._make_channel(loop)
         return channel.run(flow)
 
-    def _make_line(self, loop: asyncio.AbstractEventLoop) -> LoopChannel | ThreadedChannel:
+    def _make_channel(self, loop: asyncio.AbstractEventLoop) -> LoopChannel | ThreadedChannel:
         for other in [other for other in self.channels if other.is_closed()]:
             del self.channels[other]
         server = self.store.server
@@ -546,7 +388,7 @@ class LoopConnection(Connection):
         return channel
 
     def make_port(self, shared: SharedTube) -> AnyPort:
-        return LoopPort(self, shared)
+        return LoopPort(self, shared, self.channels)
 
     def hang_up(self) -> None:
         for loop, channel in list(self.channels.items()):

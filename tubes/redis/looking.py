@@ -7,14 +7,14 @@ from typing import Final
 
 from tubes.drivers import options as known_options
 from tubes.drivers.options import SECOND, whole
+from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec, validation
-from tubes.redis.overview import statistics_of
 from tubes.redis.task_codec import Parsed, Reply
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.verbs import VerbPort
 from tubes.values.lane import Utube, lane_of
-from tubes.values.statistics import Statistics
+from tubes.values.statistics import Statistics, until
 from tubes.values.task import F
 
 #: How many tasks are looked at in one call, and how many places of buried ones.
@@ -23,6 +23,10 @@ _PLACES: Final = 1000
 #: How many bytes a place has at least, and what is behind an empty one.
 _PLACE: Final = 6
 _BEHIND_NONE: Final = b"\0"
+#: The end of a pause that has none.
+FOR_EVER: Final = 1e18
+#: The calls that the meta hash counts by name.
+_CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
 class LookingPort(VerbPort[F]):
@@ -125,3 +129,23 @@ class LookingPort(VerbPort[F]):
                 found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
             if int(cursor) == 0:
                 return [found[name] for name in sorted(found)[:most]]
+
+
+def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
+    """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
+    total, taken, buried, counted, _, paused = reply
+    puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
+    calls = dict(zip(_CALLS, others, strict=True))
+    tasks = {
+        "ready": total - taken - buried - delayed,
+        "taken": taken,
+        "buried": buried,
+        "delayed": delayed,
+        "done": acks + calls["delete"],
+        "total": total,
+    }
+    first = {"put": puts + unputs, "take": takes, "ack": acks}
+    ends = None if paused is None else NEVER if float(paused) == FOR_EVER else int(float(paused))
+    if ends is not None and now is not None and ends <= now:
+        ends = None
+    return Statistics(tasks, first | calls, waiting, until(ends))

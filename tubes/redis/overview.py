@@ -5,52 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
-from tubes.drivers.timers import NEVER
 from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
+from tubes.redis.looking import statistics_of
 from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
 from tubes.redis.transport.wire import ErrorReply, error_of
 from tubes.values.overview import Overview
-from tubes.values.statistics import Statistics, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tubes.redis.store import RedisStore
 
-#: The end of a pause that has none.
-FOR_EVER: Final = 1e18
 #: How many tubes one call looks at.
 _TUBES: Final = 200
 #: Of how many one call tells whether they are there.
 _NAMES: Final = 1000
-#: The calls that the meta hash counts by name.
-_CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 # A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
 _NOBODY: Final[TubeSession] = (0, "born", "0")
 #: How often a script that had much else to do first is called again.
 _TRIES: Final = 100
-
-
-def statistics_of(reply: Any, waiting: int, now: int | None = None) -> Statistics:
-    """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
-    total, taken, buried, counted, _, paused = reply
-    puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
-    calls = dict(zip(_CALLS, others, strict=True))
-    tasks = {
-        "ready": total - taken - buried - delayed,
-        "taken": taken,
-        "buried": buried,
-        "delayed": delayed,
-        "done": acks + calls["delete"],
-        "total": total,
-    }
-    first = {"put": puts + unputs, "take": takes, "ack": acks}
-    ends = None if paused is None else NEVER if float(paused) == FOR_EVER else int(float(paused))
-    if ends is not None and now is not None and ends <= now:
-        ends = None
-    return Statistics(tasks, first | calls, waiting, until(ends))
 
 
 def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[dict[str, Overview], dict[str, object]]]:

@@ -15,7 +15,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.port import Request
+from tubes.redis.port import Owner, Request
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import ScriptCall
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options
     from tubes.drivers.driver import Driver
-    from tubes.redis.connection import ThreadConnection
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.channel import ThreadChannel
     from tubes.redis.transport.script_call import TubeSession
@@ -53,9 +52,9 @@ os.register_at_fork(after_in_child=_after_fork)
 class ThreadPort(BatchPort[F]):
     """A port for threads."""
 
-    def __init__(self, connection: ThreadConnection, shared: SharedTube) -> None:
+    def __init__(self, connection: Owner, shared: SharedTube, channel: ThreadChannel) -> None:
         super().__init__(connection, shared)
-        self._channel: Final[ThreadChannel] = connection.channel
+        self._channel: Final = channel
         self._pid: Final = _process
         # In a cluster a call names all its keys; a clock in a test's hands tells it the time.
         self._manual: Final = connection.store.manual

@@ -33,7 +33,7 @@ from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.redis.connection import Connection
+    from tubes.redis.session import Session
     from tubes.redis.transport.server import Server
     from tubes.values.codecs import Codec
 
@@ -65,7 +65,7 @@ class RedisStore:
         self.marking: Final = script("mark")
         self.ringing: Final = script("ring")
         self.closed = False
-        self.members: Final[WeakSet[Connection]] = WeakSet()
+        self.sessions: Final[WeakSet[Session]] = WeakSet()
         self._homes: Final[dict[str, SharedTube]] = {}
         self._lock: Final = threading.RLock()
         self._users = 0
@@ -94,13 +94,13 @@ class RedisStore:
                 raise QueueClosed(why="close() was called")
             self._users += 1
 
-    def join(self, connection: Connection) -> None:
-        """A connection that has entered."""
+    def join(self, session: Session, *, begins_later: bool) -> None:
+        """Renew this session's lease. `begins_later`: nobody looks at the server before the first call."""
         with self._lock:
-            self.members.add(connection)
+            self.sessions.add(session)
             if self._beating is None and not self.manual:
                 self._beating = threading.Thread(
-                    target=self._beat, args=(connection.awaited,), name="tubes-leases", daemon=True
+                    target=self._beat, args=(begins_later,), name="tubes-leases", daemon=True
                 )
                 self._beating.start()
 
@@ -211,9 +211,9 @@ class RedisStore:
     def _beat_once(self, channel: ThreadChannel) -> None:
         lost: set[str] = set()
         for shared in list(self._homes.values()):
-            sessions = [port.session[1] for port in copied(shared.ports) if port.session is not None]
+            tokens = [port.session[1] for port in copied(shared.ports) if port.session is not None]
             listening = "1" if shared.subscription.listening else ""
-            if not sessions and not listening:
+            if not tokens and not listening:
                 continue
             node = ""
             reply: Any = None
@@ -222,8 +222,8 @@ class RedisStore:
                 # One node that does not answer must not cost the sessions on the others their leases.
                 if node in lost:
                     continue
-                for first in range(0, max(len(sessions), 1), _BEATS):
-                    words = (micros("lease", self.lease), listening, *sessions[first : first + _BEATS])
+                for first in range(0, max(len(tokens), 1), _BEATS):
+                    words = (micros("lease", self.lease), listening, *tokens[first : first + _BEATS])
                     reply = channel.call(ScriptCall(script("beat"), shared.key, words, parts=("leases",)))
             except ConnectionLost as error:
                 lost.add(node)
@@ -233,13 +233,13 @@ class RedisStore:
                 shared.vanish()
             elif isinstance(reply, ErrorReply):
                 self._warn("sessions could not be renewed", error_of(reply, self.url))
-        for connection in copied(self.members):
-            self._beat_shared(channel, connection)
+        for session in copied(self.sessions):
+            self._beat_shared(channel, session)
         self.read_time(channel)
 
-    def _beat_shared(self, channel: ThreadChannel, connection: Connection) -> None:
+    def _beat_shared(self, channel: ThreadChannel, session: Session) -> None:
         try:
-            run(connection.beat_shared(), channel.call)
+            run(session.beat(), channel.call)
         except TubesError as error:
             self._warn("a shared session could not be renewed", error)
 

@@ -125,11 +125,9 @@ class Stream:
         """
         text("stream", name)
         connection = cast("Connection", queue._connection)
-        connection.uuid = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[
-            :32
-        ]
+        digest = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
         # Others may speak for the same session: answers are kept by caller.
-        connection._caller = connection._name
+        connection.session.go_by(digest[:32])
         stream = cls(queue.tube(tube), name)
         reply: bytes = stream._run("stream_open")
         with validation.reading(f"stream {name!r} of tube {tube!r}"):

@@ -1,0 +1,199 @@
+"""The session of a connection to a server: in which tubes it is open, and who shares it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from tubes.drivers.options import micros
+from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreadable
+from tubes.redis import validation
+from tubes.redis.scripts.assembly import TubeSettings, script
+from tubes.redis.scripts.parts import LAYOUT, PARTS
+from tubes.redis.task_codec import Reply
+from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
+from tubes.redis.transport.wire import ErrorReply, error_of
+
+if TYPE_CHECKING:
+    from tubes.redis.port import Port
+    from tubes.redis.scripts.assembly import Script
+    from tubes.redis.shared_tube import SharedTube
+    from tubes.redis.store import RedisStore
+
+
+class Session:
+    """The session of a connection.
+
+    It is known to the tubes in which it is open, and to nobody else until `identify` tells its name: then it is written
+    down, and others may join it.
+    """
+
+    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, Port[Any]]) -> None:
+        self.uuid = uuid4().hex
+        #: The name by which its answers are kept.
+        self.caller = "0"
+        #: Whether its connection is being closed.
+        self.closing = False
+        self._store: Final = store
+        # Those of its connection.
+        self._ports: Final = ports
+        # Its name among the callers of a shared session, which nobody else has: a server that has lost its last writes
+        # could give a number again.
+        self._name: Final = uuid4().hex[:12]
+        self._shared = False
+
+    def ports(self) -> list[Port[Any]]:
+        """The ports as they are now: the thread that finds a tube dropped takes its port out."""
+        return list(self._ports.values())
+
+    def go_by(self, uuid: str) -> None:
+        """Be the session of this uuid, which may be open elsewhere, without being written down."""
+        self.uuid, self.caller = uuid, self._name
+
+    def note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
+        """It is open in the tube of a port."""
+        port.session = session
+        if self._shared:
+            yield from self._share("tube", port.shared.name)
+
+    def open(
+        self,
+        name: str,
+        mode: str,
+        driver: bytes = b"",
+        options: bytes = b"",
+        capacity: int = 0,
+        uuid: str | None = None,
+        maker: str = "",
+    ) -> Flow[Reply]:
+        """Open a tube for this session."""
+        span = self._store.span()
+        args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, LAYOUT)
+        reply: Reply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
+        if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
+            return reply
+        about: list[Reply] = sane(self._store, reply, f"tube {name!r}")
+        if len(about) > 2:
+            about[3] = validation.token(name, about[3])
+        return about
+
+    def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[Reply]:
+        """Change what is written down of a shared session."""
+        key = f"{self._store.prefix}:session:{uuid or self.uuid}"
+        span = self._store.span()
+        args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self._name)
+        reply: Reply = sane(self._store, (yield ScriptCall(script("session"), key, args)), key)
+        if reply is None:
+            return None
+        names, strange = validation.names(reply[1:])
+        self._store.strangers.leave_out(key, dict.fromkeys(strange, "is no name of a tube"))
+        return [reply[0], *names]
+
+    def beat(self) -> Flow[None]:
+        """A shared session goes on, in all its tubes."""
+        if not self._shared or self.closing:
+            return
+        known = yield from self._share("beat")
+        if known is None:
+            if not self.closing:  # It was over meanwhile, or the server has lost it.
+                yield from self._publish("again")
+            return
+        here = {port.shared.name for port in self.ports()}
+        for name in known[1:]:
+            if name not in here:
+                yield from self._open_too(name)
+
+    def identify(self, uuid: str | None) -> Flow[str]:
+        """The session's uuid, after moving to another one if one is named."""
+        if not self._shared:
+            yield from self._publish("publish")
+            self._shared = True
+        if uuid is None or uuid == self.uuid:
+            return self.uuid
+        joined = yield from self._share("join", uuid=uuid)
+        if joined is None:
+            raise SessionNotFound(uuid=uuid)
+        left, sessions = self.uuid, self.opened()
+        self.uuid, self.caller = uuid, self._name
+        for port in self.ports():
+            port.session = None
+        yield from self.leave("leave", left, sessions)
+        for name in joined[1:]:
+            yield from self._open_too(name)
+        return uuid
+
+    def _publish(self, how: str) -> Flow[None]:
+        """Write down the session, for others to join. `how`: publish, or again: others may be in it already."""
+        yield from self._share(how)
+        for port in self.ports():
+            yield from self._share("tube", port.shared.name)
+
+    def opened(self) -> dict[str, TubeSession]:
+        """Where the session is open, by the tubes' keys."""
+        return {port.shared.key: port.session for port in self.ports() if port.session is not None}
+
+    def leave(self, how: str, uuid: str, open_in: dict[str, TubeSession]) -> Flow[None]:
+        """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
+        others: dict[str, str] = {}
+        if self._shared:
+            left: Reply = yield from self._share(how, uuid=uuid)
+            if left is None:
+                # The server has lost what was written down: others may speak for the session too, and nobody knows.
+                how = "lose"
+            elif left[0] > 0:
+                return
+            names: list[str] = [] if left is None else left[1:]
+            for name in names:
+                key = self._store.key(name)
+                others[key] = name
+                if key not in open_in and (reply := (yield from self._open_too(name, uuid))) is not None:
+                    open_in[key] = (reply[2], reply[3], self.caller)
+        span: int | str = micros("session_ttl", self._store.lease) if how == "lose" else ""
+        shared_tubes = [port.shared for port in self.ports()]
+        idle = {shared.key for shared in shared_tubes if shared.waits_for_nobody()}
+        scripts = {shared.key: shared.script("leave") for shared in shared_tubes}
+        for key, session in open_in.items():
+            leave = scripts.get(key)
+            if leave is None:
+                leave = yield from self._script_for(others.get(key, key), key)
+                if leave is None:
+                    continue
+            process = self._store.process if key in idle else ""
+            yield ScriptCall(leave, key, (span, process), session, self._store.now())
+        if how == "lose":
+            for port in self.ports():
+                port.shared.watch(self._store.clock.micros() + int(span))
+
+    def _open_too(self, name: str, uuid: str | None = None) -> Flow[Reply]:
+        """Open another tube of the session; None if it is gone or refused: then the lease runs out there."""
+        try:
+            reply = yield from self.open(name, "any", uuid=uuid)
+        except (Unreadable, ServerRefused) as error:
+            leave_out(self._store, {name: error})
+            return None
+        return None if isinstance(reply, ErrorReply) else reply
+
+    def _script_for(self, name: str, key: str) -> Flow[Script | None]:
+        """What leaves one of the session's other tubes; None as for `_open_too`, and where its driver is not known."""
+        there: Reply = sane(self._store, (yield ScriptCall(script("there"), key, ())), f"tube {name!r}")
+        if there is None:
+            return None
+        try:
+            driver = self._store.driver_of(name, there[0])
+            return script("leave", driver, TubeSettings.of(validation.options(name, there[1], driver)))
+        except (Unreadable, DriverNotFound) as error:
+            leave_out(self._store, {name: error})
+            return None
+
+
+def leave_out(store: RedisStore, those: Mapping[Any, object]) -> None:
+    """These are in the list of the tubes, and are none."""
+    store.strangers.leave_out(f"the tubes of {store.url}", those)
+
+
+def sane(store: RedisStore, reply: Reply, what: str = "") -> Reply:
+    """A reply that is no error; `what`: the scripts may fail there since they cannot read it."""
+    if isinstance(reply, ErrorReply):
+        raise validation.refusal(what, reply, store.url) if what else error_of(reply, store.url)
+    return reply
