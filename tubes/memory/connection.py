@@ -1,21 +1,18 @@
-"""Sessions, and the connections that they consist of."""
+"""Connections to a store in memory."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from uuid import uuid4
 
-from tubes.backend.alarms import Alarm
-from tubes.backend.clock import soon
 from tubes.backend.port import ConnectionBase, session_name
 from tubes.drivers.options import flag
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.overview import overview
 from tubes.memory.quick import port_of
+from tubes.memory.store import Session
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
@@ -23,88 +20,12 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import ApiKind, Options
     from tubes.drivers.driver import Driver
-    from tubes.drivers.entry import Hold
     from tubes.memory.port import Port
     from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemoryStore
     from tubes.values.overview import Overview
 
     AnyPort: TypeAlias = Port[Any]
-
-
-class Session:
-    """Who tasks belong to: one connection, or several that share its uuid."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self.uuid: Final = uuid4().hex
-        self.members = 0
-        self.holds: Final[dict[SharedTube, Hold]] = {}
-        #: How long it outlives its last connection if that one was lost rather than closed; set when it joins.
-        self.lease = 0
-        #: One item per connection that was lost: appended by finalizers, which must not lock.
-        self.lost: Final[deque[None]] = deque()
-        self._store: Final = store
-        self._ends_at: int | None = None
-        self._alarm: Final = Alarm(store.clock, self._ring)
-        self._call: Final = Alarm(store.clock, self._ring)
-
-    def hold(self, shared: SharedTube) -> Hold:
-        """What this session holds of a tube."""
-        hold = self.holds.get(shared)
-        if hold is None:
-            hold = self.holds[shared] = shared.engine.open_hold()
-        return hold
-
-    def join(self, lease: int) -> None:
-        """One more connection. Under the lock."""
-        self.members += 1
-        self.lease = max(self.lease, lease)
-        self._ends_at = None
-
-    def leave(self, now: int, *, lost: bool = False) -> list[SharedTube]:
-        """One connection less; without any the session ends, at once or after its lease. Answers the tubes to tell."""
-        shared_tubes: list[SharedTube] = []
-        if self.members == 1:
-            if lost and self.lease:
-                self._ends_at = now + self.lease
-                self._alarm.set(self._ends_at)
-            else:
-                shared_tubes = self._end(now)
-        # Last, so that it can be done again if it was interrupted.
-        self.members -= 1
-        return shared_tubes
-
-    def call_soon(self) -> None:
-        """Have the alarm thread look after lost connections. Safe in the middle of anything."""
-        soon(self._call)
-
-    def _end(self, now: int) -> list[SharedTube]:
-        self._store.sessions.pop(self.uuid, None)
-        shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
-        for shared in shared_tubes:
-            shared.engine.expire(now)
-            shared.engine.close_hold(now, self.holds[shared])
-            shared.serve_waiters(now)
-        self.holds.clear()
-        return shared_tubes
-
-    def _ring(self, now: int) -> None:
-        shared_tubes: list[SharedTube] = []
-        with self._store.lock:
-            now = self._store.clock.micros()
-            self._alarm.silence()
-            self._call.silence()
-            while self.lost:
-                self.lost.pop()
-                shared_tubes += self.leave(now, lost=True)
-            if self._ends_at is not None:
-                if self._ends_at <= now:
-                    self._ends_at = None
-                    shared_tubes += self._end(now)
-                else:
-                    self._alarm.set(self._ends_at)
-        for shared in shared_tubes:
-            shared.tell()
 
 
 class Connection(ConnectionBase):
@@ -193,7 +114,8 @@ class Connection(ConnectionBase):
                 try:
                     now = self.store.clock.micros()
                     shared.serve_waiters(now)
-                    found[name] = overview(shared, now, ages=ages)
+                    sessions = sum(shared in session.holds for session in self.store.sessions.values())
+                    found[name] = overview(shared.engine, shared.count_waiting(), sessions, now, ages=ages)
                 except BaseException as error:
                     shared.recover(error)
                     raise

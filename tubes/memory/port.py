@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from tubes.backend.interface import AnyConnection
 from tubes.backend.listeners import check_listener
 from tubes.backend.port import PortBase, check_reason, mark_finished
 from tubes.backend.waiters import PENDING
@@ -28,11 +29,21 @@ if TYPE_CHECKING:
     from tubes.backend.listeners import Listener
     from tubes.backend.waiters import Waiter
     from tubes.drivers.entry import Hold
-    from tubes.memory.connection import Connection
     from tubes.memory.shared_tube import SharedTube
+    from tubes.memory.store import MemoryStore
     from tubes.values.statistics import Statistics
 
 T = TypeVar("T")
+
+
+class Owner(AnyConnection, Protocol):
+    """The connection of a port."""
+
+    @property
+    def store(self) -> MemoryStore: ...
+    def forget(self, shared: SharedTube, /) -> None:
+        """The tube was dropped. Under the lock."""
+        ...
 
 
 class Port(PortBase[F]):
@@ -41,7 +52,7 @@ class Port(PortBase[F]):
     #: Verbs answer at once, in an event loop too.
     awaited = False
 
-    def __init__(self, connection: Connection, shared: SharedTube, hold: Hold) -> None:
+    def __init__(self, connection: Owner, shared: SharedTube, hold: Hold) -> None:
         super().__init__(shared.driver, shared.options, connection.store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
@@ -492,7 +503,7 @@ class Port(PortBase[F]):
 
     def statistics(self) -> Statistics:
         """Count."""
-        return self._do(lambda now: count(self.shared))
+        return self._do(lambda now: count(self._engine, self.shared.count_waiting()))
 
     def tasks(self, start: int, limit: int) -> list[F]:
         """The tasks from an id on."""

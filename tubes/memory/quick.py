@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
-from tubes.memory.port import Port
+from tubes.memory.port import Owner, Port
 from tubes.values.task import FINISHED, NO_TIMES, F
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.drivers.entry import Hold
-    from tubes.memory.connection import Connection
     from tubes.memory.shared_tube import SharedTube
 
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-def port_of(connection: Connection, shared: SharedTube, hold: Hold) -> Port[Any]:
+def port_of(connection: Owner, shared: SharedTube, hold: Hold) -> Port[Any]:
     """What a connection can do with a tube, by the shortest ways that it allows."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.backend.alarms import Alarm
@@ -24,10 +24,21 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Entry
-    from tubes.memory.port import Port
     from tubes.memory.store import MemoryStore
 
 _log = logging.getLogger("tubes")
+
+
+class Port(Protocol):
+    """What one connection does with the tube."""
+
+    #: Makes the error for a tube that is dropped or a queue that is closed.
+    gone: Callable[[], TubesError] | None
+    listener: Listener | None
+
+    @property
+    def connection(self) -> Any: ...
+    def show(self, entry: Entry, /) -> Any: ...
 
 
 class SharedTube:
@@ -41,9 +52,9 @@ class SharedTube:
         self.engine: Final = Engine(name, driver, options)
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
-        self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
+        self.ports: Final[WeakSet[Port]] = WeakSet()
         #: Those that listen, in the order in which they began to.
-        self.listeners: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
+        self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, Any, str]]] = deque()
         #: Whether `queue.tubes()` names it.
         self.is_listed = True
@@ -184,7 +195,7 @@ class SharedTube:
                 self.serve_waiters(now)
         self.tell()
 
-    def listen(self, port: Port[Any], callback: Listener | None) -> Listener | None:
+    def listen(self, port: Port, callback: Listener | None) -> Listener | None:
         """Set or remove a port's listener; answers the one it had. Under the lock."""
         before, port.listener = port.listener, callback
         self.listeners.pop(port, None)
@@ -209,6 +220,10 @@ class SharedTube:
                     tell(*self.events.popleft())
             finally:
                 self._telling.release()
+
+    def count_waiting(self) -> int:
+        """How many callers wait. Under the lock."""
+        return len(self.takers) + len(self.putters)
 
     def enlist(self, waiter: Waiter) -> None:
         """Put a waiter at the end of its line. Under the lock."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 from weakref import WeakSet
 
-from tubes.backend.clock import system_clock
+from tubes.backend.alarms import Alarm
+from tubes.backend.clock import soon, system_clock
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import difference, flag
 from tubes.drivers.registry import Registry
@@ -20,8 +23,84 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tubes.backend.clock import Clock
-    from tubes.memory.connection import Session
+    from tubes.backend.interface import Options
+    from tubes.drivers.entry import Hold
     from tubes.values.codecs import Codec
+
+
+class Session:
+    """Who tasks belong to: one connection, or several that share its uuid."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.uuid: Final = uuid4().hex
+        self.members = 0
+        self.holds: Final[dict[SharedTube, Hold]] = {}
+        #: How long it outlives its last connection if that one was lost rather than closed; set when it joins.
+        self.lease = 0
+        #: One item per connection that was lost: appended by finalizers, which must not lock.
+        self.lost: Final[deque[None]] = deque()
+        self._store: Final = store
+        self._ends_at: int | None = None
+        self._alarm: Final = Alarm(store.clock, self._ring)
+        self._call: Final = Alarm(store.clock, self._ring)
+
+    def hold(self, shared: SharedTube) -> Hold:
+        """What this session holds of a tube."""
+        hold = self.holds.get(shared)
+        if hold is None:
+            hold = self.holds[shared] = shared.engine.open_hold()
+        return hold
+
+    def join(self, lease: int) -> None:
+        """One more connection. Under the lock."""
+        self.members += 1
+        self.lease = max(self.lease, lease)
+        self._ends_at = None
+
+    def leave(self, now: int, *, lost: bool = False) -> list[SharedTube]:
+        """One connection less; without any the session ends, at once or after its lease. Answers the tubes to tell."""
+        shared_tubes: list[SharedTube] = []
+        if self.members == 1:
+            if lost and self.lease:
+                self._ends_at = now + self.lease
+                self._alarm.set(self._ends_at)
+            else:
+                shared_tubes = self._end(now)
+        # Last, so that it can be done again if it was interrupted.
+        self.members -= 1
+        return shared_tubes
+
+    def call_soon(self) -> None:
+        """Have the alarm thread look after lost connections. Safe in the middle of anything."""
+        soon(self._call)
+
+    def _end(self, now: int) -> list[SharedTube]:
+        self._store.sessions.pop(self.uuid, None)
+        shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
+        for shared in shared_tubes:
+            shared.engine.expire(now)
+            shared.engine.close_hold(now, self.holds[shared])
+            shared.serve_waiters(now)
+        self.holds.clear()
+        return shared_tubes
+
+    def _ring(self, now: int) -> None:
+        shared_tubes: list[SharedTube] = []
+        with self._store.lock:
+            now = self._store.clock.micros()
+            self._alarm.silence()
+            self._call.silence()
+            while self.lost:
+                self.lost.pop()
+                shared_tubes += self.leave(now, lost=True)
+            if self._ends_at is not None:
+                if self._ends_at <= now:
+                    self._ends_at = None
+                    shared_tubes += self._end(now)
+                else:
+                    self._alarm.set(self._ends_at)
+        for shared in shared_tubes:
+            shared.tell()
 
 
 class MemoryStore:
@@ -51,7 +130,7 @@ class MemoryStore:
         self.entering: Iterator[bool] = iter(lock.acquire, False)
 
     def create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: dict[str, Any]
+        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
     ) -> SharedTube:
         """A new tube; with `if_not_exists` the living one, if it is what was asked for."""
         name = check_name("tube", name)
