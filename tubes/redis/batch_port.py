@@ -15,7 +15,7 @@ from tubes.redis.port import name_of
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import SERVING, Flow
-from tubes.redis.transport.wire import ErrorReply
+from tubes.redis.transport.wire import ErrorReply, Word
 from tubes.values.batch import Batch, TasksById, mark_finished, tasks_by_id
 from tubes.values.task import F
 
@@ -52,7 +52,7 @@ class BatchPort(LookingPort[F]):
             return []
         shared = self.shared
         written = [task_codec.write(shared.driver, shared.options, options) for options, _ in batch.runs]
-        words: list[object] = []
+        words: list[Word] = []
         for new, (options, data) in zip(written, batch.runs, strict=True):
             words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
             if batch.keyed:
@@ -129,7 +129,7 @@ class BatchPort(LookingPort[F]):
             return (yield from self.put_batch(request, waits=True))
         return (yield from self.put_encoded(*request, waits=True))
 
-    def _stage(self, name: str, words: list[object]) -> Flow[None]:
+    def _stage(self, name: str, words: list[Word]) -> Flow[None]:
         """Bring the words of a batch to the server, part by part; if an early part is gone, all once more."""
         at = number = 0
         while at < len(words):
@@ -238,7 +238,7 @@ class BatchPort(LookingPort[F]):
         found = tasks_by_id(tasks, self.refer)
         return {id: ((refer[0], name_of(refer[2], by_put=by_put)), task) for id, (refer, task) in found.items()}
 
-    def _about_many(self, verb: str, those: TasksById, *args: object, finishes: bool = True) -> Flow[dict[int, bool]]:
+    def _about_many(self, verb: str, those: TasksById, *args: Word, finishes: bool = True) -> Flow[dict[int, bool]]:
         """Do something with each of these tasks, which settles them or not; whether it was done."""
         done = dict.fromkeys(those, False)
         ids = list(those)
@@ -282,7 +282,7 @@ def _parts(staged: str) -> tuple[str, ...]:
     return (f"staged:{staged}",) if staged else ()
 
 
-def _part(words: list[object], at: int) -> list[object]:
+def _part(words: list[Word], at: int) -> list[Word]:
     """The next words that one call brings."""
     size, end = 0, at
     while end < len(words) and end - at < PUTS and size < BYTES:

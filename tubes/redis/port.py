@@ -22,7 +22,7 @@ from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import script
 from tubes.redis.task_codec import Parsed, Reply, put_of
 from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook, TubeSession
-from tubes.redis.transport.wire import ErrorReply, error_of
+from tubes.redis.transport.wire import ErrorReply, Word, error_of
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: What becomes of a script's reply, and the arguments of the script.
-Request: TypeAlias = tuple[Callable[[Reply], T], tuple[object, ...]]
+Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...]]
 
 #: Refusals that a verb tells its caller in its own words.
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
@@ -120,7 +120,7 @@ class Port(PortBase[F]):
     def ask(
         self,
         verb: str,
-        *args: object,
+        *args: Word,
         orphaned: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
@@ -161,7 +161,7 @@ class Port(PortBase[F]):
             return True  # It was done before its answer was lost.
         raise self.refusal(reply)
 
-    def ask_alone(self, verb: str, *args: object, parts: tuple[str, ...] = ()) -> Flow[Reply]:
+    def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
         """Call a script that knows no session, and that may be done twice; answers as `ask`."""
         return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
@@ -230,7 +230,7 @@ class Port(PortBase[F]):
     def _untake(self, id: int, take: int) -> Flow[None]:
         yield from self.undo("untake", id, take)
 
-    def undo(self, verb: str, *args: object, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
+    def undo(self, verb: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
         """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle.
 
         `session`: by which it was done, if that is not certainly the port's.

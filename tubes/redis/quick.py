@@ -19,7 +19,7 @@ from tubes.redis.port import Owner, Request
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import ScriptCall
-from tubes.redis.transport.wire import ErrorReply, pack
+from tubes.redis.transport.wire import ErrorReply, Word, pack
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _named(task: TaskView) -> tuple[bytes, bytes]:
     return b"%d" % task._record.id, b"%d" % task._turn
 
 
-def _words(*words: object) -> bytes:
+def _words(*words: Word) -> bytes:
     """Words as they go over the wire."""
     # The first word of a command is none of them: redis-py takes it for a name.
     return pack("WORDS", *words).partition(b"WORDS\r\n")[2]

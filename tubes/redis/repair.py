@@ -14,7 +14,7 @@ from tubes.redis import validation
 from tubes.redis.scripts.assembly import TAKES, knobs_of, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.transport.script_call import Flow, ScriptCall
-from tubes.redis.transport.wire import ErrorReply, error_of
+from tubes.redis.transport.wire import ErrorReply, Word, error_of
 from tubes.values.problem import BEYOND, KINDS, Problem
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class _Found:
         self._known: Final[dict[str, set[str]]] = {}
         self._counts: Final[Counter[str]] = Counter()
 
-    def add(self, words: list[Any]) -> bool:
+    def add(self, words: list[Word]) -> bool:
         """Kinds, and what each is about, as scripts answer them; whether there were any."""
         for kind, about in zip(*[map(_text, words)] * 2, strict=True):
             known = self._known.setdefault(kind, set())
@@ -254,5 +254,5 @@ class _Examination:
                 return
 
 
-def _batches(words: list[Any], size: int = 1000) -> Iterable[list[Any]]:
+def _batches(words: list[Word], size: int = 1000) -> Iterable[list[Any]]:
     return (words[start : start + size] for start in range(0, len(words), size))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tubes.redis.transport.channel import ThreadChannel
     from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
     from tubes.redis.transport.server import Server
+    from tubes.redis.transport.wire import Word
     from tubes.values.task import TaskView
 
 #: What `task_codec.parse` says of a task.
@@ -50,7 +51,7 @@ class ListeningPort(Protocol):
     gone: Callable[[], TubesError] | None
     listener: Listener | None
 
-    def ask(self, verb: str, /, *args: object) -> Flow[int]: ...
+    def ask(self, verb: str, /, *args: Word) -> Flow[int]: ...
     def show(self, taken: TakenTask, /) -> TaskView: ...
 
 
@@ -64,5 +65,5 @@ class WaitingPort(Protocol):
     def take_ahead(self, count: int, /) -> ScriptCall | None: ...
     def put_waiting(self, request: object, /) -> Flow[TaskView | Sequence[TaskView] | None]: ...
     def undo(
-        self, verb: str, /, *args: object, slot: str | None = None, session: TubeSession | None = None
+        self, verb: str, /, *args: Word, slot: str | None = None, session: TubeSession | None = None
     ) -> Flow[None]: ...

@@ -28,7 +28,7 @@ from tubes.redis.shared_tube import SharedTube
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
-from tubes.redis.transport.wire import ErrorReply, error_of, foreign
+from tubes.redis.transport.wire import ErrorReply, Word, error_of, foreign
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
@@ -223,7 +223,8 @@ class RedisStore:
                 if node in lost:
                     continue
                 for first in range(0, max(len(tokens), 1), _BEATS):
-                    words = (micros("lease", self.lease), listening, *tokens[first : first + _BEATS])
+                    some = tokens[first : first + _BEATS]
+                    words: tuple[Word, ...] = (micros("lease", self.lease), listening, *some)
                     reply = channel.call(ScriptCall(script("beat"), shared.key, words, parts=("leases",)))
             except ConnectionLost as error:
                 lost.add(node)

@@ -16,7 +16,7 @@ from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, name_of, raw_text
 from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import SERVING, Flow
-from tubes.redis.transport.wire import ErrorReply
+from tubes.redis.transport.wire import ErrorReply, Word
 from tubes.values.lane import changes_of, lane_of
 from tubes.values.task import F, log_lost
 
@@ -56,7 +56,7 @@ class VerbPort(Port[F]):
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
         return None if reply is None else self.show_put(reply, new, raw, options)
 
-    def put_words(self, new: task_codec.NewTask, raw: bytes, *, waits: bool) -> tuple[object, ...]:
+    def put_words(self, new: task_codec.NewTask, raw: bytes, *, waits: bool) -> tuple[Word, ...]:
         """What the script is told of a new task."""
         shared = self.shared
         room = shared.options.get("capacity") or ""
@@ -150,7 +150,7 @@ class VerbPort(Port[F]):
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
-    def about(self, task: object, *words: object, looks: bool = False, ends: bool = False) -> Request[F]:
+    def about(self, task: object, *words: Word, looks: bool = False, ends: bool = False) -> Request[F]:
         """A request about a task; `words`: what its script is told besides which task that is.
 
         `looks`: it is about the task whoever has it, and tells what the task says now; else its taker knows that.
@@ -277,7 +277,8 @@ class VerbPort(Port[F]):
     def configure(self, utube: object, interval: object, max_in_flight: object) -> None:
         """A lane has limits of its own."""
         name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight)
-        limits = [unset if changes.get(limit, "") is None else changes.get(limit, "") for limit, unset in _UNSET]
+        given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
+        limits = [unset if wanted is None else wanted for wanted, unset in given]
         return self.call("pace", (_ignore, (raw_text(name), "", *limits)))
 
     def pause(self, seconds: float | None) -> None:

@@ -6,16 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVarTuple
 
 from tubes.errors import ConnectionLost, ServerRefused, TubesError
 from tubes.redis.scripts.replies import ANY, MARKER
 from tubes.redis.transport import script_call
 from tubes.redis.transport.script_call import ScriptCall, WaitForLock
-from tubes.redis.transport.wire import ErrorReply, Wire, pack
+from tubes.redis.transport.wire import ErrorReply, Reply, Wire, Word, pack
 
 if TYPE_CHECKING:
     from tubes.redis.transport.server import Server
+
+About = TypeVarTuple("About")
 
 # Seconds for which a finalizer waits for the channel.
 _PAUSE: Final = 0.05
@@ -67,19 +69,20 @@ class ThreadChannel:
             time.sleep(WaitForLock.SECONDS)
         return not self._lock.locked()
 
-    def call(self, call: ScriptCall) -> Any:
+    def call(self, call: ScriptCall) -> Reply:
         """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
         with self._lock:
             call.begin(self.slot)
-            first: Any = None
+            first: ErrorReply | ConnectionLost | None = None
             began = time.monotonic()
             try:
                 packed = call.pack(moving=self._server.moving)
                 if self._only is not None:
                     try:
-                        first = self._only.call(packed, call.answers, call.replies)
-                        if first.__class__ is not ErrorReply:
-                            return first
+                        reply = self._only.call(packed, call.answers, call.replies)
+                        if type(reply) is not ErrorReply:
+                            return reply
+                        first = reply
                     except ConnectionLost as lost:
                         first = lost
                 return self._until_answered(packed, call.key, call, first, began)
@@ -95,7 +98,7 @@ class ThreadChannel:
         """Whether a wait was begun that has not ended."""
         return self._wait is not None
 
-    def begin_wait(self, key: str, words: tuple[Any, ...], call: ScriptCall | None, sent: Callable[[], None]) -> None:
+    def begin_wait(self, key: str, words: tuple[Word, ...], call: ScriptCall | None, sent: Callable[[], None]) -> None:
         """Send a plain command that waits, and a call behind it, if there is one.
 
         Both go out at once: a server does what comes behind a command that waits as soon as that is over. `sent`:
@@ -123,7 +126,7 @@ class ThreadChannel:
             self.abandon_wait()
             raise
 
-    def end_wait(self, patience: float | None) -> tuple[Any, Any] | None:
+    def end_wait(self, patience: float | None) -> tuple[Reply, Reply] | None:
         """The reply to the command that waits (True: nobody knows), and that to the call behind it, if there is one.
 
         `patience`: None if nothing has come after so many seconds; then the wait goes on. Where the connection is lost
@@ -146,17 +149,16 @@ class ThreadChannel:
         self._lock.release()
         return answers
 
-    def _end(self, wait: _Wait) -> tuple[Any, Any]:
+    def _end(self, wait: _Wait) -> tuple[Reply, Reply]:
         call, key = wait.call, wait.key
-        answered: Any = None
-        reply: Any = None
+        reply: Reply = None
         try:
             if wait.wire is None:
                 raise ConnectionLost(url=self._server.url, why="nothing could be sent")
             answered = wait.wire.receive(MARKER, last=call is None)
             if call is not None:
                 reply = wait.wire.receive(call.answers, last=True)
-            if answered.__class__ is ErrorReply and answered.code in _ENDED:
+            if type(answered) is ErrorReply and answered.code in _ENDED:
                 raise ConnectionLost(url=self._server.url, why=answered)
         except ConnectionLost:
             self._server.moved()
@@ -165,7 +167,7 @@ class ThreadChannel:
                 raise
             call.resent = True
             return True, self._until_answered(call.pack(moving=self._server.moving), key, call)
-        if call is not None and reply.__class__ is ErrorReply and reply.code in _AGAIN:
+        if call is not None and type(reply) is ErrorReply and reply.code in _AGAIN:
             reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
         return answered, reply
 
@@ -187,9 +189,9 @@ class ThreadChannel:
         head: bytes,
         tail: bytes,
         answers: frozenset[type],
-        again: Callable[..., ScriptCall],
-        *about: Any,
-    ) -> Any:
+        again: Callable[[int, *About], ScriptCall],
+        *about: *About,
+    ) -> Reply:
         """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
 
         `answers`: the kinds of replies to it. `again`: makes a call by that number, of what it is `about`, if it must
@@ -200,7 +202,7 @@ class ThreadChannel:
             number = next(script_call.numbers)
             try:
                 reply = (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail), answers)
-                if reply.__class__ is not ErrorReply or reply.code in script_call.CERTAIN:
+                if type(reply) is not ErrorReply or reply.code in script_call.CERTAIN:
                     return reply
                 call = again(number, *about)
                 call.resent = reply.code not in script_call.NOT_YET
@@ -214,7 +216,7 @@ class ThreadChannel:
                 self._orphan(again(number, *about))
                 raise
             reply = self._until_answered(call.pack(), key, call)
-            if call.resent and reply.__class__ is ErrorReply and reply.code == "SESSIONGONE":
+            if call.resent and type(reply) is ErrorReply and reply.code == "SESSIONGONE":
                 raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
             return reply
 
@@ -225,14 +227,19 @@ class ThreadChannel:
             with suppress(TubesError):
                 call.orphaned(self._until_answered(call.pack(moving=self._server.moving), call.key, call))
 
-    def request(self, key: str, *words: Any) -> Any:
+    def request(self, key: str, *words: Word) -> Reply:
         """The reply to a plain command, which may be done twice."""
         with self._lock:
             return self._until_answered(pack(*words), key)
 
     def _until_answered(
-        self, packed: bytes, key: str, call: ScriptCall | None = None, first: Any = None, began: float | None = None
-    ) -> Any:
+        self,
+        packed: bytes,
+        key: str,
+        call: ScriptCall | None = None,
+        first: ErrorReply | ConnectionLost | None = None,
+        began: float | None = None,
+    ) -> Reply:
         """Send a request until there is an answer. `first`: what came of the first try, which `began` then."""
         until = (began or time.monotonic()) + (self._patience or script_call.PATIENCE)
         answers, replies = (ANY, 1) if call is None else (call.answers, call.replies)
@@ -241,16 +248,16 @@ class ThreadChannel:
             try:
                 if first is None:
                     reply = self._wire(key).call(packed, answers, replies)
-                elif isinstance(first, ConnectionLost):
-                    first, lost = None, first
-                    raise lost
                 else:
-                    first, reply = None, first
-                if reply.__class__ is not ErrorReply:
+                    tried, first = first, None
+                    if isinstance(tried, ConnectionLost):
+                        raise tried
+                    reply = tried
+                if type(reply) is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
                     reply = self._wire(key).call(call.pack(whole=True, moving=self._server.moving), answers, replies)
-                if reply.__class__ is not ErrorReply:
+                if type(reply) is not ErrorReply:
                     return reply
                 if reply.code == script_call.FIRST and call is not None:
                     if self._closed:

@@ -1,4 +1,4 @@
-"""Lines to a server for event loops: all calls on their way at once, where that is possible."""
+"""Channels to a server for event loops: all calls on their way at once, where that is possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesErro
 from tubes.redis.transport import script_call
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
-from tubes.redis.transport.wire import ErrorReply, foreign, hiredis
+from tubes.redis.transport.wire import ErrorReply, Reply, foreign, hiredis
 
 if TYPE_CHECKING:
     from tubes.redis.transport.script_call import Flow, Slots
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _orphan(call: ScriptCall, done: asyncio.Future[Any]) -> None:
+def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
     """Nobody waits for this reply any more."""
     if not done.cancelled() and done.exception() is None and call.orphaned is not None:
         call.orphaned(done.result())
@@ -33,9 +33,9 @@ class Answer(Protocol):
 
     def done(self) -> bool: ...
 
-    def set_result(self, result: Any, /) -> None: ...
+    def set_result(self, result: Reply, /) -> None: ...
 
-    def set_exception(self, exception: Any, /) -> None: ...
+    def set_exception(self, exception: TubesError, /) -> None: ...
 
 
 class _Sent:
@@ -71,13 +71,14 @@ class _Pipe(asyncio.Protocol):
     def __init__(self, channel: LoopChannel, loop: asyncio.AbstractEventLoop) -> None:
         self._channel = channel
         self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._reader: Any = hiredis.Reader(replyError=ErrorReply)
+        self._transport: asyncio.WriteTransport | None = None
+        self._reader = hiredis.Reader(replyError=ErrorReply)
         self._out: list[_Sent] = []
         self.sent: deque[_Sent] = deque()
         self.heard = time.monotonic()
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
     def send(self, one: _Sent) -> None:
@@ -97,9 +98,10 @@ class _Pipe(asyncio.Protocol):
         reader, sent = self._reader, self.sent
         reader.feed(data)
         try:
+            reply: Reply
             while (reply := reader.gets()) is not False:
                 unasked = not sent or (len(sent) == 1 and reader.has_data())
-                if unasked or reply.__class__ not in sent[0].call.answers:
+                if unasked or type(reply) not in sent[0].call.answers:
                     raise foreign(reply)
                 self._channel.answered(self, sent[0], reply)
                 sent.popleft()
@@ -141,8 +143,8 @@ class LoopChannel:
         """Run a verb."""
         return run_async(flow, self._ask)
 
-    async def _ask(self, call: ScriptCall) -> Any:
-        future: asyncio.Future[Any] = self.loop.create_future()
+    async def _ask(self, call: ScriptCall) -> Reply:
+        future: asyncio.Future[Reply] = self.loop.create_future()
         self.submit(call, future)
         try:
             return await future
@@ -166,7 +168,7 @@ class LoopChannel:
     def _send(self, one: _Sent) -> None:
         node = ""
         if self._closed:
-            self._resolve(one, self._why_closed())
+            self._fail(one, self._why_closed())
             return
         if len(self._pipes) == 1 and "" in self._pipes:
             self._pipes[""].send(one)
@@ -174,7 +176,7 @@ class LoopChannel:
         try:
             node = self._server.node(one.call.key)
         except ConnectionLost as error:
-            self._resolve(one, error)
+            self._fail(one, error)
             return
         pipe = self._pipes.get(node)
         if pipe is not None:
@@ -220,7 +222,7 @@ class LoopChannel:
     async def _open(self, key: str) -> _Pipe:
         connecting = self.loop.run_in_executor(None, self._server.connect, key)
         try:
-            connection: Any = await asyncio.shield(connecting)
+            connection = await asyncio.shield(connecting)
         except asyncio.CancelledError:  # The loop ends meanwhile: what comes too late is not left open.
             connecting.add_done_callback(
                 lambda done: done.cancelled() or done.exception() or done.result().disconnect()
@@ -236,11 +238,11 @@ class LoopChannel:
         for one in self._backlog.pop(node, []):
             unheard = one.call.resent and isinstance(lost, ServerRefused)
             why = f"{lost}; {script_call.UNHEARD}"
-            self._resolve(one, ConnectionLost(url=self._server.url, why=why) if unheard else lost)
+            self._fail(one, ConnectionLost(url=self._server.url, why=why) if unheard else lost)
 
-    def answered(self, pipe: _Pipe, one: _Sent, reply: Any) -> None:
+    def answered(self, pipe: _Pipe, one: _Sent, reply: Reply) -> None:
         """A reply has come."""
-        if reply.__class__ is ErrorReply:
+        if type(reply) is ErrorReply:
             code = reply.code
             if code == "NOSCRIPT":
                 one.packed = one.call.pack(whole=True, moving=self._server.moving)
@@ -248,7 +250,7 @@ class LoopChannel:
                 return
             if code == script_call.FIRST:
                 if self._closed:
-                    self._resolve(one, self._why_closed())
+                    self._fail(one, self._why_closed())
                 else:
                     pipe.send(one)
                 return
@@ -265,7 +267,7 @@ class LoopChannel:
     def _send_again(self, one: _Sent, why: object, *, elsewhere: bool = False) -> None:
         """Send a call again, after a rest that grows, until patience is over."""
         if self._closed or time.monotonic() > one.until:
-            self._resolve(one, self._why_closed() if self._closed else ConnectionLost(url=self._server.url, why=why))
+            self._fail(one, self._why_closed() if self._closed else ConnectionLost(url=self._server.url, why=why))
             return
         one.again()
         one.tries += 1
@@ -277,15 +279,17 @@ class LoopChannel:
         else:
             self._send(one)
 
-    def _resolve(self, one: _Sent, reply: Any) -> None:
+    def _resolve(self, one: _Sent, reply: Reply) -> None:
         self._slots.free(one.slot)
-        if one.answer.done():
-            if one.call.orphaned is not None and not isinstance(reply, Exception):
-                one.call.orphaned(reply)
-        elif isinstance(reply, TubesError):
-            one.answer.set_exception(reply)
-        else:
+        if not one.answer.done():
             one.answer.set_result(reply)
+        elif one.call.orphaned is not None and type(reply) is not ErrorReply:
+            one.call.orphaned(reply)
+
+    def _fail(self, one: _Sent, error: TubesError) -> None:
+        self._slots.free(one.slot)
+        if not one.answer.done():
+            one.answer.set_exception(error)
 
     def broken(self, pipe: _Pipe, error: Exception | None) -> None:
         """A connection has ended: what has no answer yet goes out again on the next one."""
@@ -343,14 +347,14 @@ class ThreadedChannel:
         """Run a verb."""
         return run_async(flow, self._ask)
 
-    async def _ask(self, call: ScriptCall) -> Any:
+    async def _ask(self, call: ScriptCall) -> Reply:
         if self._closed:
             raise self._why_closed()
         slot = self._slots.take()
         channel = self._channels.get(slot)
         if channel is None:
             channel = self._channels[slot] = ThreadChannel(self._server, slot, closed=self._why_closed)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, channel.call, call)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().run_in_executor(None, channel.call, call)
         answer.add_done_callback(lambda _: self._slots.free(slot))
         try:
             return await asyncio.shield(answer)

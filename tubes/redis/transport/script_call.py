@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from tubes.backend import flow
 from tubes.backend.retry import RetryPolicy
 from tubes.redis.scripts.parts import PARTS
 from tubes.redis.scripts.replies import LIST
-from tubes.redis.transport.wire import pack
+from tubes.redis.transport.wire import Reply, Word, pack
 
 if TYPE_CHECKING:
     from tubes.redis.scripts.assembly import Script
@@ -74,10 +74,10 @@ class ScriptCall:
         self,
         script: Script,
         key: str,
-        args: tuple[Any, ...],
+        args: tuple[Word, ...],
         session: TubeSession | None = None,
         now: int | str = "",
-        orphaned: Callable[[Any], None] | None = None,
+        orphaned: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         sent: tuple[int | str, int] | None = None,
         parts: tuple[str, ...] = (),
@@ -114,7 +114,7 @@ class ScriptCall:
         in its middle that some are there already ends half done, unless it names them, and is refused.
         """
         what = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
-        keys: tuple[Any, ...] = (1, self.key)
+        keys: tuple[Word, ...] = (1, self.key)
         if moving:
             keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
         if self.session is None:

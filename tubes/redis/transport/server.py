@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlencode, urlsplit
 
 import redis
@@ -30,13 +31,53 @@ ANSWER_TIMEOUT: Final = 10.0
 #: Seconds between two looks at which node has what.
 _LOOK: Final = 0.02
 
-_SETTINGS: Final[dict[str, Any]] = {
+#: What redis-py makes a connection by.
+_Settings: TypeAlias = dict[str, object]
+
+_SETTINGS: Final[_Settings] = {
     "socket_connect_timeout": CONNECT_TIMEOUT,
     "socket_timeout": ANSWER_TIMEOUT,
     "protocol": 2,
     "decode_responses": False,
     "health_check_interval": 0,
 }
+
+
+class Connection(Protocol):
+    """What is used of redis-py's connections."""
+
+    _sock: socket.socket
+    _parser: Any
+
+    def connect(self) -> None: ...
+    def disconnect(self) -> object: ...
+    def can_read(self, timeout: float, /) -> bool: ...
+    def read_response(self, *, disable_decoding: bool) -> Any: ...
+
+
+class _Pool(Protocol):
+    connection_kwargs: _Settings
+    connection_class: type[Any]
+
+
+class _Node(Protocol):
+    name: str
+
+
+class _NodesManager(Protocol):
+    def initialize(self) -> None: ...
+
+
+class _Client(Protocol):
+    connection_pool: _Pool
+
+
+class _ClusterClient(Protocol):
+    nodes_manager: _NodesManager
+
+    def get_node_from_key(self, key: str, /) -> _Node: ...
+    def get_redis_connection(self, node: _Node, /) -> _Client: ...
+    def get_connection_kwargs(self) -> _Settings: ...
 
 
 class Server(Protocol):
@@ -48,7 +89,7 @@ class Server(Protocol):
     #: Whether keys may move to another server while they are used.
     moving: bool
 
-    def connect(self, key: str, patience: float | None = None) -> Any:
+    def connect(self, key: str, patience: float | None = None) -> Connection:
         """A new connection, connected, to the server that has this key; within so many seconds, if they are given."""
         ...
 
@@ -66,14 +107,14 @@ class _Pooled:
 
     moving = False
 
-    def __init__(self, url: str, pool: Any, client: Any = None) -> None:
+    def __init__(self, url: str, pool: _Pool, client: object = None) -> None:
         self.url = url
         self._pool: Final = pool
         # Kept for as long as the store: another client with its id would be taken for it.
         self._client: Final = client
         self.secure = _is_secure(pool)
 
-    def connect(self, key: str, patience: float | None = None) -> Any:
+    def connect(self, key: str, patience: float | None = None) -> Connection:
         return _connected(self._pool, self.url, patience)
 
     def moved(self) -> None: ...
@@ -87,16 +128,16 @@ class _Cluster:
 
     moving = True
 
-    def __init__(self, url: str, make: Callable[[], Any], *, secure: bool, hidden: Collection[str]) -> None:
+    def __init__(self, url: str, make: Callable[[], _ClusterClient], *, secure: bool, hidden: Collection[str]) -> None:
         self.url = url
         self.secure = secure
         # What no error may quote.
         self._hidden: Final = hidden
         self._make: Final = make
-        self._client: Any = None
+        self._client: _ClusterClient | None = None
         self._looked = 0.0
 
-    def _find(self, key: str) -> tuple[Any, Any]:
+    def _find(self, key: str) -> tuple[_ClusterClient, _Node]:
         """A client of the cluster, and the node that has the key as far as that knows."""
         try:
             client = self._client
@@ -108,7 +149,7 @@ class _Cluster:
             why = error
         raise _about(ConnectionLost, self.url, why, self._hidden)
 
-    def connect(self, key: str, patience: float | None = None) -> Any:
+    def connect(self, key: str, patience: float | None = None) -> Connection:
         client, node = self._find(key)
         return _connected(client.get_redis_connection(node).connection_pool, self.url, patience)
 
@@ -128,7 +169,7 @@ class _Cluster:
         return name
 
 
-def _connected(pool: Any, url: str, patience: float | None) -> Any:
+def _connected(pool: _Pool, url: str, patience: float | None) -> Connection:
     """A connection as the pool makes them, but with our settings, and not one of the pool's: it counts its own.
 
     Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
@@ -141,7 +182,7 @@ def _connected(pool: Any, url: str, patience: float | None) -> Any:
     kind: type[TubesError]
     why: Exception
     try:
-        connection: Any = pool.connection_class(**settings)
+        connection: Connection = pool.connection_class(**settings)
         connection.connect()
         return connection
     except _REFUSALS as error:
@@ -153,7 +194,7 @@ def _connected(pool: Any, url: str, patience: float | None) -> Any:
     raise _about(kind, url, why, _hidden(pool.connection_kwargs))
 
 
-def _hidden(settings: Mapping[str, Any]) -> list[str]:
+def _hidden(settings: Mapping[str, object]) -> list[str]:
     """What no error may quote of these settings."""
     hidden: list[str] = []
     for name, value in settings.items():
@@ -172,7 +213,7 @@ def _about(kind: type[TubesError], url: str, why: BaseException, hidden: Collect
     for one in chain:
         chain += [other for other in (one.__cause__, one.__context__) if other is not None and other not in chain]
     clean = not any(quotes.search(str(one)) for one in chain)
-    said: Any = why if clean else f"{type(why).__name__}, whose words are left out: a part of the password is in them"
+    said = why if clean else f"{type(why).__name__}, whose words are left out: a part of the password is in them"
     if kind is InvalidOption:
         made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py cannot use: {said}")
     else:
@@ -181,13 +222,13 @@ def _about(kind: type[TubesError], url: str, why: BaseException, hidden: Collect
     return made
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+def _plain(settings: _Settings) -> _Settings:
     """A pool's settings without what only its own connections have: notifications of maintenance, which need RESP 3."""
     return {name: value for name, value in settings.items() if not name.startswith(("maint_notifications", "orig_"))}
 
 
 @cache
-def _library() -> dict[str, Any]:
+def _library() -> _Settings:
     """What redis-py tells servers about itself: from 7.2 on it looks its version up on the disk for each connection."""
     drivers = getattr(redis, "driver_info", None)
     return {} if drivers is None else {"driver_info": drivers.DriverInfo()}
@@ -198,23 +239,23 @@ def _untyped(thing: Any) -> Any:
     return thing
 
 
-def _is_secure(pool: Any) -> bool:
+def _is_secure(pool: _Pool) -> bool:
     return issubclass(pool.connection_class, redis.SSLConnection) or bool(pool.connection_kwargs.get("ssl"))
 
 
-def _settings() -> dict[str, Any]:
+def _settings() -> _Settings:
     # Whoever calls decides what may be tried again, and how often.
     return {**_SETTINGS, "retry": Retry(NoBackoff(), 0)}
 
 
-def locate(place: Any) -> tuple[Server, str]:
+def locate(place: object) -> tuple[Server, str]:
     """The server of a URL or of a redis-py client, and the prefix of its keys."""
     if isinstance(place, redis.RedisCluster):
-        known: dict[str, Any] = _untyped(place).get_connection_kwargs()
+        known: _Settings = _untyped(place).get_connection_kwargs()
         secure = bool(known.get("ssl"))
-        return _Cluster("redis+cluster://", lambda: place, secure=secure, hidden=_hidden(known)), ""
+        return _Cluster("redis+cluster://", lambda: _untyped(place), secure=secure, hidden=_hidden(known)), ""
     if isinstance(place, redis.Redis):
-        pool: Any = _untyped(place).connection_pool
+        pool: _Pool = _untyped(place).connection_pool
         if "@" in str(pool.connection_kwargs.get("host", "")):
             raise InvalidOption(option="url", value=type(place), rule="must have a host without an @")
         return _Pooled(_name_of(pool), pool, place), ""
@@ -232,7 +273,7 @@ def locate(place: Any) -> tuple[Server, str]:
         return _Pooled(parts.shown, _sentinel(rest, parts)), prefix
     query = urlencode(parts.settings, doseq=True)
     try:
-        made: Any = _untyped(redis.ConnectionPool).from_url(f"{rest}?{query}" if query else rest, **_settings())
+        made: _Pool = _untyped(redis.ConnectionPool).from_url(f"{rest}?{query}" if query else rest, **_settings())
         return _Pooled(parts.shown, made), prefix
     except Exception as error:
         bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
@@ -241,8 +282,8 @@ def locate(place: Any) -> tuple[Server, str]:
     raise InvalidOption(option="url", value=parts.shown, rule=f"has a {which}")
 
 
-def _name_of(pool: Any) -> str:
-    known: dict[str, Any] = pool.connection_kwargs
+def _name_of(pool: _Pool) -> str:
+    known = pool.connection_kwargs
     if "path" in known:
         return f"unix://{known['path']}"
     return f"redis://{known.get('host', 'sentinel')}:{known.get('port', 6379)}/{known.get('db', 0)}"
@@ -255,22 +296,24 @@ def _hosts(parts: Place, port: int) -> list[tuple[str, int]]:
     return [(host.strip("[]"), its or port) for host, its in parts.hosts]
 
 
-def _login(url: str) -> dict[str, Any]:
+def _login(url: str) -> _Settings:
     login = urlsplit(url).netloc.rpartition("@")[0]
     user, _, password = login.partition(":")
     return {name: unquote(value) for name, value in (("username", user), ("password", password)) if value}
 
 
-def _sentinel(url: str, parts: Place) -> Any:
+def _sentinel(url: str, parts: Place) -> _Pool:
     """`redis+sentinel://[user:password@]host:port,…/service[/db]`."""
     _, service, *db = parts.path.split("/")
     settings = {**_settings(), **_login(url)}
     watching = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
     watchers = _sentinels.Sentinel(_hosts(parts, 26379), sentinel_kwargs=watching)
-    return watchers.master_for(service, db=int(db[0] or 0) if db else 0, **settings).connection_pool
+    pool: _Pool = watchers.master_for(service, db=int(db[0] or 0) if db else 0, **settings).connection_pool
+    return pool
 
 
-def _cluster(hosts: list[tuple[str, int]], login: dict[str, Any]) -> Any:
+def _cluster(hosts: list[tuple[str, int]], login: _Settings) -> _ClusterClient:
     """`redis+cluster://[user:password@]host:port,…`."""
-    nodes: Any = [_clusters.ClusterNode(host, port) for host, port in hosts]
-    return _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login})
+    nodes = [_clusters.ClusterNode(host, port) for host, port in hosts]
+    made: _ClusterClient = _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login})
+    return made

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from reprlib import repr as short
 from struct import pack as pack_timeval
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import redis
 
@@ -32,6 +32,11 @@ hiredis: Any = _hiredis
 _connections: Final[Any] = redis.Connection
 _packer: Final = _connections()
 
+#: What a server answers. Its type is looked at by `type(reply) is`.
+Reply: TypeAlias = "int | bytes | list[Reply] | ErrorReply | None"
+#: What a command is made of.
+Word: TypeAlias = str | bytes | int | float
+
 _CHUNK: Final = 65536
 #: What a parser raises of bytes that are no reply.
 GARBAGE: Final[tuple[type[Exception], ...]] = (
@@ -52,7 +57,7 @@ def error_of(reply: ErrorReply, url: str) -> TubesError:
     return ServerRefused(url=url, why=reply)
 
 
-def pack(*words: Any) -> bytes:
+def pack(*words: Word) -> bytes:
     """A command as it goes over the wire."""
     if hiredis is not None:
         packed: bytes = hiredis.pack_command(words)
@@ -65,18 +70,18 @@ class Wire:
 
     def __init__(self, server: Server, key: str, patience: float | None = None) -> None:
         self.url: Final = server.url
-        self._connection: Final[Any] = server.connect(key, patience)
-        self._sock: Final[socket.socket] = self._connection._sock
+        self._connection: Final = server.connect(key, patience)
+        self._sock: Final = self._connection._sock
         self._plain: Final = hiredis is not None and _blocks(self._sock)
         self.wait(patience or ANSWER_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
         # Whether more has come than was read.
-        self._has_more: Final[Callable[[], Any]] = (
+        self._has_more: Final[Callable[[], object]] = (
             self._connection._parser._buffer.unread_bytes if self._reader is None else self._reader.has_data
         )
         self._buffer: Final = bytearray(_CHUNK)
 
-    def call(self, packed: bytes, answers: frozenset[type] = ANY, replies: int = 1) -> Any:
+    def call(self, packed: bytes, answers: frozenset[type] = ANY, replies: int = 1) -> Reply:
         """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`.
 
         `answers`: the kinds of replies to it: another one is somebody else's, and ends the connection, as one too many
@@ -85,7 +90,7 @@ class Wire:
         try:
             self._sock.sendall(packed)
             reply = self._read() if replies == 1 else _last([self._read() for _ in range(replies)])
-            if reply.__class__ not in answers or self._has_more():
+            if type(reply) not in answers or self._has_more():
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
@@ -98,28 +103,29 @@ class Wire:
         except OSError as error:
             raise self._lost(error) from error
 
-    def receive(self, answers: frozenset[type] = ANY, *, last: bool = False) -> Any:
+    def receive(self, answers: frozenset[type] = ANY, *, last: bool = False) -> Reply:
         """The next reply; `last`: no more are to come. Else as `call`."""
         try:
             reply = self._read()
-            if reply.__class__ not in answers or (last and self._has_more()):
+            if type(reply) not in answers or (last and self._has_more()):
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
         return reply
 
-    def _read(self) -> Any:
+    def _read(self) -> Reply:
         reader = self._reader
         if reader is None:
             try:
-                return self._connection.read_response(disable_decoding=True)
+                read: Reply = self._connection.read_response(disable_decoding=True)
+                return read
             except (redis.ResponseError, redis.AuthenticationError) as error:
                 return _value_of(error)
             except GARBAGE as error:
                 raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
         while True:
             try:
-                reply = reader.gets()
+                reply: Reply = reader.gets()
             except GARBAGE as error:
                 raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
             if reply is not False:
@@ -140,7 +146,7 @@ class Wire:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, pack_timeval("ll", whole, int((seconds - whole) * 1e6)))
 
-    def hear(self, seconds: float) -> Any:
+    def hear(self, seconds: float) -> Reply:
         """The next message; None after so many seconds of silence."""
         try:
             if self._reader is None and not self._connection.can_read(seconds):
@@ -183,16 +189,17 @@ def _blocks(sock: socket.socket) -> bool:
     return not isinstance(sock, ssl.SSLSocket) and os.get_blocking(sock.fileno())
 
 
-def _last(replies: list[Any]) -> Any:
+def _last(replies: list[Reply]) -> Reply:
     """What a transaction answers: behind a word for its beginning and one for each command."""
-    parts: list[Any] = replies[-1] if replies[-1].__class__ is list else []
+    last = replies[-1]
+    parts = last if isinstance(last, list) else []
     for reply in (*replies, *parts):
         if isinstance(reply, redis.ResponseError):  # As redis-py's parser leaves it in a list.
             return _value_of(reply)
         if reply.__class__ is ErrorReply:
             return reply
     if len(parts) != len(replies) - 2:
-        raise foreign(replies[-1])
+        raise foreign(last)
     return parts
 
 
