@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tubes.backend.flow import run, run_async
@@ -237,45 +237,53 @@ class _Late(Exception):
     """A step has not ended in time."""
 
 
-class _Step(NamedTuple):
-    """A step of a flow: what is called, or a future that is waited for, until the monotonic clock shows `ends`.
+class _Step:
+    """A step of a flow: something is called, whose answer may be to be awaited, until the clock shows `ends`.
 
-    A thread cannot give up what it calls.
+    A thread cannot give it up then.
     """
 
-    act: Callable[[], Any] | Future[Any]
-    ends: float | None = None
+    def __init__(self, act: Callable[[], Any], ends: float | None = None) -> None:
+        self._act: Final = act
+        self._ends: Final = ends
 
     @property
     def left(self) -> float | None:
-        """Seconds."""
-        return None if self.ends is None else max(self.ends - time.monotonic(), 0.0)
+        """Seconds that are left, by the monotonic clock."""
+        return None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
+
+    def take(self) -> Any:
+        return self._act()
+
+    async def take_async(self) -> Any:
+        limit = asyncio.timeout(self.left)
+        try:
+            async with limit:
+                answer = self._act()
+                return await answer if inspect.isawaitable(answer) else answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _Late from None
 
 
-def _take_step(step: _Step) -> Any:
-    if not isinstance(step.act, Future):
-        return step.act()
-    try:
-        return step.act.result(step.left)
-    except TimeoutError:
-        raise _Late from None
+class _Wait(_Step):
+    """A step that waits for a result, in a thread too only until the clock shows `ends`."""
 
+    def __init__(self, future: Future[Any], ends: float | None) -> None:
+        super().__init__(partial(asyncio.wrap_future, future), ends)
+        self._future: Final = future
 
-async def _take_step_async(step: _Step) -> Any:
-    limit = asyncio.timeout(step.left)
-    try:
-        async with limit:
-            answer = asyncio.wrap_future(step.act) if isinstance(step.act, Future) else step.act()
-            return await answer if inspect.isawaitable(answer) else answer
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise _Late from None
+    def take(self) -> Any:
+        try:
+            return self._future.result(self.left)
+        except TimeoutError:
+            raise _Late from None
 
 
 def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
     """Put a task, and wait for what its handler returns."""
-    return run(_calling(tube, data, timeout, options, of), _take_step)
+    return run(_calling(tube, data, timeout, options, of), lambda step: step.take())
 
 
 async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
@@ -285,7 +293,7 @@ async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]
         connection.check()
         return await asyncio.to_thread(of, connection)
 
-    return await run_async(_calling(tube, data, timeout, options, begin), _take_step_async)
+    return await run_async(_calling(tube, data, timeout, options, begin), lambda step: step.take_async())
 
 
 def _calling(
@@ -306,7 +314,7 @@ def _calling(
         try:
             while True:
                 try:
-                    return (yield _Step(future, ends))
+                    return (yield _Wait(future, ends))
                 except _Lost as lost:
                     future = lost.again
                 try:
@@ -315,7 +323,7 @@ def _calling(
                     break
             late = time.monotonic() + _ON_ITS_WAY
             until = late if ends is None or late < ends else ends
-            return (yield _Step(future, until))
+            return (yield _Wait(future, until))
         except _Failure as why:
             raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
         except (_Late, _Lost) as error:
@@ -352,12 +360,12 @@ def answer(queue: Any, task: Any, result: Any = None, why: str | None = None) ->
 
     Raises what the backend raises, but where nobody waits any more: then it does nothing.
     """
-    run(_answering(queue, task, result, why), _take_step)
+    run(_answering(queue, task, result, why), lambda step: step.take())
 
 
 async def answer_async(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
     """Tell the caller what came of a task, in an event loop. See `answer`."""
-    await run_async(_answering(queue, task, result, why), _take_step_async)
+    await run_async(_answering(queue, task, result, why), lambda step: step.take_async())
 
 
 def _answering(queue: Any, task: Any, result: Any, why: str | None) -> Flow[_Step, None]:
