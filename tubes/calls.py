@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from tubes.backend.flow import run, run_async
@@ -41,7 +41,7 @@ from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.flow import Flow
-    from tubes.backend.interface import AnyConnection, Connection, Port
+    from tubes.backend.interface import AnyConnection, AsyncConnection, Connection, Options, Port
 
 _log = logging.getLogger("tubes")
 
@@ -54,6 +54,16 @@ _PREFIX: Final = "reply."
 #: Seconds without a call after which a reply tube is dropped.
 _LINGER: Final = 10.0
 _opening: Final = threading.Lock()
+
+#: Where what a handler returns comes to who has called.
+Result: TypeAlias = Future[Any]
+
+
+class _Queue(Protocol):
+    """A `Queue` or an `AsyncQueue`."""
+
+    @property
+    def _connection(self) -> Connection[Any] | AsyncConnection[Any]: ...
 
 
 class ReplyTube:
@@ -68,7 +78,7 @@ class ReplyTube:
         reply = self._port.take()
         return ThreadWaiter(self._port.clock, micros("timeout", timeout)).wait(self._port) if reply is None else reply
 
-    def ack(self, reply: Any) -> None:
+    def ack(self, reply: TaskView) -> None:
         """The caller has this reply."""
         self._port.ack(reply)
 
@@ -86,14 +96,14 @@ class Replies:
         self.name: Final = f"{_PREFIX}{uuid4().hex[:26]}"
         self._tube: ReplyTube = self._open()
         self._lock: Final = threading.Lock()
-        self._pending: Final[dict[str, Future[Any]]] = {}
+        self._pending: Final[dict[str, Result]] = {}
         self._is_over = False
         threading.Thread(target=self._run, name="tubes-replies", daemon=True).start()
 
-    def expect(self) -> tuple[str, Future[Any]] | None:
+    def expect(self) -> tuple[str, Result] | None:
         """A new call, and where its result comes; None: this tube is about to be dropped."""
         call = uuid4().hex
-        future: Future[Any] = Future()
+        future: Result = Future()
         with self._lock:
             if self._is_over:
                 return None
@@ -162,7 +172,7 @@ class Replies:
         """The server had lost the tube: those who wait are to look what has become of their tasks."""
         with self._lock:
             before = dict(self._pending)
-            again = {call: Future[Any]() for call in before}
+            again = {call: Result() for call in before}
             self._pending.update(again)
         for call, future in before.items():
             with suppress(Exception):  # It was cancelled meanwhile.
@@ -173,7 +183,7 @@ class Replies:
             self._is_over = self._is_over or not self._pending
             return self._is_over
 
-    def _hand_over(self, reply: Any) -> None:
+    def _hand_over(self, reply: TaskView) -> None:
         context = _context_of(reply)
         with self._lock:
             future = self._pending.pop(context.get(CALL, ""), None)
@@ -201,13 +211,13 @@ class _Failure(Exception):
 class _Lost(Exception):
     """The server has come back without the reply tube, and perhaps without the task; a reply may still come."""
 
-    def __init__(self, again: Future[Any]) -> None:
+    def __init__(self, again: Result) -> None:
         super().__init__()
         #: Where it comes.
         self.again: Final = again
 
 
-def of(connection: AnyConnection) -> tuple[Replies, str, Future[Any]]:
+def of(connection: AnyConnection) -> tuple[Replies, str, Result]:
     """The replies of a connection, and a new call of it. May talk to the server."""
     while True:
         with _opening:
@@ -220,14 +230,14 @@ def of(connection: AnyConnection) -> tuple[Replies, str, Future[Any]]:
             return replies, *expected
 
 
-def _checked(timeout: Any, options: dict[str, Any]) -> float | None:
+def _checked(timeout: float | None, options: Options) -> float | None:
     if "key" in options:
         rule = "is not for calls: who finds a task of the key there would wait for another's reply"
         raise InvalidOption(option="key", value=options["key"], rule=rule)
     return None if timeout is None else micros("timeout", timeout) / 1_000_000
 
 
-def _addressed(replies: Replies, call: str, options: dict[str, Any]) -> dict[str, Any]:
+def _addressed(replies: Replies, call: str, options: Options) -> Options:
     context = options.get("context")
     checked = check_context("context", context or {}) or {}
     return {**options, "context": Addressed({**checked, REPLY_TO: replies.name, CALL: call})}
@@ -270,7 +280,7 @@ class _Step:
 class _Wait(_Step):
     """A step that waits for a result, in a thread too only until the clock shows `ends`."""
 
-    def __init__(self, future: Future[Any], ends: float | None) -> None:
+    def __init__(self, future: Result, ends: float | None) -> None:
         super().__init__(partial(asyncio.wrap_future, future), ends)
         self._future: Final = future
 
@@ -281,15 +291,15 @@ class _Wait(_Step):
             raise _Late from None
 
 
-def call(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
+def call(tube: Any, data: object, timeout: float | None, options: Options) -> Any:
     """Put a task, and wait for what its handler returns."""
     return run(_calling(tube, data, timeout, options, of), lambda step: step.take())
 
 
-async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]) -> Any:
+async def call_async(tube: Any, data: object, timeout: float | None, options: Options) -> Any:
     """Put a task, and wait in an event loop for what its handler returns."""
 
-    async def begin(connection: AnyConnection) -> tuple[Replies, str, Future[Any]]:
+    async def begin(connection: AnyConnection) -> tuple[Replies, str, Result]:
         connection.check()
         return await asyncio.to_thread(of, connection)
 
@@ -297,7 +307,7 @@ async def call_async(tube: Any, data: Any, timeout: Any, options: dict[str, Any]
 
 
 def _calling(
-    tube: Any, data: Any, timeout: Any, options: dict[str, Any], begin: Callable[[AnyConnection], Any]
+    tube: Any, data: object, timeout: float | None, options: Options, begin: Callable[[AnyConnection], Any]
 ) -> Flow[_Step, Any]:
     patience = _checked(timeout, options)
     connection = tube._port.connection
@@ -345,17 +355,17 @@ _UNSURE: Final = "it has lost its last writes, and whether the call was done is 
 # -- who answers -------------------------------------------------------------------------------------------------------
 
 
-def is_call(task: Any) -> bool:
+def is_call(task: TaskView) -> bool:
     """Whether somebody waits for what comes of this task."""
     return _context_of(task).get(REPLY_TO, "").startswith(_PREFIX)
 
 
-def _context_of(task: Any) -> dict[str, str]:
+def _context_of(task: TaskView) -> dict[str, str]:
     """With what is the library's own in it."""
     return (None if task._more is None else task._more.context) or {}
 
 
-def answer(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
+def answer(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
     """Tell the caller what came of a task: what its handler has returned, or why it failed.
 
     Raises what the backend raises, but where nobody waits any more: then it does nothing.
@@ -363,12 +373,12 @@ def answer(queue: Any, task: Any, result: Any = None, why: str | None = None) ->
     run(_answering(queue, task, result, why), lambda step: step.take())
 
 
-async def answer_async(queue: Any, task: Any, result: Any = None, why: str | None = None) -> None:
+async def answer_async(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
     """Tell the caller what came of a task, in an event loop. See `answer`."""
     await run_async(_answering(queue, task, result, why), lambda step: step.take_async())
 
 
-def _answering(queue: Any, task: Any, result: Any, why: str | None) -> Flow[_Step, None]:
+def _answering(queue: _Queue, task: TaskView, result: object, why: str | None) -> Flow[_Step, None]:
     asked = _context_of(task)
     context = Addressed({CALL: asked.get(CALL, "")})
     if why is not None:
