@@ -45,7 +45,7 @@ def carry_out(
 ) -> Flow[_Step, Outcome]:
     """Do with a task what is to be done, however long the backend is away, unless the run has `ended`."""
     verb = getattr(tube, verdict.verb)
-    facts: dict[str, Any] = {}
+    facts: dict[str, float | str | None] = {}
     if verdict.verb == "bury":
         facts = {"reason": verdict.reason}
     elif verdict.verb == "release":

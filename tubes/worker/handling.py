@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tubes.errors import CodecError
 from tubes.sync import Task
@@ -18,11 +18,9 @@ from tubes.worker.outcomes import Verdict, reason_of, verdict_of
 from tubes.worker.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tubes.aio import AsyncTask
     from tubes.worker.connections import Connections
-    from tubes.worker.hooks import Hook
+    from tubes.worker.hooks import Handler, Hook
     from tubes.worker.lifetime import Lifetime
     from tubes.worker.routes import Route
 
@@ -35,7 +33,7 @@ class Handling:
         self._lifetime: Final = lifetime
         self._pool: Final = pool
         self._hooks: Final = hooks
-        self._handlers: Final[dict[object, Callable[[Any], Any]]] = {}
+        self._handlers: Final[dict[object, Handler]] = {}
 
     async def handle(self, task: AsyncTask, route: Route) -> Verdict:
         """Call a route's handler with a task. Whatever that does ends with a verdict."""
@@ -63,11 +61,11 @@ class Handling:
         except Exception as error:
             return verdict_of(error)
 
-    async def _call_in_thread(self, task: AsyncTask, handler: Callable[[Any], Any]) -> Any:
+    async def _call_in_thread(self, task: AsyncTask, handler: Handler) -> object:
         """A plain handler gets a task whose verbs need not be awaited."""
-        ended: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[tuple[object, BaseException | None]] = asyncio.get_running_loop().create_future()
 
-        def end(result: Any, error: BaseException | None) -> None:
+        def end(result: object, error: BaseException | None) -> None:
             if mine is not None and mine._turn == FINISHED:
                 task._turn = FINISHED
             if ended.done():
@@ -106,7 +104,7 @@ class Handling:
         return result
 
 
-async def _call(task: AsyncTask, handler: Callable[[Any], Any]) -> Any:
+async def _call(task: AsyncTask, handler: Handler) -> object:
     """What an async handler returns, or has failed by."""
     try:
         return await handler(task)
@@ -141,8 +139,8 @@ def overtime(route: Route) -> TimeoutError:
 
 def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """An error as its handler has raised it, for a log: without the frames of who has called that."""
-    descriptor: Any = BaseException.__dict__["__traceback__"]  # Whatever its class calls so.
-    whole: TracebackType | None = descriptor.__get__(error)
+    # Whatever its class calls so.
+    whole: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
     trace = whole
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next

@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 
 from tubes.errors import InvalidOption
 
-#: Called with a task; answers a context manager, or is a generator function that yields once.
+#: A user's function of a task, plain or async.
+Handler: TypeAlias = Callable[[Any], Any]
+#: Called with a task; answers a context manager.
 Hook: TypeAlias = Callable[[Any], Any]
 
 
-def check_hook(hook: Any) -> Hook:
+def check_hook(hook: object) -> Hook:
     """A user's hook as a function that answers a context manager."""
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         rule = "must be a generator function that yields once, or a function that answers a context manager"
@@ -26,12 +28,12 @@ def check_hook(hook: Any) -> Hook:
     return made
 
 
-def surround(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def surround(hooks: list[Hook], handler: Handler) -> Handler:
     """A plain handler with all that surrounds it, the first hook outermost."""
     if not hooks:
         return handler
 
-    def surrounded(task: Any) -> Any:
+    def surrounded(task: object) -> object:
         with ExitStack() as stack:
             for hook in hooks:
                 stack.enter_context(hook(task))
@@ -41,12 +43,12 @@ def surround(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable[[Any]
     return surrounded
 
 
-def surround_async(hooks: list[Hook], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def surround_async(hooks: list[Hook], handler: Handler) -> Handler:
     """An async handler with all that surrounds it; a hook's context manager may be plain or async."""
     if not hooks:
         return handler
 
-    async def surrounded(task: Any) -> Any:
+    async def surrounded(task: object) -> object:
         async with AsyncExitStack() as stack:
             for hook in hooks:
                 manager = hook(task)

@@ -99,7 +99,7 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {said}" if said else name
 
 
-def _shown(error: Any) -> str:
+def _shown(error: BaseException) -> str:
     try:
         said = str.__str__(str(error))
     except BaseException:  # Its own __str__ fails, in whatever way.

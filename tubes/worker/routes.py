@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from tubes.aio import AsyncTube
 from tubes.drivers.driver import check_name
 from tubes.drivers.options import micros, positive
 from tubes.errors import InvalidOption
 from tubes.sync import Tube
+from tubes.worker.hooks import Handler
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Route:
     """Tubes in the order of preference, who handles their tasks, and how many at a time."""
 
     tubes: tuple[str, ...]
-    handler: Callable[[Any], Any]
+    handler: Handler
     #: None: what the worker says.
     concurrency: int | None
     #: Seconds that a handler may take; None: as long as it likes.
@@ -35,7 +36,7 @@ class Route:
         return inspect.iscoroutinefunction(inspect.unwrap(self.handler)) or inspect.iscoroutinefunction(called)
 
 
-def make_route(tubes: object, handler: Any, concurrency: int | None, timeout: float | None) -> Route:
+def make_route(tubes: object, handler: object, concurrency: int | None, timeout: float | None) -> Route:
     """A route from a user's arguments, which are checked."""
     if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidOption(option="handler", value=handler, rule="must be a function of a task, plain or async")

@@ -8,7 +8,10 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Final, TypeAlias
+
+#: What Python knows as the handler of a signal; None: it was set by something else.
+_Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: Seconds after the second signal until the process ends, whatever is in the way.
@@ -38,7 +41,7 @@ def heeding(stop: Callable[[bool], object], at_once: int) -> Generator[None]:
         if len(heard) == 2:
             timers.append(end_soon(at_once))
 
-    before: dict[signal.Signals, Any] = {number: signal.signal(number, hear) for number in _SIGNALS}
+    before: dict[signal.Signals, _Handler] = {number: signal.signal(number, hear) for number in _SIGNALS}
     try:
         yield
     finally:
@@ -48,13 +51,13 @@ def heeding(stop: Callable[[bool], object], at_once: int) -> Generator[None]:
             timer.cancel()
 
 
-def _pass_on(number: int, before: Any) -> None:
+def _pass_on(number: int, before: _Handler) -> None:
     """A fork, by `multiprocessing` in a handler for example, does with a signal what it would have done before."""
     signal.signal(number, _default(before))
     signal.raise_signal(number)
 
 
-def _default(handler: Any) -> Any:
+def _default(handler: _Handler) -> Callable[[int, FrameType | None], object] | int:
     """What stood there before; None: what Python knows nothing of."""
     return signal.SIG_DFL if handler is None else handler
 
@@ -87,7 +90,7 @@ def leaving(code: Callable[[], int]) -> Generator[None]:
             raise SystemExit(int(code()))
         _pass_on(number, before)
 
-    before: Any = signal.signal(signal.SIGTERM, leave)
+    before: _Handler = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:

@@ -106,7 +106,7 @@ class Worker:
             return decorate
         return self._add_route(tubes, handler, concurrency, timeout)
 
-    def _add_route(self, tubes: Any, handler: H, concurrency: Any, timeout: Any) -> H:
+    def _add_route(self, tubes: Tubes, handler: H, concurrency: int | None, timeout: float | None) -> H:
         route = make_route(tubes, handler, concurrency, timeout)
         with self._lock:
             for name in route.tubes:
