@@ -59,10 +59,13 @@ class AnyConnection(Protocol):
     """The part of a connection that answers at once in both APIs."""
 
     url: str
-    #: Makes the error for a connection that is closed; None: it is open.
-    closed: Callable[[], TubesError] | None
     #: Where it gets the replies to its calls.
     replies: Any
+
+    @property
+    def closed(self) -> Callable[[], TubesError] | None:
+        """Makes the error for a connection that is closed; None: it is open."""
+        ...
 
     def check(self) -> None: ...
     def register(self, driver: Driver, /) -> None: ...

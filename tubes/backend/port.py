@@ -95,12 +95,12 @@ class ConnectionBase:
     """One connection: the part that every backend has."""
 
     #: Makes the error for a connection that is closed; None: it is open.
-    closed: Callable[[], TubesError] | None
+    closed: Callable[[], TubesError] | None = None
+    #: Where it gets the replies to its calls.
+    replies: Replies | None = None
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.closed = None
-        self.replies: Replies | None = None
         self._pid: Final = os.getpid()
 
     def check(self) -> None:

@@ -54,7 +54,7 @@ AnyPort: TypeAlias = BatchPort[Any]
 _REPLIES_STAY: Final = 12_000
 
 
-class Connection(ConnectionBase, Owner):
+class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVariableOverride]
     """One connection to a server: what a `Queue` works through.
 
     It has a session, which is its own until `identify` moves it to another one.
