@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from uuid import uuid4
 
@@ -31,6 +31,7 @@ from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
 from tubes.redis.session import Session, leave_out, sane
 from tubes.redis.store import born_of, open_store
+from tubes.redis.task_codec import Reply
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots
@@ -59,8 +60,6 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
 
     It has a session, which is its own until `identify` moves it to another one.
     """
-
-    closed: Callable[[], TubesError] | None
 
     def __init__(self, store: RedisStore, api: ApiKind) -> None:
         super().__init__(store.url)
@@ -153,7 +152,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            there: Any = yield ScriptCall(script("there"), self.store.key(tube), ())
+            there: Reply = yield ScriptCall(script("there"), self.store.key(tube), ())
             if if_not_exists and there.__class__ is list:
                 its = validation.driver_name(tube, there[0])
                 if its != name:
@@ -212,7 +211,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
                 leave_out(self.store, dict.fromkeys(strange, "is no name of a tube"))
                 return known
 
-    def _names(self, what: str, name: str | bytes) -> Flow[Any]:
+    def _names(self, what: str, name: str | bytes) -> Flow[Reply]:
         key = f"{self.store.prefix}:names"
         return sane(self.store, (yield ScriptCall(script("names"), key, (what, name))), key)
 
@@ -223,7 +222,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         if there is not None:
             yield from self._names("add", name)
 
-    def _opened(self, name: str, reply: Any) -> Flow[AnyPort]:
+    def _opened(self, name: str, reply: Reply) -> Flow[AnyPort]:
         with validation.reading(f"tube {name!r}"):
             driver, options, number, token, now, unheard = reply
         if unheard:
@@ -317,7 +316,9 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
             yield from self.session.leave("lose", self.session.uuid, self.session.opened())
 
 
-def connect(url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind) -> Connection:
+def connect(
+    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind
+) -> Connection:
     """A connection to the server of this URL or client; for threads it is tried out at once."""
     store = open_store(url, clock, codec, session_ttl)
     connection = _make(store, api)

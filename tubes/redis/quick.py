@@ -84,7 +84,7 @@ class ThreadPort(BatchPort[F]):
         show, args = request
         call = ScriptCall(self.shared.script(verb), self.shared.key, args, session)
         reply = self._channel.call(call)
-        if reply.__class__ is ErrorReply and not self.is_final(call, verb, reply):
+        if type(reply) is ErrorReply and not self.is_final(call, verb, reply):
             return super().call(verb, request, changes=changes)
         return show(reply)
 

@@ -7,12 +7,13 @@ sees all of it, or counts only if nothing has happened meanwhile.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import TAKES, knobs_of, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
+from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Word, error_of
 from tubes.values.problem import BEYOND, KINDS, Problem
@@ -20,9 +21,11 @@ from tubes.values.problem import BEYOND, KINDS, Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tubes.backend.interface import Options
     from tubes.drivers.driver import Driver
     from tubes.redis.store import RedisStore
 
+T = TypeVar("T")
 #: How many tasks one call looks at: with lanes each costs more.
 _TASKS: Final = 200
 _TASKS_OF_LANES: Final = 100
@@ -34,7 +37,7 @@ _TRIES: Final = 3
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
     """What is wrong with a tube; `repairs`: it is mended."""
-    about: Any = yield ScriptCall(script("there"), store.key(name), ())
+    about: Reply = yield ScriptCall(script("there"), store.key(name), ())
     if isinstance(about, ErrorReply):
         raise error_of(about, store.url)
     if about is None:
@@ -51,7 +54,7 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
     return found.problems()
 
 
-def _asked(options: dict[str, Any]) -> str:
+def _asked(options: Options) -> str:
     """What a tube asks of its lanes, as paces.lua reads it; '': nothing."""
     rounds, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
     interval, jitter = options.get("interval", 0), options.get("jitter", 0)
@@ -60,7 +63,7 @@ def _asked(options: dict[str, Any]) -> str:
     return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d}"
 
 
-def _session_of(score: Any) -> int:
+def _session_of(score: Reply) -> int:
     """The number of the session that has a taken task, by its score; -1: that is none."""
     return int(score) // TAKES if score.isdigit() else -1
 
@@ -73,7 +76,7 @@ class _Found:
         self._known: Final[dict[str, set[str]]] = {}
         self._counts: Final[Counter[str]] = Counter()
 
-    def add(self, words: list[Word]) -> bool:
+    def add(self, words: list[Reply]) -> bool:
         """Kinds, and what each is about, as scripts answer them; whether there were any."""
         for kind, about in zip(*[map(_text, words)] * 2, strict=True):
             known = self._known.setdefault(kind, set())
@@ -95,7 +98,7 @@ class _Found:
         return Problem(kind, self._counts[kind], tuple(some), self._mends and kind not in BEYOND)
 
 
-def _text(word: Any) -> str:
+def _text(word: Reply) -> str:
     return word.decode("utf-8", "backslashreplace") if isinstance(word, bytes) else str(word)
 
 
@@ -110,9 +113,9 @@ class _Examination:
         self._found: Final = found
         self._mends: Final = repairs
 
-    def _ask(self, verb: str, *args: Any) -> Flow[Any]:
+    def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
         words = ("1" if self._mends else "", self._store.now(), *args)
-        reply: Any = yield ScriptCall(script(verb, self._driver), self._store.key(self._name), words, parts=PARTS)
+        reply: Reply = yield ScriptCall(script(verb, self._driver), self._store.key(self._name), words, parts=PARTS)
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
@@ -144,7 +147,7 @@ class _Examination:
     def _ids(self) -> Flow[set[int]]:
         """The ids of all tasks."""
         ids: set[int] = set()
-        cursor: Any = 0
+        cursor: Reply = 0
         while True:
             cursor, some, wrong = yield from self._ask("check_ids", cursor)
             ids.update(map(int, some.split()))
@@ -152,10 +155,10 @@ class _Examination:
             if int(cursor) == 0:
                 return ids
 
-    def _sweep(self, which: str) -> Flow[list[Any]]:
+    def _sweep(self, which: str) -> Flow[list[Reply]]:
         """Look at all that a key names; answers what the script tells."""
-        found: list[Any] = []
-        cursor: Any = 0
+        found: list[Reply] = []
+        cursor: Reply = 0
         while True:
             cursor, wrong, some = yield from self._ask("check_index", which, cursor)
             self._found.add(wrong)
@@ -166,9 +169,9 @@ class _Examination:
     def _lanes(self) -> Flow[dict[str, int]]:
         """How many tasks of each lane are taken by what is noted; no two have one number."""
         found = yield from self._sweep("lanes")
-        taken: dict[Any, int] = {}
-        named: dict[bytes, Any] = {}
-        twice: set[Any] = set()
+        taken: dict[Reply, int] = {}
+        named: dict[bytes, Reply] = {}
+        twice: set[Reply] = set()
         for name, number, count in zip(*[iter(found)] * 3, strict=True):
             taken[name] = count
             if number and named.setdefault(number, name) != name:
@@ -231,7 +234,7 @@ class _Examination:
     def _streams(self) -> Flow[set[int]]:
         """The sessions that have tasks for streams."""
         sessions: set[int] = set()
-        cursor: Any = 0
+        cursor: Reply = 0
         while True:
             cursor, some = yield from self._ask("check_streams", cursor)
             sessions.update(some)
@@ -254,5 +257,5 @@ class _Examination:
                 return
 
 
-def _batches(words: list[Word], size: int = 1000) -> Iterable[list[Any]]:
+def _batches(words: list[T], size: int = 1000) -> Iterable[list[T]]:
     return (words[start : start + size] for start in range(0, len(words), size))

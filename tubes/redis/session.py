@@ -187,7 +187,7 @@ class Session:
             return None
 
 
-def leave_out(store: RedisStore, those: Mapping[Any, object]) -> None:
+def leave_out(store: RedisStore, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
     """These are in the list of the tubes, and are none."""
     store.strangers.leave_out(f"the tubes of {store.url}", those)
 

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -25,6 +25,7 @@ from tubes.redis import validation
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.rights import CALLING
 from tubes.redis.shared_tube import SharedTube
+from tubes.redis.task_codec import Reply
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from tubes.values.codecs import Codec
 
 T = TypeVar("T")
+#: What makes stores the same: the URL, the clock, the codec, the lease and the process.
+Key: TypeAlias = tuple[object, ...]
 #: Microseconds: by more a server's clock was set, by less two clocks may always differ.
 _STEP: Final = SECOND
 _SLACK: Final = SECOND // 10
@@ -49,7 +52,7 @@ _BEATS: Final = 1000
 class RedisStore:
     """One server, as one process sees it; shared by all its connections that were made alike."""
 
-    def __init__(self, key: Any, server: Server, prefix: str, clock: Clock, codec: Codec, lease: float) -> None:
+    def __init__(self, key: Key, server: Server, prefix: str, clock: Clock, codec: Codec, lease: float) -> None:
         self._key: Final = key
         self.server: Final = server
         self.url: Final = server.url
@@ -77,7 +80,7 @@ class RedisStore:
         self._silent = False
         self._meeting: Final = threading.Lock()
         self._channel: Final = ThreadChannel(server, "s")
-        self._inbox: Final[SimpleQueue[Callable[[], Any] | None]] = SimpleQueue()
+        self._inbox: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
         self._helper: threading.Thread | None = None
         self._beating: threading.Thread | None = None
         self._stop: Final = threading.Event()
@@ -135,7 +138,7 @@ class RedisStore:
 
     # -- work that nobody waits for ------------------------------------------------------------------------------------
 
-    def later(self, act: Callable[[], Any]) -> None:
+    def later(self, act: Callable[[], object]) -> None:
         """Do this, or run the flow that it answers, in a thread of the store. Safe in the middle of anything."""
         self._inbox.put(act)
         if self._helper is None and not self.closed:
@@ -165,7 +168,7 @@ class RedisStore:
     def _help(self) -> None:
         while (act := self._next()) is not None:
             try:
-                flow: Any = act()
+                flow = act()
                 if inspect.isgenerator(flow):
                     self.run_now(cast("Flow[Any]", flow))
             except TubesError:
@@ -174,7 +177,7 @@ class RedisStore:
                 _log.exception("a late call failed")
         self._channel.close()
 
-    def _next(self) -> Callable[[], Any] | None:
+    def _next(self) -> Callable[[], object] | None:
         act = self._inbox.get()
         if act is None:
             try:  # What came before the end is still done.
@@ -216,7 +219,7 @@ class RedisStore:
             if not tokens and not listening:
                 continue
             node = ""
-            reply: Any = None
+            reply: Reply = None
             try:
                 node = self.server.node(shared.key)
                 # One node that does not answer must not cost the sessions on the others their leases.
@@ -255,7 +258,7 @@ class RedisStore:
         if self.manual:
             return
         before = self.clock.micros()
-        reply: Any = (channel or self._channel).request(self.prefix, "TIME")
+        reply: Reply = (channel or self._channel).request(self.prefix, "TIME")
         after = self.clock.micros()
         if reply.__class__ is not ErrorReply:
             try:
@@ -288,7 +291,7 @@ class RedisStore:
             try:
                 self._check_rights(channel)
                 self.read_time(channel)
-                reply: Any = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+                reply: Reply = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
             finally:
                 if channel is not self._channel:
                     channel.close()
@@ -301,7 +304,7 @@ class RedisStore:
 
     def _check_rights(self, channel: ThreadChannel) -> None:
         """Raise `ServerRefused` if the server lets this user call no scripts."""
-        reply: Any = channel.request(self.prefix, "EVAL", CALLING, 0)
+        reply: Reply = channel.request(self.prefix, "EVAL", CALLING, 0)
         if reply.__class__ is bytes:
             reply = ErrorReply(f"NOPERM the user has no right to run {reply.decode()}")
         if reply.__class__ is ErrorReply:
@@ -330,7 +333,7 @@ class RedisStore:
                 self._homes[name] = shared
             return shared
 
-    def count_waiting(self, name: str, processes: list[Any]) -> int:
+    def count_waiting(self, name: str, processes: list[Reply]) -> int:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
         now = self.clock.micros()
         others = 0
@@ -372,15 +375,15 @@ def copied(those: Iterable[T]) -> list[T]:
             continue
 
 
-_stores: Final[dict[Any, RedisStore]] = {}
+_stores: Final[dict[Key, RedisStore]] = {}
 _opening = threading.RLock()
 
 
-def open_store(url: Any, clock: Clock | None, codec: str | Codec | None, lease: float) -> RedisStore:
+def open_store(url: object, clock: Clock | None, codec: str | Codec | None, lease: float) -> RedisStore:
     """The store of this server: one per process, as far as clock, codec and lease agree."""
     found = find_codec("json" if codec is None else codec)
     clock = clock or system_clock
-    kind: Any = codec if isinstance(codec, str) or codec is None else id(found)
+    kind = codec if isinstance(codec, str) or codec is None else id(found)
     key = (url if isinstance(url, str) else id(url), id(clock), kind or "json", lease, os.getpid())
     with _opening:
         store = _stores.get(key)

@@ -22,7 +22,9 @@ from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
 from tubes.redis.transport.wire import ErrorReply, error_of
 
 if TYPE_CHECKING:
+    from tubes.backend.interface import Options
     from tubes.drivers.registry import Registry
+    from tubes.values.task import Origin
 
 _log = logging.getLogger("tubes.told")
 
@@ -58,12 +60,12 @@ def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
     return Unreadable(what=what, why=reply) if _FAILED.match(str(reply)) else error_of(reply, url)
 
 
-def is_broken(reply: Any) -> bool:
+def is_broken(reply: object) -> bool:
     """Whether a script has failed since it met what it cannot read."""
     return isinstance(reply, ErrorReply) and _FAILED.match(str(reply)) is not None
 
 
-def _fields(told: Any) -> dict[str, Any]:
+def _fields(told: bytes | None) -> dict[str, Any]:
     if not told:
         raise ValueError("there is none")
     fields: Any = json.loads(told)
@@ -72,7 +74,7 @@ def _fields(told: Any) -> dict[str, Any]:
     return fields  # pyright: ignore[reportUnknownVariableType]
 
 
-def driver(tube: str, told: Any, registry: Registry) -> Driver:
+def driver(tube: str, told: bytes | None, registry: Registry) -> Driver:
     """The driver of a tube: the one that is registered here, if it is the same."""
     with reading(f"tube {tube!r}: its driver"):
         about = _fields(told)
@@ -96,7 +98,7 @@ def driver(tube: str, told: Any, registry: Registry) -> Driver:
         )
 
 
-def driver_name(tube: str, told: Any) -> str:
+def driver_name(tube: str, told: bytes | None) -> str:
     """The name of a tube's driver, which need not be known here."""
     with reading(f"tube {tube!r}: its driver"):
         name: Any = _fields(told)["name"]
@@ -105,7 +107,7 @@ def driver_name(tube: str, told: Any) -> str:
         return name
 
 
-def options(tube: str, told: Any, driver: Driver) -> dict[str, Any]:
+def options(tube: str, told: bytes | None, driver: Driver) -> Options:
     """The options of a tube, in the machine's units."""
     with reading(f"tube {tube!r}: its options"):
         found = _fields(told)
@@ -124,13 +126,13 @@ def options(tube: str, told: Any, driver: Driver) -> dict[str, Any]:
         return found
 
 
-def checked_options(tube: str, told: Any, driver: Driver) -> dict[str, Any]:
+def checked_options(tube: str, told: bytes | None, driver: Driver) -> Options:
     """The same as `Driver.check_tube` answers them."""
     found = options(tube, told, driver)
     return found | ({"backoff": Rests.kept(found["backoff"])} if "backoff" in found else {})
 
 
-def token(tube: str, told: Any) -> str:
+def token(tube: str, told: bytes) -> str:
     """The field of the meta hash that says that a session lives."""
     with reading(f"tube {tube!r}: one of its sessions"):
         if not _TOKEN.fullmatch(told):
@@ -139,7 +141,7 @@ def token(tube: str, told: Any) -> str:
         return found
 
 
-def names(raws: Iterable[Any]) -> tuple[list[str], list[bytes]]:
+def names(raws: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
     """Those that are names of tubes, in their order, and those that are none."""
     known: list[str] = []
     strange: list[bytes] = []
@@ -170,12 +172,12 @@ def describe_options(options: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     assert isinstance(value, Rests)
     return value.fields
 
 
-def leave_out_task(tube: Any, id: int, error: Exception) -> None:
+def leave_out_task(tube: Origin, id: int, error: Exception) -> None:
     """A task that cannot be read is left out of what shows many."""
     _log.warning("left out: %s", unreadable(f"task {id} of tube {tube.name!r}", error))
 
