@@ -11,8 +11,8 @@ import pytest
 import tubes
 from tests.support.internals import port_of
 from tubes import TubesError
-from tubes.memory.port import Port
 from tubes.memory.quick import QuickPort
+from tubes.memory.verbs import VerbPort
 from tubes.testing import ManualClock
 
 
@@ -42,7 +42,7 @@ class Side:
         port: Any = self.tube._port
         assert isinstance(self.tube._port, QuickPort)
         if not short:
-            port.__class__ = Port
+            port.__class__ = VerbPort
         self.taken: list[tubes.Task] = []
         self.heard: list[tuple[str, int]] = []
 

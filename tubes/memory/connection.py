@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import ApiKind, Options
     from tubes.drivers.driver import Driver
-    from tubes.memory.port import Port
     from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemoryStore
+    from tubes.memory.verbs import VerbPort
     from tubes.values.overview import Overview
 
-    AnyPort: TypeAlias = Port[Any]
+    AnyPort: TypeAlias = VerbPort[Any]
 
 
 class Connection(ConnectionBase):

@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
-from tubes.memory.port import Owner, Port
+from tubes.memory.verbs import VerbPort
 from tubes.values.task import FINISHED, NO_TIMES, F
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.drivers.entry import Hold
+    from tubes.memory.port import Owner
     from tubes.memory.shared_tube import SharedTube
 
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-def port_of(connection: Owner, shared: SharedTube, hold: Hold) -> Port[Any]:
+def port_of(connection: Owner, shared: SharedTube, hold: Hold) -> VerbPort[Any]:
     """What a connection can do with a tube, by the shortest ways that it allows."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)
-    return Port(connection, shared, hold)
+    return VerbPort(connection, shared, hold)
 
 
-class QuickPort(Port[F]):
+class QuickPort(VerbPort[F]):
     """The port of a tube whose tasks are plain, and whose data is kept as it is."""
 
     def put(self, data: object, options: Options) -> F | None:

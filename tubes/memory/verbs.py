@@ -1,0 +1,323 @@
+"""The verbs of one connection on one tube, besides those of inner loops."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tubes.backend.listeners import check_listener
+from tubes.backend.port import check_reason, mark_finished
+from tubes.drivers import options as known
+from tubes.drivers.many import ack_many, take_many
+from tubes.drivers.options import SECOND, flag, micros, whole
+from tubes.errors import TubeBusy, TubeNotFound, TubesError
+from tubes.memory.overview import count
+from tubes.memory.port import Port, keep_data
+from tubes.values.batch import Batch, tasks_by_id
+from tubes.values.batch import mark_finished as finish_many
+from tubes.values.lane import Utube, changes_of, lane_of
+from tubes.values.task import F, snapshot
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from tubes.backend.interface import Options, Wrap
+    from tubes.backend.listeners import Listener
+    from tubes.drivers.entry import Entry
+    from tubes.values.statistics import Statistics
+
+
+class VerbPort(Port[F]):
+    """A port with all verbs."""
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def put_many(self, batch: Batch) -> list[F] | None:
+        """Add tasks, all or none; None if there is no room."""
+        return self._do(lambda now: self.put_all(now, batch) if self.shared.admits(now, batch) else None, is_put=True)
+
+    def take_many(self, limit: int) -> list[F]:
+        """The first tasks that may be taken, up to so many."""
+
+        def act(now: int) -> list[F]:
+            entries = take_many(self._engine, now, self.hold, limit)
+            kind, tube, dated = self.kind, self.tube, self._engine.dated
+            return [snapshot(kind, tube, entry, dated) for entry in entries]
+
+        return self._do(act, is_put=False)
+
+    def top_up(self, first: F, limit: int) -> list[F]:
+        """What was waited for, and what else there is, up to so many."""
+        try:
+            return [first, *self.take_many(limit - 1)]
+        except BaseException:
+            self._retract(first, is_put=False)
+            raise
+
+    def ack_many(self, tasks: object) -> dict[int, bool]:
+        """Held tasks are done."""
+        return self._do_many(tasks, lambda now, entries: ack_many(self._engine, now, entries))
+
+    def release_many(self, tasks: object, delay: float | None) -> dict[int, bool]:
+        """Give held tasks back."""
+        span = None if delay is None else micros("delay", delay)
+        if span is not None:
+            self.need("delay")
+
+        def release(now: int, entries: list[Entry]) -> None:
+            for entry in entries:
+                self._engine.release(now, entry, span)
+
+        return self._do_many(tasks, release)
+
+    def renew_many(self, tasks: object, seconds: float) -> dict[int, bool]:
+        """Let held tasks have at least so many seconds to run."""
+        span = micros("seconds", seconds)
+        self.need("ttr")
+
+        def renew(now: int, entries: list[Entry]) -> None:
+            for entry in entries:
+                self._engine.renew(now, entry, span)
+
+        return self._do_many(tasks, renew, finishes=False)
+
+    def delete_many(self, tasks: object) -> dict[int, bool]:
+        """Remove tasks."""
+
+        def delete(now: int, entries: list[Entry]) -> None:
+            for entry in entries:
+                self._engine.delete(now, entry)
+
+        return self._do_many(tasks, delete, anybody=True)
+
+    def _do_many(
+        self,
+        tasks: object,
+        verb: Callable[[int, list[Entry]], None],
+        *,
+        anybody: bool = False,
+        finishes: bool = True,
+    ) -> dict[int, bool]:
+        """Do something with those of these tasks that this session has, or that `anybody` may; whether it was done."""
+        those = tasks_by_id(tasks, self.refer)
+        done = dict.fromkeys(those, False)
+
+        def act(now: int) -> None:
+            found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
+            entries: list[Entry] = []
+            for id, ((meant, turn, _), _) in those.items():
+                entry = found.get(meant)
+                if entry is not None and (anybody or not turn or entry.turn == turn):
+                    entries.append(entry)
+                    done[id] = True
+            verb(now, entries)
+
+        self._do(act)
+        return finish_many(those, done) if finishes else done
+
+    # -- one task or the tube ------------------------------------------------------------------------------------------
+
+    def _show_after(self, entry: Entry, now: int) -> F:
+        """A task after a verb; one that came back after its ttl is gone."""
+        if self._engine.dated and entry.dead <= now:
+            self._engine.expire(now)
+        return self.show(entry)
+
+    def _do_held(self, task: object, act: Callable[[int, Entry], None], *, finishes: bool = True) -> F:
+        """Do with a task what only its taker may do; `finishes`: that ends its take."""
+        id, turn, view = self.refer(task)
+
+        def do(now: int) -> F:
+            entry = self._engine.held(self.hold, id, turn)
+            act(now, entry)
+            answer = self._show_after(entry, now)
+            if view is not None and view._record is not entry:
+                keep_data(answer, view, entry)
+            return answer
+
+        answer = self._do(do)
+        if finishes:
+            mark_finished(task)
+        return answer
+
+    def release(self, task: object, delay: float | None, reason: str | None = None) -> F:
+        """Give a held task back; without a delay after as long as the tube's backoff says."""
+        reason = check_reason(reason)
+        span = None if delay is None else micros("delay", delay)
+
+        def act(now: int, entry: Entry) -> None:
+            if span is not None:
+                self.need("delay")
+            self._engine.release(now, entry, span, reason=reason)
+
+        return self._do_held(task, act)
+
+    def release_unfailed(self, task: object) -> F:
+        """Give a held task back at once: nothing has failed."""
+        return self._do_held(task, self._engine.release)
+
+    def touch(self, task: object, seconds: float) -> F:
+        """Prolong the time to run of a held task."""
+        span = micros("seconds", seconds)
+
+        def act(now: int, entry: Entry) -> None:
+            self.need("ttr")
+            self._engine.touch(now, entry, span)
+
+        return self._do_held(task, act, finishes=False)
+
+    def bury(self, task: object, reason: str | None) -> F:
+        """Put a task aside."""
+        reason = check_reason(reason)
+        return self._do_any(task, lambda now, entry: self._engine.bury(now, entry, reason), finishes=True)
+
+    def delete(self, task: object) -> F:
+        """Remove a task."""
+        return self._do_any(task, self._engine.delete, finishes=True)
+
+    def update(self, task: object, changes: Options) -> F:
+        """Change a task."""
+        checked = self.prepare_update(changes)
+        return self._do_any(task, lambda now, entry: self._engine.update(now, entry, **checked) if checked else None)
+
+    def peek(self, task: object) -> F:
+        """Look at a task."""
+        return self._do_any(task, lambda now, entry: None)
+
+    def kick_task(self, task: object, attempts: int | None, ttl: float | None) -> F:
+        """Make one buried task ready."""
+        respawn = self._driver.check_kick(attempts, ttl)
+        return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, *respawn))
+
+    def _do_any(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = False) -> F:
+        """Do with a task what anybody may do; `finishes`: that ends its take."""
+        id, _, _ = self.refer(task)
+
+        def do(now: int) -> F:
+            entry = self._engine.find(id)
+            return self._show_after(act(now, entry) or entry, now)
+
+        answer = self._do(do)
+        if finishes:
+            mark_finished(task)
+        return answer
+
+    def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
+        """Make buried tasks ready."""
+        most = whole("count", count)
+        respawn = self._driver.check_kick(attempts, ttl)
+        return self._do(lambda now: self._engine.kick(now, most, *respawn))
+
+    def buried(self, limit: int) -> list[F]:
+        """The oldest buried tasks."""
+        most = whole("limit", limit)
+        return self._do(lambda now: [self.show(entry) for entry in self._engine.buried(most)])
+
+    def oldest_ready_age(self) -> float | None:
+        """How long ago the oldest ready task was put."""
+
+        def act(now: int) -> float | None:
+            oldest = self._engine.oldest_ready()
+            return None if oldest is None else max(now - oldest.created, 0) / SECOND
+
+        return self._do(act)
+
+    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+        """Count tasks by when they move by themselves."""
+        spans = known.edges(edges)
+        return self._do(lambda now: self._engine.due_histogram([now + span for span in spans]))
+
+    def release_all(self) -> None:
+        """Release whatever is taken."""
+        self._do(lambda now: self._engine.release_all(now))
+
+    def truncate(self) -> None:
+        """Remove all tasks."""
+        self._do(lambda now: self._engine.truncate())
+
+    def pause(self, seconds: float | None) -> None:
+        """Let nothing be taken for a while, or until `resume`."""
+        span = None if seconds is None else micros("seconds", seconds)
+        self._do(lambda now: self._engine.pause.begin(now, span))
+
+    def resume(self) -> None:
+        """Let tasks be taken again."""
+        self._do(lambda now: self._engine.pause.end())
+
+    def block(self, utube: object, seconds: object) -> None:
+        """No task of a lane starts for so long."""
+        name, span = lane_of(self._driver, utube), micros("seconds", seconds)
+        self._do(lambda now: self._engine.block(now, name, span))
+
+    def configure(self, utube: object, interval: object, max_in_flight: object) -> None:
+        """A lane has limits of its own."""
+        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight)
+        self._do(lambda now: self._engine.configure(now, name, changes))
+
+    def utubes(self, limit: int) -> list[Utube]:
+        """Look at the lanes."""
+        most = whole("limit", limit)
+        return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.see(most)])
+
+    def statistics(self) -> Statistics:
+        """Count."""
+        return self._do(lambda now: count(self._engine, self.shared.count_waiting()))
+
+    def tasks(self, start: int, limit: int) -> list[F]:
+        """The tasks from an id on."""
+        first, most = whole("start", start), whole("limit", limit)
+        return self._do(lambda now: [self.show(entry) for entry in self._engine.tasks_from(first, most)])
+
+    def drop(self, force: bool) -> None:
+        """Remove the tube."""
+        shared = self.shared
+        flag("force", force)
+
+        def gone() -> TubesError:
+            return TubeNotFound(name=shared.name)
+
+        def act(now: int) -> None:
+            engine = self._engine
+            waiting = sum(not waiter.is_gone() for line in (shared.takers, shared.putters) for waiter in line)
+            if (engine.taken or waiting) and not force:
+                raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
+            del self._store.shared_tubes[shared.name]
+            for port in shared.ports:
+                port.gone = gone
+                port.connection.forget(shared)
+            for session in self._store.sessions.values():
+                session.holds.pop(shared, None)
+            shared.dismiss({*shared.takers, *shared.putters}, gone)
+            engine.truncate()
+
+        self._do(act)
+
+    def listen(self, callback: object, wrap: Wrap | None = None) -> Listener | None:
+        """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
+        listener = check_listener(callback, wrap)
+        return self._do(lambda now: self.shared.listen(self, listener))
+
+    def release_later(self, task: object) -> None:
+        """Release a task that nobody works on any more; a moment later where a finalizer has come into a verb."""
+        if self._store.forked:
+            return  # The parent has it still.
+        if _is_in_verb():
+            self.shared.later(lambda: self._release_quietly(task))
+        else:
+            self._release_quietly(task)
+
+    def _release_quietly(self, task: object) -> None:
+        with suppress(TubesError):
+            self.release_unfailed(task)
+
+
+def _is_in_verb() -> bool:
+    """Whether this thread was interrupted in the middle of a verb, and may hold the store's lock."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__package__") == __package__:
+            return True
+        frame = frame.f_back
+    return False
