@@ -1,4 +1,4 @@
-"""Alarms: who is called when a moment has come.
+"""Alarms: what is called when a moment has come.
 
 A store has an alarm per tube and sets it to the next deadline, but only while somebody would notice (a take waits, or
 a listener listens); otherwise what is due happens at the next call. Nothing here polls.
@@ -89,7 +89,7 @@ class Schedule:
             self._many = 2 * len(held) + _STALE
 
     def pop(self, until: int) -> tuple[int, Alarm | None]:
-        """Take out the soonest moment; if none is left until then, answers `until` and None."""
+        """Take out the soonest moment and its alarm; `until` and None if there is none up to then."""
         if not self._moments or self._moments[0][0] > until:
             return until, None
         when, _, alarm = heapq.heappop(self._moments)
@@ -135,7 +135,7 @@ class Ringer:
                 schedule.add(*one)
 
     def _wait(self, until: int) -> tuple[int, Alarm] | None:
-        """The next alarm that is set before this moment."""
+        """Wait until then for an alarm that is set; answers it, or None."""
         # One day at most: no platform's longest wait is shorter.
         patience = None if until == NEVER else max(0, min((until - self._micros()) / SECOND, 86_400))
         try:

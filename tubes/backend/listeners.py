@@ -1,4 +1,4 @@
-"""Who is called at every change of a tube, and how."""
+"""Listeners: what is called at every change of a tube, and how."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Listener(Protocol):
     def __call__(self, task: Any, event: str, /) -> object: ...
 
 
-def check_listener(callback: Any, wrap: Callable[[Any], Listener] | None) -> Listener | None:
-    """The listener for a user's callback, None for none; `wrap`: what makes the face's listener of it."""
+def check_listener(callback: object, wrap: Callable[[Listener], Listener] | None) -> Listener | None:
+    """Check a user's callback; answers its listener, None for none. `wrap`: makes the listener that the API needs."""
     if callback is None:
         return None
     if not callable(callback):
@@ -50,7 +50,7 @@ def thread_listener(callback: Listener) -> Listener:
 class LoopListener:
     """Calls back in the event loop that registered it, in the order of the changes, whichever thread made them."""
 
-    def __init__(self, callback: Callable[[Any, str], object]) -> None:
+    def __init__(self, callback: Listener) -> None:
         self.callback = callback
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[Any, str]] = deque()

@@ -1,7 +1,7 @@
 """Callers that wait on several tubes at once.
 
-One waiter stands for the caller, and a child of it in the line of each tube. The first child that is answered wins; the
-others are as if they had gone away: what comes for them all the same is undone where it comes from.
+One waiter stands for the caller, and a `SubWaiter` of it stands in the line of each tube. The first one that is
+answered wins. The others are as if they had gone away: whatever gives one of them a task takes it back.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from tubes.backend.waiters import PENDING
 from tubes.drivers.options import flag
@@ -20,30 +20,40 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
 
 P = TypeVar("P", bound="AnyPort")
+T = TypeVar("T", bound="AnyTube")
 
 # Numbers of fair calls.
 _calls: Final = count(1)
 
 
-def listed(tubes: Any, fair: bool, kind: type[Any], connection: AnyConnection) -> list[Any]:
-    """What a caller names, checked: tubes of its queue, and names."""
+class AnyTube(Protocol):
+    """A tube of either API."""
+
+    @property
+    def _port(self) -> AnyPort: ...
+
+
+def listed(tubes: object, fair: bool, kind: type[T], connection: AnyConnection) -> list[T | str]:
+    """Check the tubes of a `take_any`, and list them: each is a tube of the caller's queue, or a name."""
     connection.check()
     flag("fair", fair)
     if isinstance(tubes, (str, kind)) or not isinstance(tubes, Iterable):
         raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or names of tubes")
-    chosen: list[Any] = [*tubes]
-    if not chosen:
-        raise InvalidOption(option="tubes", value=chosen, rule="must name at least one tube")
-    for tube in chosen:
+    named: list[object] = [*tubes]
+    chosen: list[T | str] = []
+    if not named:
+        raise InvalidOption(option="tubes", value=named, rule="must name at least one tube")
+    for tube in named:
         if not isinstance(tube, (str, kind)):
             raise InvalidOption(option="tubes", value=tube, rule="is neither a tube of this queue nor a name")
         if not isinstance(tube, str) and tube._port.connection is not connection:
             raise InvalidOption(option="tubes", value=tube, rule="is a tube of another queue")
+        chosen.append(tube)
     return chosen
 
 
 def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
-    """The ports in the order in which they are asked, each once.
+    """Order the ports as they are asked, each once.
 
     `fair`: the first is the one that has been first longest ago. So calls with one list begin with each of its tubes in
     turn, and calls with another list do not disturb them.
@@ -58,7 +68,7 @@ def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
 
 
 class AnyOf:
-    """The desk of one caller that waits on several tubes."""
+    """Lets one caller wait on several tubes."""
 
     def __init__(self, ports: Sequence[AnyPort]) -> None:
         self._ports: Final = ports
@@ -90,7 +100,7 @@ class AnyOf:
             for port in self._ports:
                 port.shared.ring(clock.micros())
 
-    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the children out of their lines; answers what the winner was given, if there is one."""
         for child in self._children:
             child.owner.withdraw(child, undo=undo)
@@ -135,11 +145,11 @@ class SubWaiter:
     def __init__(self, any_of: AnyOf, parent: Waiter, port: AnyPort) -> None:
         self._any_of: Final = any_of
         self._parent: Final = parent
-        self.answer: Any = PENDING
+        self.answer: object = PENDING
         # All have the same one, which is set already.
         self.timeout: Final = None
         self.deadline: int | None = parent.deadline
-        self.owner: Any = port
+        self.owner: AnyPort = port
         self.request: Final = None
 
     def lost(self) -> bool:

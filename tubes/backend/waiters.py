@@ -1,7 +1,7 @@
 """Callers that wait: in a thread or in an event loop, for a task or for room.
 
-Whoever makes a task takeable hands it over: it fills in the waiter's `answer` under the store's lock and wakes it.
-A waiter is answered at most once.
+Whoever has a task for a waiter fills in its `answer`, under the lock of the waiter's line, and wakes it. A waiter is
+answered at most once.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PENDING: Final = object()
 
 
 class WaitLine(Protocol):
-    """Where waiters are served."""
+    """What waiters stand in: a port, or several at once."""
 
     def enlist(self, waiter: Waiter) -> None:
         """Answer the waiter at once, if that is possible, else put it at the end of the line."""
         ...
 
-    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
         ...
 
     def keeps(self, waiter: Waiter) -> bool:
-        """Whether what the waiter asks for is just being done: then it is woken soon, although its time is over."""
+        """Whether the put of a waiter whose time is over is being done: then it sleeps on, and is woken soon."""
         ...
 
     def abandon(self, waiter: Waiter) -> None:
@@ -42,10 +42,10 @@ class Waiter(Protocol):
     """A caller that stands in a line."""
 
     #: What it was given.
-    answer: Any
+    answer: object
     #: When its time is over.
     deadline: int | None
-    #: Whose wait this is; only the backend looks at it.
+    #: The port through which it waits; only the backend reads it.
     owner: Any
 
     @property
@@ -55,7 +55,7 @@ class Waiter(Protocol):
 
     @property
     def request(self) -> Any:
-        """What is to be put; a take: None."""
+        """What a put asks for, which only the backend reads; None: this is a take."""
         ...
 
     def lost(self) -> bool:
@@ -81,25 +81,25 @@ class ThreadWaiter:
         self.timeout: Final = timeout
         self._lock = threading.Lock()
         self._lock.acquire()
-        self.answer: Any = PENDING
+        self.answer: object = PENDING
         self.deadline: int | None = None
         self.owner: Any = None
         self.request: Final = request
 
-    def wait(self, desk: WaitLine) -> Any:
+    def wait(self, line: WaitLine) -> Any:
         """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
 
         What ends the wait otherwise (KeyboardInterrupt) loses nothing: what was given meanwhile is given back.
         """
         try:
-            desk.enlist(self)
+            line.enlist(self)
             if self.answer is PENDING:
                 patience = self._clock.patience(self.deadline)
-                if not self._lock.acquire(timeout=-1 if patience is None else patience) and desk.keeps(self):
+                if not self._lock.acquire(timeout=-1 if patience is None else patience) and line.keeps(self):
                     self._lock.acquire()
-            return _outcome(self, desk)
+            return _outcome(self, line)
         except BaseException:
-            desk.withdraw(self, undo=True)
+            line.withdraw(self, undo=True)
             raise
 
     def lost(self) -> bool:
@@ -126,30 +126,30 @@ class LoopWaiter:
         self.timeout: Final = timeout
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] = self._loop.create_future()
-        self.answer: Any = PENDING
+        self.answer: object = PENDING
         self.deadline: int | None = None
         # Its time is over, or it was cancelled.
         self.lost: Final = self._future.done
         self.owner: Any = None
         self.request: Final = request
 
-    async def wait(self, desk: WaitLine) -> Any:
-        """Wait for an answer, as a thread does; being cancelled loses nothing either."""
+    async def wait(self, line: WaitLine) -> Any:
+        """Wait for an answer, as `ThreadWaiter.wait` does. Whoever is cancelled loses nothing either."""
         timer = None
         try:
-            desk.enlist(self)
+            line.enlist(self)
             if self.answer is PENDING:
                 patience = self._clock.patience(self.deadline)
                 if patience is not None:
-                    timer = self._loop.call_later(patience, self._finish_late, desk)
+                    timer = self._loop.call_later(patience, self._finish_late, line)
                 await self._future
-            return _outcome(self, desk)
+            return _outcome(self, line)
         except GeneratorExit:
             # The loop has gone, and the garbage collector may have come in the middle of a verb.
-            desk.abandon(self)
+            line.abandon(self)
             raise
         except BaseException:
-            desk.withdraw(self, undo=True)
+            line.withdraw(self, undo=True)
             raise
         finally:
             if timer is not None:
@@ -170,8 +170,8 @@ class LoopWaiter:
             return False
         return True
 
-    def _finish_late(self, desk: WaitLine) -> None:
-        if not desk.keeps(self):
+    def _finish_late(self, line: WaitLine) -> None:
+        if not line.keeps(self):
             self._finish()
 
     def _finish(self) -> None:
@@ -179,10 +179,10 @@ class LoopWaiter:
             self._future.set_result(None)
 
 
-def _outcome(waiter: Waiter, desk: WaitLine) -> Any:
+def _outcome(waiter: Waiter, line: WaitLine) -> object:
     answer = waiter.answer
     if answer is PENDING:
-        answer = desk.withdraw(waiter, undo=False)
+        answer = line.withdraw(waiter, undo=False)
     if isinstance(answer, BaseException):
         raise answer
     return answer

@@ -1,4 +1,4 @@
-"""Who listens to a tube in one process: one subscription and one thread, which tells all in order."""
+"""Hears the changes of a tube for all who listen in one process: one subscription, and one thread that tells them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SILENCE: Final = 15.0
 
 
 class EventSubscription:
-    """Hears the changes of one tube."""
+    """The subscription of one process to the changes of one tube. It is there as long as somebody listens."""
 
     def __init__(self, store: Store, key: str, name: str, watch: Callable[[int], None]) -> None:
         self._store: Final = store
@@ -45,11 +45,11 @@ class EventSubscription:
 
     @property
     def listening(self) -> bool:
-        """Whether anybody does."""
+        """Whether anybody listens."""
         return bool(self._ports)
 
     def open(self, port: ListeningPort) -> Flow[None]:
-        """Begin to hear: whatever happens after this is told. Raises what the server says where it does not let us."""
+        """Subscribe for a port: it is told whatever happens after this. Raises the error of a server that refuses."""
         with self._lock:
             if self._wire is None:  # Others may listen, and have lost it.
                 self._wire = self._subscribe()
@@ -69,7 +69,7 @@ class EventSubscription:
             self._watch(soonest)
 
     def note(self, port: ListeningPort) -> None:
-        """Whether a port listens has changed."""
+        """Note whether a port listens now. When no port does any more, the subscription ends."""
         self._ports.pop(port, None)
         if port.listener is not None and port.gone is None:
             self._ports[port] = None
@@ -77,7 +77,7 @@ class EventSubscription:
             self.close()
 
     def close(self) -> None:
-        """Hear no more."""
+        """End the subscription."""
         with self._lock:
             self._stopped.set()
             self._thread = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
@@ -96,10 +96,10 @@ class SharedTube:
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take a waiter out of its line; answers None, or what it was given meanwhile. `undo`: give that back."""
-        answer: TaskView | list[TaskView] | Exception | None
         with self.lock:
             self.queue.move(waiter, "leave")
-            answer = None if self.queue.state(waiter) is WaitState.GONE else waiter.answer
+            is_gone = self.queue.state(waiter) is WaitState.GONE
+            answer = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.answer)
             alone = self.wait_loop.on and self.queue.is_empty()
         if alone and not self.store.manual:  # The server is not to wait on for somebody who has gone.
             self.store.poke(self.key)

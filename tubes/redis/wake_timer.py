@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WakeTimer:
-    """Rings for those who wait on one tube, as long as they sleep.
+    """Wakes those who wait on one tube when something is due, as long as they sleep.
 
     Where nothing else happens a server looks only ten times a second whose wait is over. So at the moment at which
     something is due the process asks for a marker, which is left if nobody has looked since: of many processes that
