@@ -278,11 +278,11 @@ class AsyncTube:
 
     @overload
     async def put(  # pyright: ignore[reportOverlappingOverload]
-        self, data: Any, *, timeout: float, **options: Any
+        self, data: object, *, timeout: float, **options: Any
     ) -> AsyncTask | None: ...
     @overload
-    async def put(self, data: Any, **options: Any) -> AsyncTask: ...
-    async def put(self, data: Any, **options: Any) -> AsyncTask | None:
+    async def put(self, data: object, **options: Any) -> AsyncTask: ...
+    async def put(self, data: object, **options: Any) -> AsyncTask | None:
         """Add a task. O(1); O(log n) where priorities are many.
 
         `options`, as far as the driver knows them:
@@ -315,7 +315,7 @@ class AsyncTube:
         answer = self._port.put(data, options)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def put_many(self, items: Iterable[Any], **options: Any) -> list[AsyncTask]:
+    async def put_many(self, items: Iterable[object], **options: Any) -> list[AsyncTask]:
         """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
 
         `items`: data (strings in a list, what is async collected first), or `tubes.Item(data, **options)` where one has
@@ -338,7 +338,7 @@ class AsyncTube:
             tasks = await answer if type(answer) is CoroutineType else answer
         return tasks or []
 
-    async def call(self, data: Any, timeout: float | None = None, **options: Any) -> Any:
+    async def call(self, data: object, timeout: float | None = None, **options: Any) -> Any:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and answer what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
@@ -546,7 +546,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def update(
-        self, task: AsyncTask | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+        self, task: AsyncTask | int, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
     ) -> AsyncTask:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
@@ -776,7 +776,9 @@ class AsyncTask(TaskView):
         """Make the task ready, if it is buried. See `AsyncTube.kick_task`."""
         return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
-    async def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> AsyncTask:
+    async def update(
+        self, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+    ) -> AsyncTask:
         """Change the task. See `AsyncTube.update`."""
         return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 

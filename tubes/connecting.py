@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from tubes.backend.clock import Clock
@@ -16,7 +16,7 @@ from tubes.values.codecs import Codec
 
 
 def connect(
-    url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind
+    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind
 ) -> Connection[Any]:
     """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
     lease = micros("session_ttl", session_ttl)
@@ -29,8 +29,7 @@ def connect(
             return other.sibling(api)
         if type(url).__module__.partition(".")[0] != "redis":
             # By its kind alone: others write URLs in bytes, or in classes of their own.
-            kind = type(cast("object", url))
-            seen: object = url if url is None or isinstance(url, (int, float)) else kind
+            seen = url if url is None or isinstance(url, (int, float)) else type(url)
             raise InvalidOption(option="url", value=seen, rule="must be a string, a queue, or a client of redis-py")
         return _connect_redis(url, codec, clock, session_ttl, lease, api)
     place = read(url)
@@ -40,7 +39,7 @@ def connect(
 
 
 def _connect_redis(
-    url: Any, codec: str | Codec | None, clock: Clock | None, session_ttl: float, lease: int, api: ApiKind
+    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: float, lease: int, api: ApiKind
 ) -> Connection[Any]:
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND

@@ -272,11 +272,11 @@ class Tube:
 
     @overload
     def put(  # pyright: ignore[reportOverlappingOverload]
-        self, data: Any, *, timeout: float, **options: Any
+        self, data: object, *, timeout: float, **options: Any
     ) -> Task | None: ...
     @overload
-    def put(self, data: Any, **options: Any) -> Task: ...
-    def put(self, data: Any, **options: Any) -> Task | None:
+    def put(self, data: object, **options: Any) -> Task: ...
+    def put(self, data: object, **options: Any) -> Task | None:
         """Add a task. O(1); O(log n) where priorities are many.
 
         `options`, as far as the driver knows them:
@@ -312,7 +312,7 @@ class Tube:
             return waited
         return self._port.put(data, options)
 
-    def put_many(self, items: Iterable[Any], **options: Any) -> list[Task]:
+    def put_many(self, items: Iterable[object], **options: Any) -> list[Task]:
         """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
 
         `items`: data (strings in a list, what is async collected first), or `tubes.Item(data, **options)` where one has
@@ -339,7 +339,7 @@ class Tube:
             tasks = self._port.put_many(batch)
         return tasks or []
 
-    def call(self, data: Any, timeout: float | None = None, **options: Any) -> Any:
+    def call(self, data: object, timeout: float | None = None, **options: Any) -> Any:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and answer what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
@@ -572,7 +572,7 @@ class Tube:
         return self._port.buried(limit)
 
     def update(
-        self, task: Task | int, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+        self, task: Task | int, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
     ) -> Task:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
@@ -837,7 +837,7 @@ class Task(TaskView):
         """Make the task ready, if it is buried. See `Tube.kick_task`."""
         return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
-    def update(self, *, data: Any = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> Task:
+    def update(self, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> Task:
         """Change the task. See `Tube.update`."""
         return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 

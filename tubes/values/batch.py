@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: How many tasks one `take_many` may ask for.
 MOST: Final = 100_000
+#: Options by name: as users give them, or checked and in the machine's units.
+Options: TypeAlias = dict[str, Any]
 _LOOPED: Final = ", in a list or in what else can be looped over"
 
 
@@ -34,9 +36,9 @@ class Item:
 
     __slots__ = ("data", "options")
 
-    def __init__(self, data: Any, **options: Any) -> None:
+    def __init__(self, data: object, **options: object) -> None:
         self.data = data
-        self.options = options
+        self.options: Options = options
 
     def __repr__(self) -> str:
         shown = "".join(f", {name}={value!r}" for name, value in self.options.items())
@@ -46,7 +48,7 @@ class Item:
 class Run(NamedTuple):
     """Tasks to be put one after the other, all with the same options; checked and encoded."""
 
-    options: dict[str, Any]
+    options: Options
     data: list[Any]
 
 
@@ -64,14 +66,14 @@ class Batch:
         #: Where its tasks are, if they were brought to a server already: the name of a list.
         self.staged = ""
 
-    def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def __iter__(self) -> Iterator[tuple[Any, Options]]:
         """Data and options of each task, in their order."""
         for options, many in self.runs:
             for data in many:
                 yield data, options
 
 
-def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: dict[str, Any]) -> Batch:
+def gather(driver: Driver, codec: Codec | None, room: int, items: object, options: Options) -> Batch:
     """What `put_many` is given: everything is checked and encoded. `room`: for how many tasks at all; 0: any number.
 
     What is wrong with an item says which one it is.
@@ -85,7 +87,7 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: 
     if not isinstance(items, Iterable):
         raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_LOOPED}")
     base = driver.check_put(options, alone=False)
-    wanted: list[Any] = list(items)  # pyright: ignore[reportUnknownArgumentType]
+    wanted: list[object] = [*items]
     runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base)
     size = len(wanted)
     batch = Batch([run for run in runs if run.data], size, base.get("timeout"))
@@ -96,7 +98,7 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: Any, options: 
     return batch
 
 
-def _plain_run(codec: Codec | None, items: list[Any], base: dict[str, Any]) -> list[Run] | None:
+def _plain_run(codec: Codec | None, items: list[object], base: Options) -> list[Run] | None:
     """The tasks where all have the same options; None: one has others, or the codec refuses one."""
     if Item in set(map(type, items)):
         return None
@@ -106,7 +108,7 @@ def _plain_run(codec: Codec | None, items: list[Any], base: dict[str, Any]) -> l
         return None
 
 
-def _runs(driver: Driver, codec: Codec | None, items: list[Any], base: dict[str, Any]) -> list[Run]:
+def _runs(driver: Driver, codec: Codec | None, items: list[object], base: Options) -> list[Run]:
     """The tasks one by one."""
     runs = [Run(base, [])]
     for number, item in enumerate(items):
@@ -120,7 +122,7 @@ def _runs(driver: Driver, codec: Codec | None, items: list[Any], base: dict[str,
     return runs
 
 
-def _options_of(driver: Driver, base: dict[str, Any], item: Item) -> dict[str, Any]:
+def _options_of(driver: Driver, base: Options, item: Item) -> Options:
     if not item.options:
         return base
     if "timeout" in item.options:
@@ -132,7 +134,7 @@ def _options_of(driver: Driver, base: dict[str, Any], item: Item) -> dict[str, A
     return options
 
 
-def check_limit(value: Any) -> int:
+def check_limit(value: object) -> int:
     """How many tasks a `take_many` asks for."""
     return whole("limit", value, MOST, least=1)
 
@@ -141,7 +143,7 @@ def check_limit(value: Any) -> int:
 TasksById: TypeAlias = dict[int, tuple[Any, Any]]
 
 
-def tasks_by_id(tasks: Any, refer: Callable[[Any], Any]) -> TasksById:
+def tasks_by_id(tasks: object, refer: Callable[[Any], Any]) -> TasksById:
     """The tasks that a caller names, by tasks or ids, each once; `refer`: what a port makes of one."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")

@@ -50,7 +50,7 @@ class JsonCodec:
     Tuples come back as lists, and the keys of dicts as strings.
     """
 
-    def encode(self, data: Any) -> bytes:
+    def encode(self, data: object) -> bytes:
         """Compact JSON; NaN, infinities and other objects are refused."""
         return _to_json(data).encode()
 
@@ -62,7 +62,7 @@ class JsonCodec:
 class RawCodec:
     """Bytes as they are."""
 
-    def encode(self, data: Any) -> bytes:
+    def encode(self, data: object) -> bytes:
         """Accepts bytes and bytearray."""
         if not isinstance(data, (bytes, bytearray)):
             raise TypeError("only bytes pass as they are")
@@ -83,7 +83,7 @@ class MsgpackCodec:
             rule = "needs the extra: pip install 'tubes-queue[msgpack]'"
             raise InvalidOption(option="codec", value="msgpack", rule=rule) from error
 
-    def encode(self, data: Any) -> bytes:
+    def encode(self, data: object) -> bytes:
         """MessagePack; objects that msgspec does not know are refused."""
         raw: bytes = self._msgspec.msgpack.encode(data)
         return raw
@@ -113,7 +113,7 @@ def same(one: Codec | None, other: Codec | None) -> bool:
     return one == other or (type(one) is type(other) and type(one) in _BY_NAME.values())
 
 
-def encode(codec: Codec, data: Any) -> bytes:
+def encode(codec: Codec, data: object) -> bytes:
     """The bytes of this data, or `CodecError`."""
     try:
         return codec.encode(data)

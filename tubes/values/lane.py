@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tubes.drivers.options import KEEP, lane, micros, positive
 
@@ -33,14 +33,14 @@ class Utube(NamedTuple):
     max_in_flight: int
 
 
-def lane_of(driver: Driver, utube: Any) -> str:
+def lane_of(driver: Driver, utube: object) -> str:
     """The name of a lane, checked."""
     if driver.lane is None:
         raise driver.lacks_lanes()
     return lane(driver.lane, utube)
 
 
-def changes_of(interval: Any, max_in_flight: Any) -> dict[str, int | None]:
+def changes_of(interval: object, max_in_flight: object) -> dict[str, int | None]:
     """What is asked for a lane, checked and in the machine's units; None: what the tube says."""
     changes: dict[str, int | None] = {}
     if interval is not KEEP:
