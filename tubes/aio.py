@@ -53,7 +53,7 @@ def connect(
     clock: Clock | None = None,
     session_ttl: float = 30.0,
 ) -> AsyncQueue:
-    """Connect to a queue; the connection is a session, to which the tasks that it takes belong.
+    """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
     `url`: `memory://` is private to the answered AsyncQueue and the sessions made from it; `memory://name` is shared by
     name in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
@@ -115,14 +115,14 @@ class AsyncQueue:
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
-        """The tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
+        """Return the tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
         answer = self._connection.find(name)
         port = await answer if type(answer) is CoroutineType else answer
         tube: AsyncTube = port.tube
         return tube
 
     async def tubes(self) -> list[str]:
-        """The names of all tubes, sorted."""
+        """Return the names of all tubes, sorted."""
         answer = self._connection.names()
         return await answer if type(answer) is CoroutineType else answer
 
@@ -131,7 +131,7 @@ class AsyncQueue:
     @overload
     async def statistics(self, name: None = None) -> dict[str, Statistics]: ...
     async def statistics(self, name: str | None = None) -> Statistics | dict[str, Statistics]:
-        """The `Statistics` of one tube, or without a name those of all by name. Raises `TubeNotFound`."""
+        """Return the `Statistics` of one tube, or without a name those of all tubes by name. Raises `TubeNotFound`."""
         if name is not None:
             tube = await self.tube(name)
             return await tube.statistics()
@@ -142,12 +142,13 @@ class AsyncQueue:
         return found
 
     async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
-        """All tubes by name, at a glance: for monitors. On a server one call of one script looks at 200 tubes.
+        """Return an `Overview` of each tube, by name: for monitors.
 
-        It opens no session in them, and leaves what is due as it is: see `Overview.due_lag`. In a cluster it is one
-        call for each tube. O(1) for each, in memory O(n) of the lanes and sessions.
-        `ages`: with `oldest_ready_age`, which costs a call more for each tube that has a ready task. None also where
-        this process does not know a tube's own driver.
+        On a server one call of a script looks at 200 tubes, in a cluster at one. It opens no session in the tubes, and
+        leaves what is due as it is: see `Overview.due_lag`. O(1) for each tube, in memory O(n) of the lanes and
+        sessions.
+        `ages`: include `oldest_ready_age`, which costs one more call for each tube that has a ready task. It is None
+        also where this process does not know the tube's driver.
 
         `Queue.overview` shows an example.
         """
@@ -155,10 +156,10 @@ class AsyncQueue:
         return await answer if type(answer) is CoroutineType else answer
 
     async def check(self, name: str) -> list[Problem]:
-        """What is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.
+        """Return what is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.
 
         It changes nothing, and others go on working meanwhile: what it finds was so at one moment. O(n), in scripts
-        that look at a few hundred tasks each. In memory, where nobody else can write, it is one look at all.
+        that look at a few hundred tasks each. In memory it looks at everything at once.
 
         Raises `TubeNotFound`; `DriverNotFound` where an order of your own is not registered.
 
@@ -168,10 +169,10 @@ class AsyncQueue:
         return await answer if type(answer) is CoroutineType else answer
 
     async def repair(self, name: str) -> list[Problem]:
-        """Mend what is wrong with a tube; answers what that was, as `check`. Others go on working meanwhile. O(n).
+        """Repair a tube, and return what was wrong with it, as `check` does. Others go on working meanwhile. O(n).
 
-        No task is lost that can be read: one that stands nowhere is ready again, or delayed or buried, as it says of
-        itself. What cannot be read is moved aside. A second time it finds nothing.
+        It loses no task that can be read: one that stands nowhere becomes ready, delayed or buried, as its own fields
+        say. It moves aside what cannot be read. A second repair finds nothing.
 
         Raises what `check` raises.
         """
@@ -185,8 +186,8 @@ class AsyncQueue:
 
         `tubes`: tubes of this queue, or names, in order of preference: where several have a task, the first of them
         gives it. On a server a name costs a round trip more than a tube.
-        `timeout`: seconds to wait for one; None: for ever; 0: not at all. Who waits stands in the line of every tube,
-        and gets what comes first in any of them; nothing polls. Answers None when the time is over.
+        `timeout`: seconds to wait for one; None: for ever; 0: not at all. A caller that waits stands in the line of
+        every tube, and gets the first task of any of them; nothing polls. Returns None when the time is over.
         `fair`: each such call begins with the next tube of the list, so that one that is never empty lets the others
         have their turn.
 
@@ -210,11 +211,11 @@ class AsyncQueue:
         return None if patience == 0 else await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
 
     async def session(self) -> AsyncQueue:
-        """Another session on the same queue; it is closed by itself."""
+        """Open another session on the same queue. Each session is closed on its own."""
         return AsyncQueue(self._connection.sibling())
 
     async def identify(self, uuid: str | UUID | None = None) -> str:
-        """The uuid of this session; with a uuid, join that session first.
+        """Return the uuid of this session; with a uuid, join that session first.
 
         Connections of one session hold tasks together: what one takes another may ack. The session ends, and releases
         what it holds, when its last connection is closed. Joining leaves the session that this connection had.
@@ -295,13 +296,13 @@ class AsyncTube:
         `max_attempts`: how often the task may be taken, 1 to 1048574: when the last attempt ends by release, by its
         ttr or with its session, the task is buried; None: what the tube says;
         `key`: a string: while a task of this key lives, in whatever state, the tube has no other. `on_duplicate` says
-        what happens instead: `"keep"` answers the living task (`task.created_now` is False), `"replace"` deletes it
+        what happens instead: `"keep"` returns the living task (`task.created_now` is False), `"replace"` deletes it
         and puts the new one, `"raise"` raises `DuplicateKey`;
         `key_ttl`: seconds for which the key is remembered after its task is gone: as if it lived, `"keep"` and
-        `"raise"` add nothing; what `"keep"` answers then has the id of that task and the data of this put;
+        `"raise"` add nothing; what `"keep"` returns then has the id of that task and the data of this put;
         `context`: a mapping of strings to strings that travels with the task, for trace ids and the like;
-        `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none the answer is None; where
-        a tube may be full, give a timeout, if only 0, so that type checkers know it too.
+        `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none it returns None; where a
+        tube may be full, give a timeout, if only 0, so that type checkers know it too.
 
         Raises `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate` or `key_ttl`
         without a key, `CodecError` for data that the codec refuses.
@@ -316,12 +317,13 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def put_many(self, items: Iterable[object], **options: Any) -> list[AsyncTask]:
-        """Add many tasks at once, all or none; answers them in the order of the items. As `put` for each.
+        """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
 
-        `items`: data (strings in a list, what is async collected first), or `tubes.Item(data, **options)` where one has
-        options of its own. All are checked and encoded before the first is put: an error says which item it is about.
+        `items`: data (a string must be in a list, an async iterable must be collected first), or
+        `tubes.Item(data, **options)` where one has options of its own. All are checked and encoded before the first is
+        put: an error says which item it is about.
         `options`: those of all items, where an `Item` does not say otherwise. `timeout`: seconds to wait until there is
-        room for all of them, where the tube has a `capacity`; without room the answer is [], and nothing was put.
+        room for all of them, where the tube has a `capacity`; without room it returns [], and has put nothing.
 
         On Redis a few thousand are one round trip; more are brought there first, and put by one call at the end.
 
@@ -339,7 +341,7 @@ class AsyncTube:
         return tasks or []
 
     async def call(self, data: object, timeout: float | None = None, **options: Any) -> Any:
-        """Put a task, wait until a `tubes.worker.Worker` has handled it, and answer what its handler has returned.
+        """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
         `options`: those of `put`, but for `key`.
@@ -364,7 +366,7 @@ class AsyncTube:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
         `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
-        which they came. Answers None when the time is over.
+        which they came. Returns None when the time is over.
 
         `Tube.take` shows an example.
         """
@@ -379,19 +381,19 @@ class AsyncTube:
         return task
 
     async def take_many(self, limit: int, timeout: float | None = None) -> list[AsyncTask]:
-        """Take as many tasks as there are, up to `limit`, in the order in which `take` would. As `take` for each.
+        """Take as many tasks as there are, up to `limit`. Each is taken as by `take`, and in its order.
 
         `limit`: from 1 to 100,000.
         `timeout`: seconds to wait until there is at least one, as for `take`. Answers [] when the time is over.
 
-        Of one lane it has no more tasks than may be taken at a time. On Redis a thousand are one round trip.
+        It takes no more tasks of one lane than may be taken at a time. On Redis a thousand are one round trip.
 
         `Tube.take_many` shows an example.
         """
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
         answer = self._port.take_many(count)
-        tasks: list[AsyncTask] = await answer if type(answer) is CoroutineType else answer
+        tasks = await answer if type(answer) is CoroutineType else answer
         if not tasks and patience != 0:
             first = await LoopWaiter(self._port.clock, patience).wait(self._port)
             if first is not None:
@@ -437,7 +439,7 @@ class AsyncTube:
             return
 
     async def _after(self, task: AsyncTask) -> AsyncTask | None:
-        """Ack a task and take the next one; None if there is none. What was dealt with is left alone: None too."""
+        """Ack a task and take the next one; None if there is none. It leaves alone what was dealt with."""
         if task._turn == FINISHED:
             return None
         try:
@@ -450,15 +452,15 @@ class AsyncTube:
     # -- what the taker does -------------------------------------------------------------------------------------------
 
     async def ack(self, task: AsyncTask | int) -> AsyncTask:
-        """The work is done: the task is gone. Raises `TaskNotTaken` unless this session has it. O(1)."""
+        """Finish a task: its work is done, it is removed. Raises `TaskNotTaken` unless this session has it. O(1)."""
         answer = self._port.ack(task)
         return await answer if type(answer) is CoroutineType else answer
 
     async def ack_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
-        """The work on these tasks is done: as `ack` for each. Answers by id, in their order, whether it was acked.
+        """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
 
-        False: this session does not have it, or not by that take. On Redis a few thousand are one round trip. Raises
-        `InvalidOption` for what is no task of this tube.
+        False means that this session does not have it, or not by that take. On Redis a few thousand are one round trip.
+        Raises `InvalidOption` for what is no task of this tube.
 
         `Tube.ack_many` shows an example.
         """
@@ -466,7 +468,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def release_many(self, tasks: Iterable[AsyncTask | int], delay: float | None = None) -> dict[int, bool]:
-        """Give these tasks back: as `release` for each. Answers by id, in their order, whether it was released.
+        """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
         Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
         tube.
@@ -493,7 +495,8 @@ class AsyncTube:
     async def touch(self, task: AsyncTask | int, seconds: float) -> AsyncTask:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
 
-        However often: none of them is put off beyond 200 years from now on, which is more than a put can ask for.
+        However often it is called, it puts neither off beyond 200 years from now on, which is more than a put can ask
+        for.
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` where the driver has no ttr.
         """
@@ -513,7 +516,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
-        """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each.
+        """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each.
 
         `attempts`: so many more attempts each; a task that has had its last one gets one more without it.
         `ttl`: seconds to live from now on; `task.ttl`, which counts from the put, is that much more than its age.
@@ -536,7 +539,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def buried(self, limit: int = 100) -> list[AsyncTask]:
-        """The buried tasks, dead letters: up to so many, by their ids. `task.reason` says why they are.
+        """Return the buried tasks (dead letters), up to so many, by their ids. `task.reason` says why each is buried.
 
         Those that were put first come first, whenever they were buried.
 
@@ -550,7 +553,7 @@ class AsyncTube:
     ) -> AsyncTask:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
-        `data`: what it says from now on; whoever has taken it keeps what it was given.
+        `data`: its new data; a caller that has taken it keeps the data that it was given.
         `pri`: its priority: it moves to the place that this gives it.
         `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
         `ttl`: seconds to live from now on, of a task that nobody has taken; 0 ends it.
@@ -566,7 +569,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def peek(self, task: AsyncTask | int) -> AsyncTask:
-        """The task as it is now; changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
+        """Return the task as it is now; this changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.peek(task)
         return await answer if type(answer) is CoroutineType else answer
 
@@ -576,11 +579,11 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def renew_many(self, tasks: Iterable[AsyncTask | int], seconds: float) -> dict[int, bool]:
-        """Let these tasks have at least so many seconds to run from now on. Answers by id whether this session has it.
+        """Let these tasks have at least so many seconds to run from now on. Returns by id whether this session has it.
 
-        What keeps a task while it is worked on: unlike `touch` it adds nothing, and leaves a later take the ttr that
-        the task had. Where the ttl ends a taken task (not in `utubettl`) the ttl is prolonged as far as that needs. A
-        task without ttr needs no renewal. On Redis a few thousand are one round trip. O(log n) each.
+        It keeps a task while it is worked on. Unlike `touch` it adds nothing, and a later take has the ttr that the
+        task had. Where the ttl ends a taken task (not in `utubettl`) the ttl is prolonged as far as that needs. A task
+        without ttr needs no renewal. On Redis a few thousand are one round trip. O(log n) each.
 
         Raises `OptionNotSupported` where the driver has no ttr, `InvalidOption` for what is no task of this tube.
 
@@ -590,7 +593,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
-        """Remove these tasks: as `delete` for each. Answers by id, in their order, whether there was one.
+        """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
 
         `Tube.delete_many` shows an example.
         """
@@ -613,10 +616,10 @@ class AsyncTube:
         """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).
 
         Takes, of whatever session and process, find nothing and wait; `take_any` goes on to its other tubes. All else
-        goes on: puts, the verbs of those who have a task already, and time, so that ttl, ttr and delays run out. Who
-        waits is served at the very end of the pause. Another `pause` sets another end, 0 ends it at once. `truncate`
-        keeps it, `drop` forgets it; it belongs to the tube, and does not end with the session that asked for it.
-        `statistics().paused` tells until when.
+        goes on: puts, the verbs of those who have a task already, and time, so that ttl, ttr and delays run out.
+        Callers that wait are served at the very end of the pause. Another `pause` sets another end, 0 ends it at once.
+        `truncate` keeps it, `drop` forgets it; it belongs to the tube, and does not end with the session that asked for
+        it. `statistics().paused` tells until when.
 
         `Tube.pause` shows an example.
         """
@@ -634,7 +637,7 @@ class AsyncTube:
         """Remove the tube and what is in it. O(n).
 
         Raises `TubeBusy` while tasks are taken or callers wait. `force`: do it all the same; callers that wait get
-        `TubeNotFound`, and so does who has a task.
+        `TubeNotFound`, and so do those who have a task.
         """
         answer = self._port.drop(force)
         if type(answer) is CoroutineType:
@@ -660,9 +663,10 @@ class AsyncTube:
         """Let a lane have limits of its own, instead of the tube's. O(log n).
 
         `interval`: seconds from one start to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at
-        a time, from 1. None: what the tube says; what is left out stays. It counts at once: the next start is reckoned
-        anew from the last one that is known, and a lane of which more are taken than it may have starts none until they
-        are fewer. A lane that has no task ready or taken, and does not cool down, has forgotten its last start.
+        a time, from 1. None: what the tube says; what is left out stays. A new limit counts at once: the next start is
+        reckoned anew from the last one that is known, and a lane of which more are taken than it may have starts none
+        until they are fewer. A lane that has no task ready or taken, and does not cool down, has forgotten its last
+        start.
 
         Raises `OptionNotSupported` where the driver has no lanes.
 
@@ -673,9 +677,10 @@ class AsyncTube:
             await answer
 
     async def utubes(self, limit: int = 1000) -> list[Utube]:
-        """The lanes, sorted by name, up to so many.
+        """Return the lanes, sorted by name, up to so many.
 
-        Those with tasks that are ready or taken, those that cool down or are blocked, those with limits of their own.
+        These are the lanes with tasks that are ready or taken, those that cool down or are blocked, and those with
+        limits of their own.
 
         O(n) of the lanes; for looking, not for working. Raises `OptionNotSupported` where the driver has no lanes.
 
@@ -687,14 +692,14 @@ class AsyncTube:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def statistics(self) -> Statistics:
-        """How many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
+        """Return how many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
         answer = self._port.statistics()
         return await answer if type(answer) is CoroutineType else answer
 
     async def tasks(self, start: int = 0, limit: int = 1000) -> list[AsyncTask]:
-        """The tasks there are, whatever their state, in the order of their ids: up to so many, from id `start` on.
+        """Return the tasks, whatever their state, in the order of their ids: up to so many, from id `start` on.
 
-        To see all of them go on from the last one's id plus 1, until the answer is []. Looking changes nothing, so
+        To see all of them go on from the last one's id plus 1, until the result is []. Looking changes nothing, so
         tasks come and go meanwhile: each page is of one moment, all of them together are not.
 
         O(limit) where few ids are missing between them, else O(n) in memory; on a server a page of up to 1000, 4 MB or
@@ -706,19 +711,20 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def oldest_ready_age(self) -> float | None:
-        """Seconds since the put of the oldest ready task, the one with the smallest id; None if there is none.
+        """Return how many seconds ago the oldest ready task was put, the one with the smallest id; None: there is none.
 
-        What it was delayed and taken for counts too. What a growing backlog shows first. O(n) of the tasks that are
-        older and not ready.
+        The time for which it was delayed or taken counts, too. It is the first sign of a growing backlog. O(n) of the
+        tasks that are older and not ready.
         """
         answer = self._port.oldest_ready_age()
         return await answer if type(answer) is CoroutineType else answer
 
     async def due_histogram(self, edges: Iterable[float]) -> list[int]:
-        """How many tasks move by themselves (delay, ttr or ttl over), by how soon. O(n), on a server O(log n) per edge.
+        """Count the tasks that move by themselves (delay, ttr or ttl over), by how soon.
 
-        `edges`: seconds from now, ascending. Answers one number more than there are edges: the tasks that are due
-        before the first, from the first on and before the second, …, from the last on.
+        `edges`: seconds from now, ascending. Returns one number more than there are edges: the tasks that are due
+        before the first, from the first on and before the second, …, from the last on. O(n), on a server O(log n) for
+        each edge.
 
         `Tube.due_histogram` shows an example.
         """
@@ -733,7 +739,7 @@ class AsyncTube:
         Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` too. It is called
         after the change, in the order of the changes, one at a time, in the event loop that has asked for it: what
         takes long belongs elsewhere. What it raises is logged and harms nothing. Each `AsyncQueue` has one callback per
-        tube, for as long as the `AsyncQueue` lives; the one before is answered.
+        tube, for as long as the `AsyncQueue` lives; this returns the one before.
 
         `Tube.on_task_change` shows an example.
         """
@@ -757,7 +763,7 @@ class AsyncTask(TaskView):
     _tube: AsyncTube
 
     async def ack(self) -> AsyncTask:
-        """The work is done. See `AsyncTube.ack`."""
+        """Finish the task. See `AsyncTube.ack`."""
         return await self._tube.ack(self)
 
     async def release(self, delay: float | None = None, *, reason: str | None = None) -> AsyncTask:
@@ -787,7 +793,7 @@ class AsyncTask(TaskView):
         return await self._tube.delete(self)
 
     async def peek(self) -> AsyncTask:
-        """The task as it is now. See `AsyncTube.peek`."""
+        """Return the task as it is now. See `AsyncTube.peek`."""
         return await self._tube.peek(self)
 
     async def __aenter__(self) -> AsyncTask:
