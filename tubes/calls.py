@@ -69,14 +69,16 @@ class _Queue(Protocol):
 class ReplyTube:
     """What the tasks of a reply tube belong to."""
 
-    def __init__(self, port: Port[Any]) -> None:
+    def __init__(self, port: Port[TaskView]) -> None:
         self._port: Final = port
         self.name: Final = port.shared.name
 
-    def take(self, timeout: float) -> Any:
+    def take(self, timeout: float) -> TaskView | None:
         """Take the next reply; None if none comes in so many seconds."""
         reply = self._port.take()
-        return ThreadWaiter(self._port.clock, micros("timeout", timeout)).wait(self._port) if reply is None else reply
+        if reply is None:
+            reply = ThreadWaiter(self._port.clock, micros("timeout", timeout)).wait(self._port)
+        return reply
 
     def ack(self, reply: TaskView) -> None:
         """The caller has this reply."""
@@ -90,7 +92,7 @@ class ReplyTube:
 class Replies:
     """The replies to the calls of one connection."""
 
-    def __init__(self, connection: Connection[Any]) -> None:
+    def __init__(self, connection: Connection[TaskView]) -> None:
         # A connection of its own: its thread waits for the connection's tube and for nothing else.
         self._connection: Final = connection
         self.name: Final = f"{_PREFIX}{uuid4().hex[:26]}"
