@@ -37,9 +37,6 @@ class Owner(AnyConnection, Protocol):
 class Port(PortBase[F]):
     """What one connection can do with one tube. Every method is atomic."""
 
-    #: Verbs answer at once, in an event loop too.
-    awaited = False
-
     def __init__(self, connection: Owner, shared: SharedTube, hold: Hold) -> None:
         super().__init__(shared.driver, shared.options, connection.store.codec)
         self.connection: Final = connection

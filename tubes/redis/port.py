@@ -84,8 +84,6 @@ class Port(PortBase[F]):
         super().__init__(shared.driver, shared.options, store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
-        #: Whether its verbs are to be awaited.
-        self.awaited: Final = connection.awaited
         #: The session in this tube; None: not open yet.
         self.session: TubeSession | None = None
         # An event loop may stand still in the middle of a verb, and would keep those who wait from being served.
