@@ -1,0 +1,79 @@
+"""Imports go downward, also those in functions and for types alone; modules that import each other share a folder."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+#: From the bottom to the top: a folder, or a loose file, imports itself and what is below. `tubes`: its `__init__`.
+LAYERS = [
+    *("errors", "drivers", "values", "backend", "memory redis.scripts", "redis.transport", "redis", "calls connecting"),
+    *("sync aio", "metrics testing worker", "tubes", "cli conformance spark.server", "spark"),
+]
+LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
+
+
+def room_of(module: str) -> str:
+    """The folder of a module, or the file that it is."""
+    name = module.removeprefix("tubes.")
+    return next(room for room in (name, name.rpartition(".")[0], name.partition(".")[0]) if room in LEVELS)
+
+
+def modules() -> dict[str, ast.Module]:
+    paths = [path for path in (ROOT / "tubes").rglob("*.py") if "discovery" not in path.parts]
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths}
+    names |= {path: f"tubes.drivers.{path.stem}".removesuffix(".__init__") for path in ROOT.glob("drivers/*.py")}
+    return {name: ast.parse(path.read_text()) for path, name in names.items()}
+
+
+def imports(tree: ast.Module, known: set[str]) -> set[str]:
+    named: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            named |= {name if name in known else str(node.module) for name in inner}
+    return named & known
+
+
+def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The groups of modules that import each other, by whatever way."""
+    reach = {name: set(found) for name, found in edges.items()}
+    for middle in reach:
+        for name, found in reach.items():
+            if middle in found:
+                reach[name] = found | reach[middle]
+    return {frozenset(each for each in found if name in reach[each]) for name, found in reach.items() if name in found}
+
+
+TREES = modules()
+EDGES = {name: imports(tree, set(TREES)) - {name} for name, tree in TREES.items()}
+
+
+def test_nothing_imports_what_is_above_it() -> None:
+    upward = {
+        (name, other)
+        for name, others in EDGES.items()
+        for other in others
+        if room_of(name) != room_of(other) and LEVELS[room_of(other)] >= LEVELS[room_of(name)]
+    }
+    assert upward - {("tubes.sync", "tubes.aio"), ("tubes.aio", "tubes.sync")} == set()
+    assert sum(map(len, EDGES.values())) > 300
+
+
+def test_circles_stay_in_two_rooms_and_are_small() -> None:
+    found = circles(EDGES)
+    assert {frozenset(map(room_of, circle)) for circle in found} <= {frozenset({"redis"}), frozenset({"sync", "aio"})}
+    assert max(map(len, found)) <= 11
+
+
+def test_few_files_lie_loose() -> None:
+    assert len(list((ROOT / "tubes").glob("*.py"))) <= 8
+
+
+def test_a_circle_is_found_by_whatever_way() -> None:
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set[str](), "e": {"f"}, "f": {"e", "a"}}
+    assert circles(edges) == {frozenset("abc"), frozenset("ef")}
