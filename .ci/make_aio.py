@@ -202,22 +202,21 @@ def explain(text: str) -> str:
     spans: list[_Span] = [(0, source.end(source.tree.body[0]) + 1, HEADER)]
     for name, node in _docstrings(source.tree):
         spans.append((source.start(node), source.end(node), _translated(name, node)))
-    made = source.replaced(spans)
-    missing = [text for text in TEXTS.values() if text not in " ".join(made.split())]
-    if missing:
-        raise SystemExit(f"{SOURCE}: these texts have no place any more: {missing}")
-    return made
+    if missing := [old for old in TEXTS if old not in " ".join(text.split())]:
+        raise SystemExit(f"{SOURCE}: these texts are not there any more: {missing}")
+    return source.replaced(spans)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
     """The docstrings of functions, classes and methods, each with the name of its twin in `sync.py`."""
     for top in tree.body:
-        prefix = f"{NAMES[top.name]}." if isinstance(top, ast.ClassDef) else "tubes."
-        for node in [top, *(top.body if isinstance(top, ast.ClassDef) else [])]:
+        members = top.body if isinstance(top, ast.ClassDef) else []
+        kind = NAMES[top.name] if isinstance(top, ast.ClassDef) else "tubes"
+        for node in [top, *members]:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node):
                 first: Any = node.body[0]
                 yield (
-                    prefix[:-1] if isinstance(node, ast.ClassDef) else prefix + NAMES.get(node.name, node.name),
+                    kind if isinstance(node, ast.ClassDef) else f"{kind}.{NAMES.get(node.name, node.name)}",
                     first.value,
                 )
 
