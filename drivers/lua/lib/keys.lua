@@ -32,9 +32,11 @@ end
 local function enter_key(key, id, replaces)
   call('HSET', M .. ':keys', key, id)
   if replaces then
+--#slow
     local task = find(id)
     task.replaces = true
     write(task)
+--#fast
   end
   forget_keys(10)
 end
