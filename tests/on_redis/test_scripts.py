@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -10,7 +12,8 @@ import pytest
 
 from tubes import Driver
 from tubes.drivers import Ranked, fifo, fifottl, utube, utubettl
-from tubes.redis.scripts.assembly import _LUA, _PLAIN, TubeSettings, script
+from tubes.redis.scripts.assembly import _PLAIN, TubeSettings, script
+from tubes.redis.scripts.lines import LUA
 from tubes.redis.scripts.replies import ANY
 
 GIVEN = {
@@ -19,7 +22,7 @@ GIVEN = {
 }
 GETGLOBAL, SETGLOBAL = 5, 7
 RESTS = TubeSettings(((500_000,), 0.1, 7))
-VERBS = sorted(path.name.removesuffix(".lua") for path in (_LUA / "verbs").iterdir())
+VERBS = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
 
 
 def newest(task: Ranked) -> float:
@@ -121,3 +124,12 @@ def test_a_script_defines_what_it_names(lua: Lua, name: str) -> None:
         and (names := lua.globals(script(verb, driver, settings).text) - GIVEN)
     }
     assert unknown == {}
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_a_script_has_each_function_once(name: str) -> None:
+    driver, settings = DRIVERS[name]
+    for verb in VERBS:
+        if driver.lane or verb not in ("pace", "settle", "utubes", "check_lanes"):
+            defined = Counter(re.findall(rb"^local function (\w+)", script(verb, driver, settings).text, re.MULTILINE))
+            assert [found for found, times in defined.items() if times > 1] == [], verb

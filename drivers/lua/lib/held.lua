@@ -18,8 +18,3 @@ local function held_one(id, meant)
   end
   return task
 end
-
--- The task that ARGV[6] names, by the take of ARGV[7], if the session has it.
-local function held()
-  return held_one(ARGV[6], ARGV[7])
-end

@@ -20,7 +20,7 @@ do
 --#slow
 --#end
 if replayed then return tonumber(replayed) or replayed end
-local task, due = held()
+local task, due = held_one(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 --#move ack t
 local reply = shown(task, ARGV[8] ~= '')

@@ -18,13 +18,13 @@ do
   local take = tonumber(ARGV[7]) or -1
   if listening or ARGV[8] or take < 0 then
 --#slow
-    task = held()
+    task = held_one(ARGV[6], ARGV[7])
 --#fast
   elseif (call('ZSCORE', M .. ':taken', ARGV[6]) or -1) + 0 == ARGV[1] * TAKES + take then
     task = { id = ARGV[6], state = 't' }
   end
 --#else
-  task = held()
+  task = held_one(ARGV[6], ARGV[7])
 --#end
   if task then
     done = '1'

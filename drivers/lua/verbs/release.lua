@@ -4,7 +4,7 @@
 -- answers  as for ack
 --#include begin
 if replayed then return replayed end
-local task = held()
+local task = held_one(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 local due, delay, reason = nil, ARGV[9], ARGV[10]
 --#include release_one

@@ -3,7 +3,7 @@
 -- answers  as for ack
 --#include begin
 if replayed then return replayed end
-local task = held()
+local task = held_one(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 local more = tonumber(ARGV[9])
 task.due = due_of(task.id)

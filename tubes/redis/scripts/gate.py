@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from tubes.redis.scripts.lines import MADE, Line
+
 _READS: Final = frozenset(
     {"EXISTS", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "HVALS", "LINDEX", "LLEN"}
     | {"LPOS", "LRANGE", "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SRANDMEMBER", "SSCAN", "TIME", "TYPE"}
@@ -107,16 +109,17 @@ def commands(text: str) -> frozenset[str]:
     return frozenset(found["command"] for found in re.finditer(_COMMAND, text))
 
 
-def gated(lines: list[str]) -> list[str]:
+def gated(lines: list[Line]) -> list[Line]:
     """The lines with what they ask in place of their directives."""
-    gate = _Gate(lines)
-    made = [_ASK] if gate.asks else []
+    gate = _Gate([line.text.strip() if line.source != MADE else "" for line in lines])
+    made = [Line(_ASK, MADE)] if gate.asks else []
     for number, line in enumerate(lines):
-        if line == "--#gate":
-            made += gate.first
-        elif line.startswith("--#slow"):
-            made += gate.inner.get(number, [])
-        elif line != "--#fast":
+        directive = line.text.strip()
+        if directive == "--#gate":
+            made += (Line(text, MADE) for text in gate.first)
+        elif directive.startswith("--#slow"):
+            made += (Line(text, MADE) for text in gate.inner.get(number, []))
+        elif directive != "--#fast":
             made.append(line)
     return made
 
@@ -139,6 +142,8 @@ class _Gate:
     def __init__(self, lines: list[str]) -> None:
         self._functions: Final[dict[str, _Block]] = {}
         self._tokens: Final = list(_tokens(lines))
+        # A function may be called in the text of another one that stands before it.
+        self._names: Final = {word.removeprefix("def ") for word, _ in self._tokens if word.startswith("def ")}
         self._at = 0
         head = self._block(("--#gate",))
         self._at += 1
@@ -213,7 +218,7 @@ class _Gate:
                 _, name, other = word.split()
                 if other in self._functions:
                     self._functions[name] = self._functions[other]
-            elif word in self._functions:
+            elif word in self._names or word in self._functions:
                 block.append(_Use(word))
         return block
 

@@ -1,0 +1,90 @@
+"""The directives in the files of `drivers/lua`: what a driver and a tube do not need goes, what is included comes.
+
+    --#if KNOB|KNOB   lines for drivers that have one of these knobs; --#elif, --#else, --#end
+    --#include name   the lines of another file
+    --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in
+    --#moves why was  the same for all `tasks` at once, where there are no lanes and nobody listens
+    --#done answer    the end of a verb that did something, and the answer to keep
+
+The other directives stay: `library.py` and `gate.py` read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tubes.drivers.moves import MOVES, Move, State
+from tubes.redis.scripts.lines import Line, read, replaced
+
+
+def expanded(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
+    """The lines that are left with these knobs."""
+    kept: list[Line] = []
+    # For each open `--#if`: whether its lines count, and whether one of its branches did.
+    branches: list[tuple[bool, bool]] = []
+    for line in lines:
+        directive, *words = line.text.strip().split() if line.text.lstrip().startswith("--#") else [""]
+        holds = bool(words) and not knobs.isdisjoint(words[0].split("|"))
+        if directive == "--#if":
+            branches.append((holds, holds))
+        elif directive == "--#elif":
+            _, chosen = branches.pop()
+            branches.append((holds and not chosen, holds or chosen))
+        elif directive == "--#else":
+            _, chosen = branches.pop()
+            branches.append((not chosen, True))
+        elif directive == "--#end":
+            branches.pop()
+        elif not all(counts for counts, _ in branches):
+            continue
+        elif directive == "--#include":
+            kept += expanded(read(words[0]), knobs)
+        elif directive == "--#move":
+            kept += _move(line.source, knobs, *words)
+        elif directive == "--#moves":
+            why, was = words
+            kept += _row(why, was, _rows(why)[was], knobs, "moves")
+        elif directive == "--#done":
+            kept += replaced(expanded(read("done"), knobs), {"ANSWER": " ".join(words)})
+        else:
+            kept.append(line)
+    return kept
+
+
+def _move(source: str, knobs: frozenset[str], why: str, was: str = "") -> list[Line]:
+    """A move by the table."""
+    rows = _rows(why)
+    if was or len(rows) == 1:
+        was = was or next(iter(rows))
+        return _row(why, was, rows[was], knobs, "move")
+    lines: list[Line] = []
+    for state, move in rows.items():
+        lines.append(Line(f"{'elseif' if lines else 'if'} task.state == '{state}' then", source))
+        lines += _row(why, state, move, knobs, "move")
+    return [*lines, *(Line(text, source) for text in ("else", f"error('no {why} from ' .. task.state)", "end"))]
+
+
+def _rows(why: str) -> dict[str, Move]:
+    """The rows of the table for this reason, by the state from which they lead; `new`: from none."""
+    return {state.value if state else "new": move for state, move in MOVES[why].items()}
+
+
+def _row(why: str, was: str, move: Move, knobs: frozenset[str], file: str) -> list[Line]:
+    """The text of move.lua, or moves.lua, for one row of the table."""
+    moved = {f"WAS_{'NEW' if was == 'new' else State(was).name}", f"TO_{move.to.name}"}
+    if why.startswith("update"):
+        moved.add("UPDATES")
+    count = _count(move, f"{move.by}" if file == "move" else f"{move.by} * #ids")
+    words = {"TO": f"'{move.to}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}
+    return [line for line in replaced(expanded(read(file), knobs | moved), words) if line.text]
+
+
+def _count(move: Move, by: str) -> str:
+    """How a move is counted."""
+    counted: list[str] = []
+    for call in move.counts:
+        if call in ("take", "ack"):
+            counted.append(f"META.{call}s = (META.{call}s or 0) + {by}")
+        elif call != "put" or move.by < 0:
+            counted.append(f"call('HINCRBY', M, 'calls:{call}', {by})")
+    return " ".join(counted)
