@@ -19,6 +19,7 @@ from tubes.drivers.backoff import Rests
 from tubes.drivers.driver import Driver, is_name
 from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
 from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
+from tubes.redis.scripts.assembly import with_source
 from tubes.redis.transport.wire import ErrorReply, error_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def unreadable(what: str, error: Exception) -> Unreadable:
 
 def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
     """The error for what a script answers; one that has met what it cannot read has failed in its middle."""
-    return Unreadable(what=what, why=reply) if _FAILED.match(str(reply)) else error_of(reply, url)
+    return Unreadable(what=what, why=with_source(reply)) if _FAILED.match(str(reply)) else error_of(reply, url)
 
 
 def is_broken(reply: object) -> bool:

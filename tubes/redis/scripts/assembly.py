@@ -18,9 +18,9 @@ from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
 from tubes.redis.scripts.expansion import expanded
 from tubes.redis.scripts.gate import WORDS, gated
 from tubes.redis.scripts.library import with_library
-from tubes.redis.scripts.lines import Line, read, replaced
+from tubes.redis.scripts.lines import MADE, Line, read, replaced
 from tubes.redis.scripts.parts import PARTS
-from tubes.redis.scripts.replies import answers_of
+from tubes.redis.scripts.replies import ErrorReply, answers_of
 from tubes.redis.scripts.rights import EVERYBODY
 
 if TYPE_CHECKING:
@@ -191,9 +191,8 @@ def _with_meta(lines: list[Line]) -> list[Line]:
     return [Line(read_fields(line.text), line.source) for line in lines]
 
 
-def source_of(error: str) -> str:
-    """The file and the line of the Lua that has raised a server's error: `lib/order.lua:41`; '': it does not say."""
-    found = re.search(r"\b([0-9a-f]{40})\b", error), re.search(r"\buser_script:(\d+)", error)
-    sha, line = (match and match[1] for match in found)
-    made = _MADE.get((sha or "").encode())
-    return made()[int(line) - 1].source if made and line else ""
+def with_source(error: ErrorReply) -> str:
+    """What a server's error says, with the file and the line of the Lua that has raised it, if any has."""
+    made, line = _MADE.get(error.sha), re.search(r"\buser_script:(\d+)", str(error))
+    source = made()[int(line[1]) - 1].source if made and line else MADE
+    return str(error) if source == MADE else f"{error} (drivers/lua/{source})"

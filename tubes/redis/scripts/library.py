@@ -1,9 +1,9 @@
 """Where a script defines what it takes from the library, `drivers/lua/lib`: each definition stands once.
 
 A script pays for a definition each time that it comes by. So what the lines need that always run stands at the
-beginning, and what only one slow part needs (`--#slow` … `--#fast`: lines that seldom run) stands where that part begins.
-What several slow parts need stands in the function `library`, which defines what it is asked for by name. Constants of
-one line are copied to where they are needed.
+beginning, and what only one slow part needs (`--#slow` … `--#fast`: lines that seldom run) stands where that part
+begins. What several slow parts need stands in the function `library`, which defines what it is asked for by name.
+Constants of one line are copied to where they are needed.
 """
 
 from __future__ import annotations

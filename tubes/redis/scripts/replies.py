@@ -13,6 +13,9 @@ from typing import Final
 class ErrorReply(Exception):
     """A server's `-ERR …`, as a value."""
 
+    #: The name of the script to which it is the reply.
+    sha: bytes = b""
+
     @property
     def code(self) -> str:
         """Its first word."""

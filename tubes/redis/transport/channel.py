@@ -264,6 +264,7 @@ class ThreadChannel:
                         raise self._over()
                     continue
                 if reply.code not in script_call.PASSING:
+                    reply.sha = b"" if call is None else call.script.sha
                     return reply
                 self._server.moved()
                 self._forget_wires()

@@ -262,6 +262,7 @@ class LoopChannel:
             if one.call.certain is not None and code not in one.call.certain and not one.call.resent:
                 self._send_again(one, reply)
                 return
+            reply.sha = one.call.script.sha
         self._resolve(one, reply)
 
     def _send_again(self, one: _Sent, why: object, *, elsewhere: bool = False) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import redis
 
 from tubes.errors import ConnectionLost, ServerFull, ServerRefused, TubesError
+from tubes.redis.scripts.assembly import with_source
 from tubes.redis.scripts.replies import ANY
 from tubes.redis.scripts.replies import ErrorReply as ErrorReply
 from tubes.redis.transport.server import ANSWER_TIMEOUT
@@ -54,7 +55,7 @@ def error_of(reply: ErrorReply, url: str) -> TubesError:
     """What a server's error means for the caller."""
     if reply.code == "OOM":
         return ServerFull(url=url)
-    return ServerRefused(url=url, why=reply)
+    return ServerRefused(url=url, why=with_source(reply))
 
 
 def pack(*words: Word) -> bytes:

@@ -1,0 +1,65 @@
+"""Where a line of a script comes from: printed beside it, and named by an error that it raises."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import tubes
+import tubes.aio
+from tubes.drivers import fifo
+from tubes.redis.scripts.__main__ import main
+from tubes.redis.scripts.assembly import TubeSettings, script
+from tubes.redis.scripts.lines import LUA
+from tubes.testing import LocalServer, server_program
+
+
+def test_a_script_is_printed_with_the_source_of_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["put", "fifo", "--capacity"])
+    printed = capsys.readouterr().out.splitlines()
+    text = script("put", fifo.Fifo, TubeSettings(bounded=True)).text.decode().splitlines()
+    assert len(printed) == len(text)
+    seen = set[str]()
+    for number, (line, there) in enumerate(zip(printed, text, strict=True), 1):
+        assert line.split()[0] == str(number)
+        assert line.endswith(there)
+        if found := re.match(r" *\d+ (\S+\.lua):(\d+) ", line):
+            seen.add(found[1])
+            source = (LUA / found[1]).read_text().splitlines()[int(found[2]) - 1]
+            assert source.split()[0] == there.split()[0] or source.lstrip().startswith(("--#", "COUNT", "TO", "META"))
+    assert {"verbs/put.lua", "head.lua", "move.lua", "lib/task.lua"} <= seen
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
+    if server_program(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    with LocalServer(request.param) as server:
+        yield server
+
+
+def test_an_error_of_a_script_names_its_line(server: LocalServer) -> None:
+    with tubes.connect(server.url) as queue:
+        tube = queue.create_tube("jobs")
+        server.client().hset("tubes:{jobs}", "next", "x")
+        (line,) = (n for n, text in enumerate((LUA / "next_id.lua").read_text().splitlines(), 1) if "error(" in text)
+        with pytest.raises(tubes.TubesError, match=rf"the next id is x.* \(drivers/lua/next_id\.lua:{line}\)"):
+            tube.put("a")
+        # In a function of the library.
+        server.client().hset("tubes:{jobs}:tasks", "0", "")
+        with pytest.raises(tubes.TubesError, match=r"\(drivers/lua/lib/task\.lua:\d+\)"):
+            tube.peek(0)
+
+
+def test_an_error_names_its_line_in_an_event_loop(server: LocalServer) -> None:
+    async def put() -> None:
+        async with tubes.aio.connect(server.url) as queue:
+            tube = await queue.create_tube("jobs")
+            server.client().hset("tubes:{jobs}", "next", "x")
+            await tube.put("a")
+
+    with pytest.raises(tubes.TubesError, match=r"the next id is x.* \(drivers/lua/next_id\.lua:\d+\)"):
+        asyncio.run(put())

@@ -1,0 +1,36 @@
+"""Print the script of a verb, each line with its number and its source: `python -m tubes.redis.scripts put fifo`.
+
+A server counts the lines in the same way: its `user_script:512` is the line that is printed with that number.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tubes.drivers import Registry
+from tubes.drivers.options import SECOND
+from tubes.redis.scripts.assembly import TubeSettings, assembled
+from tubes.redis.scripts.lines import LUA
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print what the command line asks for."""
+    parser = argparse.ArgumentParser("python -m tubes.redis.scripts", description=__doc__.partition(":")[0] + ".")
+    verbs = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
+    parser.add_argument("verb", choices=verbs, metavar="VERB", help=f"one of {', '.join(verbs)}")
+    parser.add_argument("driver", nargs="?", default="fifo", help="the tube's driver (default: fifo)")
+    parser.add_argument("--capacity", action="store_true", help="for a tube with a capacity")
+    parser.add_argument("--idle", action="store_true", help="for a tube with idle=60")
+    parser.add_argument("--backoff", action="store_true", help="for a tube with backoff=1")
+    asked = parser.parse_args(words)
+    rests = ((SECOND,), 0.0, 0) if asked.backoff else None
+    settings = TubeSettings(rests, 60_000 if asked.idle else None, asked.capacity)
+    lines = assembled(asked.verb, Registry().find(asked.driver), settings)
+    width = max(len(line.source) for line in lines)
+    for number, line in enumerate(lines, 1):
+        print(f"{number:5} {line.source:{width}} {line.text}")
+
+
+if __name__ == "__main__":
+    main()
