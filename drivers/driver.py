@@ -195,7 +195,7 @@ class Driver:
         return InvalidOption(option="ttl", value=changes["ttl"] / known.SECOND, rule=rule)
 
     def id_at(self, place: bytes) -> int:
-        """The id at the end of a place of the order: see `drivers/lua/lib/order.lua`."""
+        """The id at the end of a place of the order: see `drivers/lua/lib/place.lua`."""
         id = int.from_bytes(place[-6:], "big")
         return 2**48 - 1 - id if self.signs[1] < 0 else id
 

@@ -13,7 +13,7 @@ MADE: Final = ""
 
 
 class Line(NamedTuple):
-    """A line of a script, and where it comes from: `lib/order.lua:41`."""
+    """A line of a script, and where it comes from: `lib/place.lua:41`."""
 
     text: str
     source: str
