@@ -1,4 +1,4 @@
--- Held tasks are done: those `named`, by the takes that are `meant` of each, as `held_one` reads them. Leaves `done`, for each
+-- Ack held tasks: those `named`, by the takes that are `meant` of each, as `held_one` reads them. Leaves `done`, for each
 -- '1' if it was held.
 local done = {}
 --#if LANE

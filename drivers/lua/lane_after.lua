@@ -1,4 +1,4 @@
--- And after it has moved.
+-- Write down the lane of the local `task`, after it has moved.
 --#if LANE
 if pace then
 --#slow if META.pacing

@@ -1,4 +1,4 @@
--- The lane of the local `task`, before it moves: functions would be defined at every call.
+-- Read the lane of the local `task`, before it moves. This is no function: that would be defined at every call.
 --#if LANE
 lane = task.lane or 'nil'
 if META.pacing then

@@ -131,10 +131,10 @@ task.due = due
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_after
 --#end
--- Tell, and count.
+-- Publish the change, and count it.
 if listening then
 --#slow
-  tell(task, EVENT)
+  publish(task, EVENT)
 --#fast
 end
 COUNT

@@ -1,4 +1,4 @@
--- Looks for the ready task with the smallest id, as verbs/oldest.lua says.
+-- Find the ready task with the smallest id, as verbs/oldest.lua says.
 local size = 0
 local function age_of(id)
   local value = call('HGET', M .. ':tasks', id)

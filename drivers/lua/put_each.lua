@@ -1,4 +1,4 @@
--- Tasks of a batch as tables: of `words`, from `at`, with ids from `id`. They are put at once where that is possible, else one
+-- Make tables of the tasks of a batch: of `words`, from `at`, with ids from `id`. They are put at once where that is possible, else one
 -- by one.
 local ready, delayed, all = {}, {}, {}
 while #all < size do

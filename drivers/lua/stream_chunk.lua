@@ -1,4 +1,4 @@
--- What is written down in `field`, `chunk`: the ids of its tasks, `named`; the attempts of each, `attempts`, and the take by
+-- Read what is written down in `field`, a `chunk`: the ids of its tasks, `named`; the attempts of each, `attempts`, and the take by
 -- which the stream has it, `meant`.
 local chunk = call('HGET', S, field)
 if not chunk then

@@ -55,7 +55,8 @@ while left > 0 do
   else
     left = left - 1
     call('ZREM', M .. ':due', first[1])
-    local task, due = find(unpack_struct('>I6', first[1]))
+    local task = find(unpack_struct('>I6', first[1]))
+    local due
     if task and task.state == '~' then
 --#move delay
     elseif task and task.state == 't' then

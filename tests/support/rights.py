@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.on_redis.test_scripts import DRIVERS, VERBS
-from tubes.redis.scripts.assembly import _PLAIN, script
+from tests.support.scripts import DRIVERS, VERBS, verbs_of
+from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.gate import commands
 
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
@@ -33,7 +33,7 @@ def of_scripts(*verbs: str) -> frozenset[str]:
         command
         for verb in verbs
         for driver, settings in DRIVERS.values()
-        if verb in _PLAIN or driver.lane or verb not in ("pace", "utubes")
+        if verb in verbs_of(driver)
         for command in commands(script(verb, driver, settings).text.decode())
     )
 

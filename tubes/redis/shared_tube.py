@@ -186,9 +186,9 @@ class SharedTube:
         """The server's clock was set: begin anew what goes by that clock and would be late."""
         port = next(iter(self.ports), None)
         if port is not None and self.driver.lane is not None:
-            at = yield from port.ask("settle", 0)
+            at = yield from port.ask("restart_rests", 0)
             while at:
-                at = yield from port.ask("settle", at)
+                at = yield from port.ask("restart_rests", at)
         yield from self.tick()
         # A server ends its waits by that clock too.
         yield from self._nudge()

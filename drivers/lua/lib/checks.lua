@@ -123,7 +123,7 @@ local function lane_of(name)
 end
 
 -- Whether a lane that is known so has on offer what it should, and is noted as long as it should be.
-local function is_settled(name, about)
+local function is_lane_right(name, about)
   lane, lane_key = name, about.key ~= '' and about.key
   local full = about.taken > 0
   if META.pacing then
@@ -146,7 +146,7 @@ end
 
 -- Note a lane anew, with what it has on offer; `taken`: how many of its tasks are, if that is known better; `at`: the place of
 -- one that stands there, too.
-local function settle(name, taken, at)
+local function mend_lane(name, taken, at)
   local about = lane_of(name)
   if about == false then
     call('HDEL', M .. ':lanes', name)
@@ -200,7 +200,7 @@ local function stands(task)
 end
 
 local function stand(task)
-  settle(task.lane or 'nil', nil, place(task))
+  mend_lane(task.lane or 'nil', nil, place(task))
 end
 
 --#else

@@ -196,7 +196,8 @@ local function shown_all(tasks, more)
   return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end
 
-local function tell(task, event)
+-- Listeners get an event: what has happened to a task, and the task.
+local function publish(task, event)
   local take = task.state == 't' and task.take or 0
   local head = string.format('%s %d %s %d %d %.0f ', event, task.id, task.state, task.attempts, take, task.due or -1)
   redis.pcall('PUBLISH', M .. ':events', head .. task.value)

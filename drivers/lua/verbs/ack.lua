@@ -1,4 +1,4 @@
--- A held task is done.
+-- Ack a held task: it is done, and leaves the tube.
 -- ARGV  6 its id, 7 the number of the take by which the caller has it ('': whichever; 'c' and the moment of its put:
 --       whichever of that task), 8 '1': the caller knows its data, and that it has no key; '2': that it has one
 -- answers  what `shown` says of the task; 1 alone if the caller knows it by its take
@@ -20,7 +20,7 @@ do
 --#slow
 --#end
 if replayed then return tonumber(replayed) or replayed end
-local task, due = held_one(ARGV[6], ARGV[7])
+local task = held_one(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 --#move ack t
 local reply = shown(task, ARGV[8] ~= '')

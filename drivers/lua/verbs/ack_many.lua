@@ -1,4 +1,4 @@
--- Held tasks are done.
+-- Ack held tasks.
 -- ARGV  6… of each its id, and the take by which the caller has it, as for ack
 -- answers  for each '1' if it was done, '0' if it was not held
 --#include begin

@@ -1,4 +1,4 @@
--- The same as oldest for who only looks: what is due and has not happened yet is as it stands.
+-- Find the ready task with the smallest id, for a caller who only looks: what is due does not happen first.
 -- ARGV  6 as for oldest
 -- answers  as for oldest
 --#include oldest_ready

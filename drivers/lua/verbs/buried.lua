@@ -1,4 +1,4 @@
--- The places of buried tasks, in their order.
+-- List the places of buried tasks, in their order.
 -- ARGV  6 the place after which to begin ('': the first), 7 how many at most, a bounded number
 -- answers  the places
 --#include begin

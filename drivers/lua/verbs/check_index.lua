@@ -4,10 +4,10 @@
 -- answers  {where to go on ('0': that was all), what is wrong, and what the caller asks for: of 'taken' id, score and lane of
 --          each task and 1 if nobody knows when its ttr is over, of 'lanes' name, number and how many are taken of each, of 'leases' the numbers of the sessions, of
 --          'due' the ids of delayed tasks, of 'ready' as a list the last id}
-local which, told = ARGV[3], {}
+local which, asked = ARGV[3], {}
 local K = M .. (which == 'meta' and '' or ':' .. which)
 local function report(...)
-  for _, word in ipairs({ ... }) do told[#told + 1] = word end
+  for _, word in ipairs({ ... }) do asked[#asked + 1] = word end
 end
 -- A task that stands nowhere, now that this entry is gone.
 local function restore(task)
@@ -47,7 +47,7 @@ function check.rests(name, moment)
   local about = lane_of(name)
   if (not about or about.rest ~= moment + 0) and note('lane', name) then
     call('ZREM', K, name)
-    if about then settle(name) end
+    if about then mend_lane(name) end
   end
 end
 function check.lanes(name, record)
@@ -57,8 +57,8 @@ function check.lanes(name, record)
   end
   local about = lane_of(name)
   if about == nil then return end
-  if (not is_text(name) or not about or not is_settled(name, about)) and note('lane', name) then
-    settle(name)
+  if (not is_text(name) or not about or not is_lane_right(name, about)) and note('lane', name) then
+    mend_lane(name)
     about = lane_of(name)
   end
   if not about then return end
@@ -168,4 +168,4 @@ end
 local hashes = { lanes = true, keys = true, meta = true, waiting = true }
 local some = hashes[which] and call('HSCAN', K, ARGV[4], 'COUNT', 100) or call('ZSCAN', K, ARGV[4], 'COUNT', 100)
 for n = 1, #some[2], 2 do check[which](some[2][n], some[2][n + 1]) end
-return { some[1], found, told }
+return { some[1], found, asked }

@@ -6,7 +6,6 @@ if replayed then return replayed end
 local task = find_meant(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTFOUND there is no such task') end
 call('HDEL', M, '')
-local due
 --#move delete
 local reply = shown(task, ARGV[8] ~= '')
 --#done reply

@@ -6,7 +6,7 @@ if replayed then return replayed end
 local done = {}
 call('HDEL', M, '')
 for n = 6, #ARGV, 2 do
-  local task, due = find_meant(ARGV[n], ARGV[n + 1])
+  local task = find_meant(ARGV[n], ARGV[n + 1])
   done[#done + 1] = task and '1' or '0'
   if task then
 --#move delete

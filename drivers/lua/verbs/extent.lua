@@ -1,4 +1,4 @@
--- How many tasks there are, and which ids they may have.
+-- Count the tasks, and say which ids they may have.
 -- KEYS[1]  the tube's meta hash
 -- answers  {how many, the lowest id that may be there, the next id}; nil: there is no such tube
 local M = KEYS[1]

@@ -1,4 +1,4 @@
--- The ids of tasks, as HSCAN finds them: each that is there all the time, perhaps twice.
+-- List the ids of tasks, as HSCAN finds them: each that is there all the time, perhaps twice.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 where to go on ('0': the beginning), 2 about how many
 -- answers  {where to go on, ids in one string}

@@ -1,4 +1,4 @@
--- The session ends: what it holds is released.
+-- End the session, and release what it holds.
 -- ARGV  6 '': now, else: microseconds for which it goes on without a caller, 7 the process, if nobody waits in it
 -- answers  nothing; AGAIN while it holds tasks
 --#include begin

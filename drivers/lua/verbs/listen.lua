@@ -1,4 +1,4 @@
--- Begin to tell every change.
+-- Have every change of a task published from now on.
 -- ARGV  6 microseconds for which to do so ('': for ever)
 -- answers  the next moment at which something is due (0: never)
 --#include begin

@@ -1,4 +1,4 @@
--- Which of some tubes are there.
+-- Find out which of some tubes are there.
 -- KEYS[1]  the meta hash of the first of them
 -- ARGV  the meta hashes of all, a bounded number
 -- answers  for each its driver, '' where something stands that is no tube; nil: nothing does

@@ -1,4 +1,4 @@
--- Look at tasks.
+-- Look at several tasks.
 -- ARGV  6 '1': at buried ones only, 7… their ids, a bounded number
 -- answers  {how many of them were looked at}, and what `shown` says of each one that is there
 --#include begin

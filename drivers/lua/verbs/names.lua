@@ -1,4 +1,4 @@
--- The names of the tubes of a prefix.
+-- List the names of the tubes of a prefix.
 -- KEYS[1]  their set
 -- ARGV  1 'add' or 'remove', 2 a name; 1 'some', 2 where to go on ('0': the beginning)
 -- answers  {where to go on ('0': nowhere, that was all), some of them}: each that is there all the time, perhaps twice

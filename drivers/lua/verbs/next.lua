@@ -1,4 +1,4 @@
--- A held task is done, and the next one is taken.
+-- Ack a held task, and take the next one.
 -- ARGV  6 the id of the first, 7 the take by which the caller has it, as for ack, 8 '1': it has a key
 -- answers  '1' if the first was held, '0' if not, and then what `shown` says of the next; the first alone if there is none
 --#include begin
@@ -13,7 +13,7 @@ if replayed then
 end
 local done = '0'
 do
-  local task, due
+  local task
 --#if PLAIN
   local take = tonumber(ARGV[7]) or -1
   if listening or ARGV[8] or take < 0 then

@@ -1,4 +1,4 @@
--- The ready task with the smallest id.
+-- Find the ready task with the smallest id.
 -- ARGV  6 the id from which to look on ('': from the smallest one that may live)
 -- answers  nothing if there is none; the age of the task in microseconds, as a string; the id from which to look on
 --#include begin

@@ -1,4 +1,4 @@
--- What a monitor wants to know of some tubes. It belongs to no session and changes nothing: what is due and has not
+-- Collect what a monitor wants to know of some tubes. It belongs to no session and changes nothing: what is due and has not
 -- happened yet is counted as it stands.
 -- KEYS[1]  the meta hash of the first of them
 -- ARGV  1 the time in microseconds ('': the server's), 2… the meta hashes of all, a bounded number

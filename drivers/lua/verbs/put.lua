@@ -60,7 +60,7 @@ end
 META.next = task.id + 1
 if replaced then
 --#slow if ARGV[14]
-  local task, due = find(replaced)
+  local task = find(replaced)
 --#move delete
 --#fast
 end

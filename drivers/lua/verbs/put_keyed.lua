@@ -6,14 +6,14 @@
 --          that is remembered; nil if there is no room; the error DUPLICATE says of which task, and which item, counted
 --          from 0
 --#include begin
-local told = 0
+local shown_bytes = 0
 -- A task that is there already.
-local function tell_of(id)
-  if told >= BYTES then return '?' .. id end
+local function shown_or_id(id)
+  if shown_bytes >= BYTES then return '?' .. id end
   local task = find(id)
   if not task then return tonumber(id) end
   local facts = shown(task)
-  told = told + #facts
+  shown_bytes = shown_bytes + #facts
   return facts
 end
 if replayed then
@@ -21,7 +21,7 @@ if replayed then
   local reply = { sub(replayed, 1, 7) .. string.match(replayed, '^%d+', 8) }
   for mark in string.gmatch(string.match(replayed, ';(.*)', 8), '[^,]+') do
     local id = string.match(mark, '%d+')
-    reply[#reply + 1] = id and tell_of(id) or ''
+    reply[#reply + 1] = id and shown_or_id(id) or ''
   end
   return reply
 --#fast
@@ -87,11 +87,11 @@ for n = 1, size do
   local found, lives
   if task.name then found, lives = find_key(task.name) end
   if task.kept then
-    reply[n + 1], marks[n] = lives and tell_of(found) or tonumber(found), found
+    reply[n + 1], marks[n] = lives and shown_or_id(found) or tonumber(found), found
   else
     reply[n + 1], marks[n] = '', 'n'
     if lives then
-      local task, due = find(found)
+      local task = find(found)
 --#move delete
     end
 --#if TIMED

@@ -1,4 +1,4 @@
--- Give a held task back.
+-- Release a held task.
 -- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready ('': at once; 'backoff': as the tube's backoff says),
 --       10 why it is buried, if that was its last attempt ('': nobody says)
 -- answers  as for ack

@@ -1,4 +1,4 @@
--- Give held tasks back.
+-- Release held tasks.
 -- ARGV  6 microseconds until they are ready ('': at once; 'backoff': as the tube's backoff says), 7… as for ack_many
 -- answers  as for ack_many
 --#include begin

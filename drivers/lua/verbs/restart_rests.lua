@@ -1,4 +1,4 @@
--- The clock was set back: some of the lanes that rest since a start that lies ahead rest anew, from now on.
+-- Let lanes rest anew from now on whose last start lies ahead, since the clock was set back: some per call.
 -- ARGV  6 where to go on; 0: from the beginning
 -- answers  where to go on; 0: nowhere, that was all
 --#include begin

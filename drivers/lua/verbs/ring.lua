@@ -1,4 +1,4 @@
--- Something is due, as a process thinks: whoever waits looks, unless somebody has looked since it was due.
+-- Wake whoever waits, as a process thinks that something is due, unless somebody has looked since it was due.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 'marker' or 'room', 2 the moment
 -- answers  microseconds until then, if it has not come yet by this clock; 0

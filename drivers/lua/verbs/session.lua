@@ -1,4 +1,4 @@
--- A session that several connections share.
+-- Keep a session that several connections share.
 -- KEYS[1]  its hash
 -- ARGV  1 'publish', 'again', 'join', 'tube', 'beat', 'leave' or 'lose', 2 its lease in microseconds ('': while callers
 --       live), 3 the time in microseconds ('': the server's), 4 the name of a tube in which it is open ('': none),

@@ -1,4 +1,4 @@
--- Count.
+-- Count the tasks of a tube, its calls, and who waits.
 -- answers  {tasks, taken, buried, and by name what the meta hash counts: field, value, …}, then who waits (see waiting.lua),
 --          then the end of a pause
 --#include begin

@@ -1,4 +1,4 @@
--- The tasks of a batch are done, those of its last chunk; so is one whose lease was over, if nobody else has taken it since,
+-- Ack the tasks of a batch, those of its last chunk; so is one whose lease was over, if nobody else has taken it since,
 -- and it was not left out when the batch was read. All batches before are done too: of those that the server still knows,
 -- since it has lost their acks, the first one comes first.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch
@@ -24,7 +24,7 @@ if left >= 0 then
     if done[n] == '1' then
       count = count + 1
     elseif call('SREM', skipped, named[n] .. '.' .. attempts[n]) == 0 then
-      local task, due = find(named[n])
+      local task = find(named[n])
       if task and task.state == 'r' and task.attempts == attempts[n] + 0 then
 --#move delete r
         count = count + 1

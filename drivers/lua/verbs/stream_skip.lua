@@ -1,4 +1,4 @@
--- Tasks of a stream were not delivered, since they were not as it had taken them: its acks do not count for them.
+-- Note that tasks of a stream were not delivered, since they were not as it had taken them: its acks leave them out.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 the stream, 2 its epoch, 3 for how many milliseconds that is known, 4… of each its id, '.', and the attempts by
 --       which it was taken; 1000 at most

@@ -1,4 +1,4 @@
--- Remove all tasks at once. Counts and ids go on.
+-- Remove all tasks at once. Counters and ids go on.
 -- answers  nothing
 --#include begin
 if replayed then return end

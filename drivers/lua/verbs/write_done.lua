@@ -1,4 +1,4 @@
--- A write has put all.
+-- Note that a write has put all.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 who writes, 2 the number of the write, 3 for how many milliseconds it is known that it was done ('': not at all)
 -- answers  1; 0: nothing is known of this write

@@ -1,4 +1,4 @@
--- What was brought stays for longer: its write is about to be sealed.
+-- Keep what was brought for longer: its write is about to be sealed.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 for how many milliseconds, 2… chunks; 1000 at most
 -- answers  how many of them are gone

@@ -1,4 +1,4 @@
--- Writes that were sealed a while ago, and are not done.
+-- List writes that were sealed a while ago, and are not done.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 how many seconds ago
 -- answers  of each who writes, its number and what to put

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from tubes.drivers.driver import Driver
 
-#: Verbs that need no machine.
-_PLAIN: Final = frozenset(
+#: Verbs that need no machine: the same for all drivers.
+PLAIN: Final = frozenset(
     {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "ids", "overview"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
     | {"check_meta"}
@@ -127,7 +127,7 @@ def _finished(text: str, verb: str) -> Script:
 def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = _PLAINEST) -> list[Line]:
     """The lines of a script."""
     body = read(f"verbs/{verb}")
-    if driver is None or verb in _PLAIN:
+    if driver is None or verb in PLAIN:
         lines = expanded(body, frozenset())
         return gated(replaced(lines if any(line.text == "--#gate" for line in lines) else [_GATE, *lines], _WORDS))
     knobs = knobs_of(driver, settings)

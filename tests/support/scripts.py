@@ -1,0 +1,53 @@
+"""Every script that a server may get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tubes import Driver
+from tubes.drivers import Ranked, fifo, fifottl, limfifottl, utube, utubettl
+from tubes.redis.scripts.assembly import PLAIN, TubeSettings, assembled
+from tubes.redis.scripts.lines import LUA, Line
+
+#: All verbs, and those of them that only drivers with lanes have.
+VERBS = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
+OF_LANES = ("pace", "restart_rests", "utubes", "check_lanes")
+_RESTS = TubeSettings(((500_000,), 0.1, 7))
+
+#: It uses all that it may.
+_RANK = "0 * (pri + created) - id"
+
+
+def _newest(task: Ranked) -> float:
+    return -task.id
+
+
+DRIVERS = {
+    "fifo": (fifo.Fifo, TubeSettings()),
+    "bounded": (fifo.Fifo, TubeSettings(bounded=True)),
+    "lifo": (Driver("lifo", order="-id"), TubeSettings()),
+    "fifottl": (fifottl.FifoTtl, TubeSettings()),
+    "fifottl with a backoff": (fifottl.FifoTtl, _RESTS),
+    "limfifottl": (limfifottl.LimFifoTtl, TubeSettings(idle=60_000, bounded=True)),
+    "utube": (utube.Utube, TubeSettings()),
+    "utubettl": (utubettl.UtubeTtl, TubeSettings()),
+    "utubettl with a backoff": (utubettl.UtubeTtl, _RESTS),
+    "plain, by rank": (Driver("plain-rank", options={"pri"}, rank=_newest, rank_lua=_RANK), TubeSettings()),
+    "timed, by rank": (Driver("rank", options={"pri", "ttl"}, rank=_newest, rank_lua=_RANK), TubeSettings()),
+    "lanes, by rank": (
+        Driver("lanes-by-rank", options={"lane"}, lane="lane", rank=_newest, rank_lua=_RANK),
+        TubeSettings(),
+    ),
+}
+
+
+def verbs_of(driver: Driver) -> list[str]:
+    """The verbs that a driver has."""
+    return [verb for verb in VERBS if verb in PLAIN or driver.lane or verb not in OF_LANES]
+
+
+def every_script() -> Iterator[list[Line]]:
+    """The lines of each script."""
+    for driver, settings in DRIVERS.values():
+        for verb in verbs_of(driver):
+            yield assembled(verb, driver, settings)
