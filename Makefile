@@ -46,6 +46,7 @@ check: .venv/ready  ## lint, types, and the pages
 	$(BIN)/python .ci/make_aio.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/lint_lua.py .venv/luacheck
 	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
