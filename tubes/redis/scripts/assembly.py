@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from functools import cache, partial
 from hashlib import sha1
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tubes.drivers.backoff import Rests
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
@@ -91,7 +91,7 @@ class TubeSettings(NamedTuple):
     bounded: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> TubeSettings:
+    def of(cls, options: Mapping[str, object]) -> TubeSettings:
         """The options as the server keeps them. They become a part of the scripts: hence none but numbers."""
         rests, idle = options.get("backoff"), options.get("idle")
         return cls(

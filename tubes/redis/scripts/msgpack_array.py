@@ -7,7 +7,7 @@ specification of MessagePack, https://github.com/msgpack/msgpack/blob/master/spe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 
 def _head(size: int) -> bytes:
@@ -25,12 +25,12 @@ def _head(size: int) -> bytes:
 _HEADS: Final = [_head(size) for size in range(1 << 12)]
 
 
-def packed(words: Iterable[Any]) -> bytes:
+def packed(words: Iterable[object]) -> bytes:
     """Bytes, strings and whole numbers in one string.
 
     >>> packed([b"a", "b", 7])
     b'\\xdd\\x00\\x00\\x00\\x03\\xa1a\\xa1b\\xa17'
     """
-    raws = [word if word.__class__ is bytes else str(word).encode() for word in words]
+    raws = [word if type(word) is bytes else str(word).encode() for word in words]
     parts = [part for raw in raws for part in (_HEADS[len(raw)] if len(raw) < 1 << 12 else _head(len(raw)), raw)]
     return b"".join((b"\xdd", len(raws).to_bytes(4, "big"), *parts))
