@@ -16,7 +16,6 @@ from sortedcontainers import SortedDict
 
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import NOTHING_MORE, Entry, FullEntry, Hold, More
-from tubes.drivers.invariants import check, rebuild_indexes
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
@@ -29,6 +28,10 @@ from tubes.drivers.timers import NEVER, Timers
 from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
+
+
+def _nothing() -> None:
+    """What there is to be taken during a pause."""
 
 
 class _Step:
@@ -108,7 +111,7 @@ class Engine:
         self.next_turn = 1
         # When a task last came back from its taker past its ttl: what is due since before is so only since then.
         self._past = 0
-        self.pause: Final = Pause(self)
+        self.pause: Final = Pause(self._apply_pause)
         # The first task that may be taken, out of its index.
         self._pop: Callable[[], Entry | None]
         self._clear()
@@ -127,7 +130,16 @@ class Engine:
             rates = RateLimits(self._options, self.timers)
             self._lanes = Lanes(self._offers, rates, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
-        self.pause.renew()
+        self.pause.queued = NEVER
+        self._apply_pause()
+
+    def _apply_pause(self) -> None:
+        """Let takes find what the pause allows, and let the timers end it."""
+        self.timers.watch(self.pause)
+        if self.pause.due != NEVER:
+            self.ticking = True
+        # Where nothing pauses this costs a take nothing.
+        self._pop = self._offers.pop if self.pause.until is None else _nothing
 
     # -- the one place where a state changes -----------------------------------------------------------------------
 
@@ -734,13 +746,3 @@ class Engine:
             "done": calls["ack"] + calls["delete"],
             "total": total,
         }
-
-    # -- keeping order ---------------------------------------------------------------------------------------------
-
-    def rebuild_indexes(self, now: int) -> None:
-        """After a verb was broken off in the middle: every task has moved or has not, and counts as such. O(n)."""
-        rebuild_indexes(self, now)
-
-    def _check(self) -> None:
-        """Assert what must hold between any two verbs. For tests; cost: O(n)."""
-        check(self)

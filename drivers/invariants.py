@@ -19,7 +19,10 @@ _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIE
 
 
 def rebuild_indexes(engine: Engine, now: int) -> None:
-    """Make all indexes anew from what the tasks themselves say: their state, holder, lane and deadlines."""
+    """Make all indexes anew from what the tasks themselves say: their state, holder, lane and deadlines. Cost: O(n).
+
+    After a verb was broken off in the middle every task has moved or has not, and counts as such.
+    """
     if engine.replacing is not None:
         old, new, step = engine.replacing
         engine.replacing = None
@@ -81,8 +84,8 @@ def _enter(engine: Engine, entry: Entry) -> None:
             engine.timers.add(entry, due)
 
 
-def check(engine: Engine) -> None:
-    """Assert it."""
+def check_engine(engine: Engine) -> None:
+    """Assert what must hold between any two verbs. For tests. Cost: O(n)."""
     by_state: dict[State | None, list[Entry]] = {state: [] for state in State}
     for id, entry in engine.tasks.items():
         assert entry.id == id

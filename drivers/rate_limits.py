@@ -181,14 +181,7 @@ class RateLimit:
         if 0 <= now < last.at:
             self.starts = (last._replace(at=now), before)
         moment = self.next_start()
-        timers = self.shared.timers
-        if moment > now:
-            self.due = moment
-            if moment < self.queued:
-                timers.add(self, moment)
-        else:
-            self.due = NEVER
-            if self.queued != NEVER:
-                timers.remove(self)
+        self.due = moment if moment > now else NEVER
+        self.shared.timers.watch(self)
         if self.lane is not None:
             self.lane.limit = self.limit

@@ -80,6 +80,13 @@ class Timers(Generic[T]):
                 self._note_empty()
         entry.queued = NEVER
 
+    def watch(self, entry: T) -> None:
+        """Look at the entry when it is due; NEVER: no more."""
+        if entry.due < entry.queued:
+            self.add(entry, entry.due)
+        elif entry.due == NEVER and entry.queued != NEVER:
+            self.remove(entry)
+
     def pop(self, now: int) -> T | None:
         """Take out the entry that fell due first, by `now`; ties go by id. None if none is due."""
         while self.soonest <= now:

@@ -13,6 +13,7 @@ import pytest
 
 import tubes
 from tubes.conformance.faces import Face
+from tubes.drivers.invariants import check_engine
 from tubes.memory.store import MemoryStore
 
 
@@ -108,7 +109,7 @@ def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_or
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
         port: Any = tube._port
-        port.shared.engine._check()
+        check_engine(port.shared.engine)
         statistics = tube.statistics()
         assert len(set(made)) == len(made) == statistics.calls["put"]
         assert statistics.tasks["total"] == len(made) - statistics.tasks["done"] <= 6

@@ -19,6 +19,7 @@ import tubes
 import tubes.aio
 from tests.memory.test_interrupts import MANY, interrupted
 from tests.support.internals import port_of
+from tubes.drivers.invariants import check_engine
 from tubes.memory.port import Port as MemoryPort
 
 NAMES = ("a", "b", "c")
@@ -27,7 +28,7 @@ NAMES = ("a", "b", "c")
 def check(queue: tubes.Queue) -> tuple[int, int, int]:
     """How many tasks are ready and taken in all tubes, and how many callers wait; all indexes are in order."""
     for name in queue.tubes():
-        port_of(queue.tube(name)).shared.engine._check()
+        check_engine(port_of(queue.tube(name)).shared.engine)
     found = queue.statistics().values()
     counts = [sum(each.tasks[name] for each in found) for name in ("ready", "taken")]
     return counts[0], counts[1], sum(each.waiting for each in found)

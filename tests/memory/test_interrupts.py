@@ -16,6 +16,7 @@ import pytest
 import tubes
 import tubes.aio
 from tests.support.internals import port_of
+from tubes.drivers.invariants import check_engine
 
 DRIVERS = ["fifo", "fifottl", "limfifottl", "utube", "utubettl"]
 TASKS = 6
@@ -51,7 +52,7 @@ def interrupted(verb: Callable[[], object], moment: int) -> bool:
 
 def check(tube: tubes.Tube) -> dict[str, int]:
     """The tube's counts, once its indexes were found to be in order."""
-    port_of(tube).shared.engine._check()
+    check_engine(port_of(tube).shared.engine)
     return tube.statistics().tasks
 
 
@@ -287,9 +288,7 @@ def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: p
 
     with tubes.connect() as queue:
         tube = queue.create_tube("t", tubes.Driver("picky", rank=refuse))
-        monkeypatch.setattr(
-            type(port_of(tube).shared.engine), "rebuild_indexes", lambda engine, now: pytest.fail("rebuilt")
-        )
+        monkeypatch.setattr("tubes.memory.shared_tube.rebuild_indexes", lambda engine, now: pytest.fail("rebuilt"))
         with pytest.raises(ArithmeticError):
             tube.put("x")
 

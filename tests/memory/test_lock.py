@@ -12,6 +12,7 @@ import pytest
 
 import tubes
 from tubes.drivers import Driver
+from tubes.drivers.invariants import check_engine
 
 WORKERS, ROUNDS = 4, 300
 #: All that a tube can keep: lanes, deadlines, priorities, keys.
@@ -90,7 +91,7 @@ def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
         while tasks := tube.take_many(1000, timeout=0):
             acked[-1] += sum(tube.ack_many(tasks).values())
         statistics = tube.statistics()
-        tube._port.shared.engine._check()
+        check_engine(tube._port.shared.engine)
         queue.close()
     except Exception as error:
         return [*wrong, f"{type(error).__name__}: {error}"]

@@ -11,6 +11,7 @@ import pytest
 import tubes
 from tests.support.internals import port_of
 from tubes import TubesError
+from tubes.drivers.invariants import check_engine
 from tubes.memory.quick import QuickPort
 from tubes.memory.verbs import VerbPort
 from tubes.testing import ManualClock
@@ -75,7 +76,7 @@ class Side:
         answer, known = outcome(acts[what])
         if what == "take" and answer is not None:
             taken.append(answer)
-        port_of(tube).shared.engine._check()
+        check_engine(port_of(tube).shared.engine)
         return known
 
 

@@ -15,6 +15,7 @@ from tests.support import indexes
 from tests.support.stepping import SteppingClock
 from tubes import Backoff, Driver, Item, Task, TubesError
 from tubes.conformance.bench import eventually
+from tubes.drivers.invariants import check_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -294,7 +295,7 @@ class Twins:
         """Each side is in order."""
         memory, server = self.sides
         home: Any = memory.tube._port.shared
-        home.engine._check()
+        check_engine(home.engine)
         indexes.check(client, server.tube)
         assert server.root.check("twin") == []
 

@@ -11,6 +11,7 @@ from tests.support.internals import port_of
 from tests.support.model import Connection, Model, Ref, Refused, Session, Shown, Waiter
 from tubes import Driver, QueueClosed, Task, TubesError, Utube
 from tubes.conformance.faces import SyncFace
+from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import SECOND, micros
 from tubes.testing import ManualClock
 
@@ -300,7 +301,7 @@ class Lockstep:
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
             assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
-        port_of(self.tube).shared.engine._check()
+        check_engine(port_of(self.tube).shared.engine)
         if all_tasks:
             for task in self.model.tasks:
                 assert shown(self.tube.peek(task.id)) == self.model.show(task)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.backend.port import ConnectionBase, session_name
+from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.overview import overview
@@ -129,7 +130,7 @@ class Connection(ConnectionBase):
         shared = self.store.find(name)
         with self.store.lock:
             try:
-                shared.engine._check()
+                check_engine(shared.engine)
             except AssertionError as error:
                 if repairs:
                     shared.recover(error)

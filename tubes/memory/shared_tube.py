@@ -15,6 +15,7 @@ from tubes.backend.clock import soon
 from tubes.backend.listeners import Listener, tell
 from tubes.backend.waiters import PENDING
 from tubes.drivers.engine import Engine
+from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.errors import DuplicateKey, TubesError
 from tubes.values.batch import Batch
@@ -157,7 +158,7 @@ class SharedTube:
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
         now = self.store.clock.micros()
-        engine.rebuild_indexes(now)
+        rebuild_indexes(engine, now)
         for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
