@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from tubes.drivers import options as known
 from tubes.drivers.moves import State
+from tubes.drivers.tube_options import OF_TUBES
 from tubes.errors import InvalidOption, OptionNotSupported
 
 #: Checks the value of an option by its name, and answers it in the machine's units.
@@ -56,8 +57,8 @@ def _check_options(options: Any, lane: Any) -> frozenset[str]:
         rule = "must be one of the driver's options, a Python name with no meaning of its own in put"
         raise InvalidOption(option="lane", value=lane, rule=rule)
     for option in sorted(set(wanted) - {lane}):
-        if option == "utube" or option not in known.OF_TASKS | known.OF_TUBES:
-            rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | known.OF_TUBES).keys() - {'utube'})}"
+        if option == "utube" or option not in known.OF_TASKS | OF_TUBES:
+            rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | OF_TUBES).keys() - {'utube'})}"
             raise InvalidOption(option="options", value=option, rule=rule)
     return frozenset(wanted)
 
@@ -65,7 +66,7 @@ def _check_options(options: Any, lane: Any) -> frozenset[str]:
 def _may_name_a_lane(name: str) -> bool:
     if name == "utube":
         return True
-    return name.isidentifier() and name not in known.OF_TASKS | known.OF_TUBES and name not in ("self", "data")
+    return name.isidentifier() and name not in known.OF_TASKS | OF_TUBES and name not in ("self", "data")
 
 
 class Ranked(Protocol):
@@ -143,7 +144,7 @@ class Driver:
         of_tasks = {option: check for option, check in known.OF_TASKS.items() if option in accepted}
         if lane is not None:
             of_tasks[lane] = known.lane
-        of_tubes = {option: check for option, check in known.OF_TUBES.items() if option in accepted}
+        of_tubes = {option: check for option, check in OF_TUBES.items() if option in accepted}
         signs = _ORDERS[order]
         values = (name, wanted, order, lane, ttl_spares_taken, rank, rank_lua, signs, of_tasks, of_tubes)
         for slot, value in zip(self.__slots__, values, strict=True):

@@ -118,12 +118,6 @@ def one_of(*known: str) -> Callable[[str, Any], str]:
     return check
 
 
-def _backoff(option: str, value: Any) -> Any:
-    from tubes.drivers.backoff import Rests  # It needs the checks of this file.
-
-    return Rests.of(value)
-
-
 def edges(values: Any) -> list[int]:
     """Seconds, ascending: the borders of a histogram."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
@@ -178,32 +172,6 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
 
 #: Those of them that few tasks have.
 OF_FEW: Final = frozenset({"key", "max_attempts", "context"})
-
-#: What `create_tube` may be given, if the driver knows it: the defaults of its tasks, and limits.
-OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "pri": priority,
-    "ttl": micros,
-    "ttr": micros,
-    "capacity": whole,
-    "max_attempts": attempts,
-    "key_ttl": micros,
-    "backoff": _backoff,
-    "max_in_flight": positive,
-    "interval": micros,
-    "jitter": fraction,
-    "order": one_of("fifo", "round_robin"),
-}
-
-
-def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What is not the same in the checked options of two tubes: the first of them by name, as a caller gave it."""
-    option = min(name for name in there.keys() | wanted.keys() if there.get(name) != wanted.get(name))
-    return f"with {option}={_given(option, there.get(option))}, not {_given(option, wanted.get(option))}"
-
-
-def _given(option: str, value: Any) -> str:
-    return repr(value / SECOND if value is not None and OF_TUBES.get(option) is micros else value)
-
 
 #: Those that every driver knows.
 ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context"})

@@ -12,8 +12,9 @@ from weakref import WeakSet
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon, system_clock
 from tubes.drivers.driver import Driver, check_name
-from tubes.drivers.options import difference, flag
+from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
+from tubes.drivers.tube_options import difference
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.shared_tube import SharedTube
 from tubes.values.codecs import find as find_codec

@@ -12,7 +12,8 @@ from uuid import uuid4
 from tubes.backend.flow import run
 from tubes.backend.port import ConnectionBase, session_name
 from tubes.drivers.driver import Driver, check_name
-from tubes.drivers.options import difference, flag
+from tubes.drivers.options import flag
+from tubes.drivers.tube_options import difference
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
