@@ -40,15 +40,15 @@ class Backoff:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        Rests.of(self)
+        RetryDelays.of(self)
 
     def delay(self, attempts: int, id: int = 0) -> float:
         """Seconds that a task rests after so many attempts, from 1."""
-        return Rests.of(self).after(whole("id", id), positive("attempts", attempts)) / SECOND
+        return RetryDelays.of(self).after(whole("id", id), positive("attempts", attempts)) / SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Rests:
+class RetryDelays:
     """A backoff in the machine's units: microseconds after each attempt, the last one repeats."""
 
     delays: tuple[int, ...]
@@ -62,7 +62,7 @@ class Rests:
         return f"[{', '.join(map(repr, first))}{more}]{chance}"
 
     @classmethod
-    def of(cls, value: Any) -> Rests:
+    def of(cls, value: Any) -> RetryDelays:
         """What a user gave as `backoff`: a `Backoff`, or a list of seconds."""
         if isinstance(value, Backoff):
             return cls(_growing(value), fraction("jitter", value.jitter), whole("seed", value.seed))
@@ -74,7 +74,7 @@ class Rests:
         return cls(tuple(micros("backoff", delay) for delay in given), 0.0, 0)
 
     @classmethod
-    def kept(cls, value: Any) -> Rests:
+    def from_fields(cls, value: Any) -> RetryDelays:
         """One that was kept elsewhere, as a list of its fields."""
         fields: list[Any] = list(value) if isinstance(value, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
         if len(fields) != 3 or not isinstance(fields[0], (list, tuple)):

@@ -56,7 +56,7 @@ class Engine:
     __slots__ = (
         "_ack", "_buried", "_delayed", "_ends_taken", "_holds", "_hook", "_in_rounds", "_key_ttl", "_keys",
         "_lanes", "_more", "_offers", "_options", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
-        "_ranks_all", "_rests", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "driver",
+        "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "driver",
         "lane_option", "listener", "name", "next_id", "next_turn", "pause", "plain", "replacing", "tasks",
         "throttled", "ticking", "timed", "timers",
     )  # fmt: skip
@@ -79,7 +79,7 @@ class Engine:
         self._pri: Final[int] = options.get("pri", 0)
         self._ttl: Final[int | None] = options.get("ttl")
         self._ttr: Final[int | None] = options.get("ttr", self._ttl) if "ttr" in driver.options else None
-        self._rests: Final = options.get("backoff")
+        self._retry_delays: Final = options.get("backoff")
         # What a task has more than others if its put says nothing.
         self._more: Final = More(max_attempts=options["max_attempts"]) if "max_attempts" in options else None
         self._key_ttl: Final[int] = options.get("key_ttl", 0)
@@ -246,8 +246,8 @@ class Engine:
             if not self._ends_taken:
                 self._note_late(at, entry)
             self._go(entry, "ttr_last")
-        elif self._rests is not None:
-            self._rest(at, entry, self._rests.after(entry.id, entry.attempts))
+        elif self._retry_delays is not None:
+            self._delay(at, entry, self._retry_delays.after(entry.id, entry.attempts))
             self._go(entry, "ttr_delayed")
         else:
             if not self._ends_taken:
@@ -483,17 +483,17 @@ class Engine:
             self._go(entry, "release_last")
             return
         if delay is None:
-            delay = 0 if self._rests is None else self._rests.after(entry.id, entry.attempts)
+            delay = 0 if self._retry_delays is None else self._retry_delays.after(entry.id, entry.attempts)
         if delay:
-            self._rest(now, entry, delay)
+            self._delay(now, entry, delay)
             self._go(entry, "release_delayed")
             return
         if not self._ends_taken:
             self._note_late(now, entry)
         self._go(entry, "release")
 
-    def _rest(self, now: int, entry: Entry, delay: int) -> None:
-        """It is about to be delayed."""
+    def _delay(self, now: int, entry: Entry, delay: int) -> None:
+        """Set the end of a delay that is about to begin; it prolongs the task's life."""
         self.dated = self.ticking = True
         entry.until = now + delay
         self._prolong(now, entry, delay)

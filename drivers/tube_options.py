@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tubes.drivers.backoff import Rests
+from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import SECOND, attempts, fraction, micros, one_of, positive, priority, whole
 
 #: What `create_tube` may be given, if the driver knows it: the defaults of its tasks, and limits.
@@ -16,7 +16,7 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "capacity": whole,
     "max_attempts": attempts,
     "key_ttl": micros,
-    "backoff": lambda _, value: Rests.of(value),
+    "backoff": lambda _, value: RetryDelays.of(value),
     "max_in_flight": positive,
     "interval": micros,
     "jitter": fraction,

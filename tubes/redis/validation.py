@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.drivers.backoff import Rests
+from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.driver import Driver, is_name
 from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
 from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
@@ -117,7 +117,7 @@ def options(tube: str, told: bytes | None, driver: Driver) -> Options:
             if option == "idle":
                 whole(option, value, MAX_SECONDS * 1000, least=1)
             elif option == "backoff":
-                Rests.kept(value)
+                RetryDelays.from_fields(value)
             elif check is micros:
                 whole(option, value, MAX_SECONDS * SECOND)
             elif check is None:
@@ -130,7 +130,7 @@ def options(tube: str, told: bytes | None, driver: Driver) -> Options:
 def checked_options(tube: str, told: bytes | None, driver: Driver) -> Options:
     """The same as `Driver.check_tube` answers them."""
     found = options(tube, told, driver)
-    return found | ({"backoff": Rests.kept(found["backoff"])} if "backoff" in found else {})
+    return found | ({"backoff": RetryDelays.from_fields(found["backoff"])} if "backoff" in found else {})
 
 
 def token(tube: str, told: bytes) -> str:
@@ -174,7 +174,7 @@ def describe_options(options: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    assert isinstance(value, Rests)
+    assert isinstance(value, RetryDelays)
     return value.fields
 
 

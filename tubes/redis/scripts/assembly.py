@@ -13,7 +13,7 @@ from functools import cache, partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tubes.drivers.backoff import Rests
+from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
 from tubes.redis.scripts.expansion import expanded
 from tubes.redis.scripts.gate import WORDS, gated
@@ -95,7 +95,7 @@ class TubeSettings(NamedTuple):
         """The options as the server keeps them. They become a part of the scripts: hence none but numbers."""
         rests, idle = options.get("backoff"), options.get("idle")
         return cls(
-            None if rests is None else Rests.kept(rests).fields,
+            None if rests is None else RetryDelays.from_fields(rests).fields,
             None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
             bool(options.get("capacity")),
         )
