@@ -1,0 +1,174 @@
+"""Lanes: of each one the best task is on offer, as long as it may be taken."""
+
+from __future__ import annotations
+
+from tests.support.entries import LaneTube
+
+
+def test_of_each_lane_one_task_is_on_offer() -> None:
+    tube = LaneTube()
+    first, _, other = tube.put("a"), tube.put("a"), tube.put("b")
+    assert [tube.take(), tube.take(), tube.take()] == [first, other, None]
+
+
+def test_the_next_task_is_on_offer_when_one_has_ended() -> None:
+    tube = LaneTube()
+    first, second = tube.put("a"), tube.put("a")
+    assert tube.take() is first
+    assert tube.lane("a").head is None
+    tube.ack(first)
+    assert tube.lane("a").head is second
+    assert tube.take() is second
+
+
+def test_a_better_task_takes_the_place_on_offer() -> None:
+    tube = LaneTube()
+    worse, better = tube.put("a", 2), tube.put("a", 1)
+    assert tube.lane("a").head is better
+    assert worse.index is not tube.offers
+    assert tube.take() is better
+    tube.ack(better)
+    assert tube.take() is worse
+
+
+def test_a_worse_task_stands_behind() -> None:
+    tube = LaneTube()
+    better, worse = tube.put("a", 1), tube.put("a", 2)
+    assert tube.lane("a").head is better
+    assert worse.index is tube.lane("a").behind
+
+
+def test_as_many_tasks_of_a_lane_are_taken_as_the_tube_says() -> None:
+    tube = LaneTube({"max_in_flight": 2})
+    first, second, third = (tube.put("a") for _ in range(3))
+    assert [tube.take(), tube.take(), tube.take()] == [first, second, None]
+    tube.ack(second)
+    assert tube.take() is third
+
+
+def test_a_task_that_comes_into_a_busy_lane_stands_behind() -> None:
+    tube = LaneTube()
+    tube.put("a")
+    assert tube.take() is not None
+    later = tube.put("a")
+    assert tube.lane("a").head is None
+    assert later.index is tube.lane("a").behind
+
+
+def test_who_comes_first_of_those_behind_is_up_to_their_rank() -> None:
+    tube = LaneTube()
+    first = tube.put("a")
+    assert tube.take() is first
+    _, best, _ = tube.put("a", 3), tube.put("a", 1), tube.put("a", 2)
+    tube.ack(first)
+    assert tube.take() is best
+
+
+def test_what_is_withdrawn_stands_behind_and_is_offered_again() -> None:
+    tube = LaneTube()
+    only = tube.put("a")
+    tube.lane("a").withdraw()
+    assert tube.take() is None
+    tube.lane("a").offer_next()
+    assert tube.take() is only
+
+
+def test_a_lane_counts_its_ready_tasks() -> None:
+    tube = LaneTube({"max_in_flight": 3})
+    for _ in range(3):
+        tube.put("a")
+    lane = tube.lane("a")
+    seen = [(lane.has_ready(), lane.ready())]
+    while tube.take() is not None:
+        seen.append((lane.has_ready(), lane.ready()))
+    assert seen == [(True, 3), (True, 2), (True, 1), (False, 0)]
+
+
+def test_a_busy_lane_counts_the_tasks_behind() -> None:
+    tube = LaneTube()
+    tube.put("a")
+    tube.take()
+    tube.put("a")
+    assert (tube.lane("a").has_ready(), tube.lane("a").ready()) == (True, 1)
+
+
+def test_nothing_is_left_of_a_lane_without_tasks() -> None:
+    tube = LaneTube()
+    for _ in range(2):
+        tube.put("a")
+    for _ in range(2):
+        one = tube.take()
+        assert one is not None
+        tube.ack(one)
+    assert tube.lanes.by_name == {}
+    new = tube.put("b")
+    assert (tube.lane("b").name, tube.lane("b").living, tube.lane("b").taken) == ("b", 1, 0)
+    assert tube.take() is new
+
+
+def test_a_rate_limit_outlives_the_tasks_of_its_lane() -> None:
+    tube = LaneTube()
+    tube.lanes.rate("a").block(0, 10)
+    only = tube.put("a")
+    assert tube.lane("a").rate is tube.lanes.known_rate("a")
+    assert tube.take() is None
+    tube.lane("a").behind = None
+    tube.lane("a").forget()
+    kept = tube.lanes.known_rate("a")
+    assert kept is not None
+    assert (kept.lane, kept.blocked, tube.rates.alone) == (None, 10, {"a": kept})
+    back = tube.put("a")
+    assert tube.rates.alone == {}
+    tube.expire(10)
+    assert only is not back
+    assert tube.take() is back
+
+
+def test_a_lane_without_a_rate_limit_has_the_tubes_limit_again() -> None:
+    tube = LaneTube({"max_in_flight": 2})
+    tube.lanes.rate("a").block(0, 10)
+    tube.put("a")
+    assert tube.lane("a").limit == 0
+    tube.lane("a").forget()
+    tube.put("b")
+    assert tube.lane("b").limit == 2
+
+
+def test_lanes_are_seen_by_name_as_users_see_them() -> None:
+    tube = LaneTube({"interval": 2_000_000, "max_in_flight": 3})
+    for name in ("c", "a", "a", "b"):
+        tube.put(name)
+    tube.lanes.rate("0").configure(0, {"max_in_flight": 7})
+    tube.take(1_000_000)
+    assert list(tube.lanes.see(3)) == [
+        ("0", 0, 0, None, 2.0, 7),
+        ("a", 2, 0, None, 2.0, 3),
+        ("b", 1, 0, None, 2.0, 3),
+    ]
+    assert list(tube.lanes.see(9))[3] == ("c", 0, 1, 3.0, 2.0, 3)
+
+
+def test_lanes_are_counted_and_those_that_rest() -> None:
+    tube = LaneTube()
+    tube.put("a")
+    tube.lanes.rate("b").block(0, 5)
+    assert tube.lanes.count() == (2, 1)
+    tube.expire(5)
+    assert tube.lanes.count() == (1, 0)
+
+
+def test_lanes_that_are_made_anew_go_on_with_their_rate_limits() -> None:
+    before, after = LaneTube(), LaneTube()
+    before.put("a")
+    before.lanes.rate("a").block(0, 10)
+    before.lanes.rate("b").block(0, 20)
+    before.rates.last_number = 5
+    after.put("a")
+    after.lanes.adopt(before.lanes)
+    assert after.take() is None
+    assert (after.lane("a").limit, after.rates.next_number()) == (0, 6)
+    assert [name for name, *_ in after.lanes.see(9)] == ["a", "b"]
+    after.expire(10)
+    assert after.take() is not None
+    after.expire(20)
+    assert after.rates.alone == {}

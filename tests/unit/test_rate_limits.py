@@ -1,0 +1,197 @@
+"""Rate limits: when a lane may start again, and what is forgotten of it."""
+
+from __future__ import annotations
+
+from tests.support.entries import LaneTube
+from tubes.drivers.timers import NEVER
+
+
+def throttled(**options: float) -> LaneTube:
+    """A tube with two tasks in lane "a"."""
+    tube = LaneTube({"interval": 10, "max_in_flight": 5, **options})
+    tube.put("a")
+    tube.put("a")
+    return tube
+
+
+def test_a_lane_rests_from_start_to_start() -> None:
+    tube = throttled()
+    assert tube.take(100) is not None
+    rate = tube.lane("a").rate
+    assert rate is not None
+    assert (rate.due, rate.limit, tube.lane("a").limit) == (110, 0, 0)
+    assert tube.take(109) is None
+    tube.expire(109)
+    assert tube.take(109) is None
+    tube.expire(110)
+    assert (rate.due, tube.lane("a").limit) == (NEVER, 5)
+    assert tube.take(110) is not None
+
+
+def test_a_lane_without_an_interval_has_no_rate_limit() -> None:
+    tube = throttled(interval=0)
+    assert tube.take(100) is not None
+    assert tube.lane("a").rate is None
+    assert tube.take(100) is not None
+
+
+def test_jitter_prolongs_a_rest_by_a_part_of_it_and_always_by_the_same() -> None:
+    ends: set[int] = set()
+    for _ in range(2):
+        tube = throttled(interval=1_000_000, jitter=0.5)
+        assert tube.take(0) is not None
+        rate = tube.lanes.known_rate("a")
+        assert rate is not None
+        ends.add(rate.due)
+    assert len(ends) == 1
+    assert 1_000_000 < ends.pop() <= 1_500_000
+
+
+def test_a_block_holds_back_what_is_on_offer_until_it_ends() -> None:
+    tube = LaneTube()
+    only = tube.put("a")
+    tube.lanes.rate("a").block(0, 50)
+    assert tube.lane("a").head is None
+    assert tube.take(0) is None
+    tube.expire(50)
+    assert tube.take(50) is only
+
+
+def test_a_block_of_zero_ends_another() -> None:
+    tube = LaneTube()
+    only = tube.put("a")
+    rate = tube.lanes.rate("a")
+    rate.block(0, 50)
+    rate.block(10, 0)
+    assert rate.due == NEVER
+    assert tube.timers.pop(50) is None
+    assert tube.take(10) is only
+
+
+def test_the_later_of_a_block_and_an_interval_counts() -> None:
+    tube = throttled()
+    assert tube.take(0) is not None
+    rate = tube.lanes.rate("a")
+    rate.block(0, 5)
+    assert rate.due == 10
+    rate.block(0, 15)
+    assert rate.due == 15
+
+
+def test_a_lane_has_limits_of_its_own_until_they_are_none() -> None:
+    tube = throttled()
+    rate = tube.lanes.rate("a")
+    rate.configure(0, {"interval": 0, "max_in_flight": 1})
+    assert tube.take(0) is not None
+    assert (rate.limit, tube.take(0)) == (1, None)
+    rate.configure(0, {"max_in_flight": None})
+    assert rate.limit == 5
+    assert tube.take(0) is not None
+    rate.configure(3, {"interval": None})
+    assert (rate.interval, rate.due) == (None, 10)
+
+
+def test_what_is_not_named_stays_as_it_was_configured() -> None:
+    tube = throttled()
+    rate = tube.lanes.rate("a")
+    rate.configure(0, {"interval": 7})
+    rate.configure(0, {"max_in_flight": 3})
+    assert (rate.interval, rate.max_in_flight) == (7, 3)
+
+
+def test_a_smaller_limit_withdraws_what_is_on_offer() -> None:
+    tube = throttled(interval=0)
+    assert tube.take(0) is not None
+    assert tube.lane("a").head is not None
+    tube.lanes.rate("a").configure(0, {"max_in_flight": 1})
+    assert tube.lane("a").head is None
+
+
+def test_a_start_that_is_undone_has_not_happened() -> None:
+    tube = throttled()
+    taken = tube.take(100)
+    assert taken is not None
+    lane = tube.lane("a")
+    lane.undo_start(100, taken)
+    assert lane.limit == 5
+    assert lane.rate is not None
+    assert lane.rate.starts[0].at < 0
+
+
+def test_only_the_last_start_is_undone() -> None:
+    tube = throttled()
+    first = tube.take(100)
+    tube.expire(110)
+    assert tube.take(110) is not None
+    assert first is not None
+    tube.lane("a").undo_start(111, first)
+    rate = tube.lane("a").rate
+    assert rate is not None
+    assert rate.due == 120
+
+
+def test_undoing_a_start_brings_back_the_one_before() -> None:
+    tube = throttled()
+    assert tube.take(100) is not None
+    tube.expire(110)
+    second = tube.take(110)
+    assert second is not None
+    tube.lane("a").undo_start(105, second)
+    rate = tube.lane("a").rate
+    assert rate is not None
+    assert (rate.starts[0].at, rate.due) == (100, 110)
+
+
+def test_a_start_in_the_future_counts_as_one_now() -> None:
+    tube = throttled()
+    assert tube.take(1000) is not None
+    rate = tube.lanes.rate("a")
+    rate.apply(200)
+    assert (rate.starts[0].at, rate.due) == (200, 210)
+
+
+def test_a_free_lane_without_tasks_forgets_its_rate_limit_when_the_rest_is_over() -> None:
+    tube = LaneTube({"interval": 10})
+    tube.put("a")
+    taken = tube.take(0)
+    assert taken is not None
+    tube.ack(taken)
+    assert list(tube.rates.alone) == ["a"]
+    tube.expire(9)
+    assert list(tube.rates.alone) == ["a"]
+    tube.expire(10)
+    assert tube.rates.alone == {}
+
+
+def test_a_lane_with_a_taken_task_keeps_its_rate_limit() -> None:
+    tube = LaneTube({"interval": 10})
+    tube.put("a")
+    taken = tube.take(0)
+    tube.expire(10)
+    assert tube.lane("a").rate is not None
+    assert taken is not None
+    tube.ack(taken)
+    assert tube.lanes.known_rate("a") is None
+
+
+def test_a_lane_that_was_configured_keeps_its_rate_limit_and_forgets_its_starts() -> None:
+    tube = LaneTube({"interval": 10})
+    tube.lanes.rate("a").configure(0, {"max_in_flight": 2})
+    tube.put("a")
+    taken = tube.take(0)
+    assert taken is not None
+    tube.ack(taken)
+    tube.expire(10)
+    rate = tube.lanes.known_rate("a")
+    assert rate is not None
+    assert (rate.max_in_flight, rate.starts[0].at) == (2, -1)
+
+
+def test_rate_limits_that_are_due_at_one_moment_come_before_tasks() -> None:
+    tube = LaneTube()
+    tube.lanes.rate("a").block(0, 10)
+    tube.lanes.rate("b").block(0, 10)
+    late = tube.put("c")
+    late.due = 10
+    tube.timers.add(late, 10)
+    assert [getattr(tube.timers.pop(10), "name", "a task") for _ in range(3)] == ["b", "a", "a task"]

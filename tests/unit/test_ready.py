@@ -1,0 +1,184 @@
+"""Ready tasks: the first is the one with the smallest rank, whatever came, left and came back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.entries import entry
+from tubes.drivers.entry import Entry
+from tubes.drivers.ready import Ready
+
+
+def filled(*entries: Entry, newest_first: bool = False, short: bool = False) -> Ready:
+    ready = Ready(newest_first=newest_first, short=short)
+    for each in entries:
+        ready.push(each)
+    return ready
+
+
+def drained(ready: Ready) -> list[int]:
+    """The ids of all, in the order in which they come."""
+    ids: list[int] = []
+    while (one := ready.pop()) is not None:
+        assert one.index is None
+        ids.append(one.id)
+    return ids
+
+
+def newest(id: int) -> Entry:
+    made = entry(id)
+    made.rank = -id
+    return made
+
+
+def test_nothing_comes_out_where_nothing_is() -> None:
+    assert Ready().pop() is None
+    assert Ready().count() == 0
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_the_smallest_rank_comes_first(short: bool) -> None:
+    ready = filled(*(entry(id, pri) for id, pri in enumerate([2, 0, 1, 0, 2, 1])), short=short)
+    assert ready.count() == 6
+    assert drained(ready) == [1, 3, 2, 5, 0, 4]
+    assert ready.count() == 0
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_the_newest_comes_first_where_ranks_fall(short: bool) -> None:
+    ready = filled(*map(newest, range(20)), newest_first=True, short=short)
+    assert drained(ready) == list(reversed(range(20)))
+
+
+def test_a_task_that_comes_back_has_its_place_again() -> None:
+    first, second, third = entry(0), entry(1), entry(2)
+    ready = filled(first, second, third)
+    assert ready.pop() is first
+    assert ready.pop() is second
+    ready.push(second)
+    ready.push(first)
+    assert drained(ready) == [0, 1, 2]
+
+
+def test_a_task_that_comes_back_is_better_than_a_line_of_a_lower_priority() -> None:
+    back = entry(0, 1)
+    ready = filled(back, entry(1, 0), entry(2, 2))
+    assert ready.pop() is not None
+    assert ready.pop() is back
+    ready.push(back)
+    ready.push(entry(3, 1))
+    assert drained(ready) == [0, 3, 2]
+
+
+def test_entries_say_where_they_count() -> None:
+    one = entry(0)
+    ready = filled(one)
+    assert one.index is ready
+    ready.discard(one)
+    assert one.index is None
+
+
+@pytest.mark.parametrize("gone", range(5))
+def test_a_task_that_was_discarded_does_not_come(gone: int) -> None:
+    entries = [entry(id) for id in range(5)]
+    ready = filled(*entries)
+    ready.discard(entries[gone])
+    assert ready.count() == 4
+    assert drained(ready) == [id for id in range(5) if id != gone]
+
+
+def test_a_task_that_was_discarded_and_is_back_comes_once() -> None:
+    entries = [entry(id) for id in range(5)]
+    ready = filled(*entries)
+    ready.discard(entries[2])
+    ready.push(entries[2])
+    assert drained(ready) == [0, 1, 2, 3, 4]
+
+
+def test_a_task_that_came_back_and_was_discarded_does_not_come() -> None:
+    first = entry(0)
+    ready = filled(first, entry(1))
+    assert ready.pop() is first
+    ready.push(first)
+    ready.discard(first)
+    assert ready.count() == 1
+    assert drained(ready) == [1]
+
+
+def test_tasks_that_left_are_forgotten() -> None:
+    entries = [entry(id) for id in range(1000)]
+    ready = filled(*entries)
+    for gone in entries[1:-1]:
+        ready.discard(gone)
+    assert ready.count() == 2
+    assert ready.kept() < 200
+    assert drained(ready) == [0, 999]
+
+
+def test_more_priorities_than_lines_come_in_order() -> None:
+    ready = filled(*(entry(id, 99 - id) for id in range(100)))
+    assert ready.count() == 100
+    assert drained(ready) == list(reversed(range(100)))
+
+
+def test_lines_that_have_become_empty_make_room_for_others() -> None:
+    ready = Ready()
+    for pri in range(100):
+        ready.push(entry(pri, pri))
+        assert drained(ready) == [pri]
+    assert not ready._back
+    ready.push(entry(0, 1000))
+    assert not ready._back
+
+
+def test_a_rank_without_a_line_is_in_order_too() -> None:
+    entries = [entry(id) for id in range(50)]
+    for each in entries:
+        each.line, each.rank = None, (each.id * 7 % 50, each.id)
+    ids = [each.id for each in sorted(entries, key=lambda each: each.rank)]
+    assert drained(filled(*entries)) == ids
+
+
+def test_a_short_one_that_has_grown_keeps_its_order() -> None:
+    ready = filled(*(entry(id) for id in range(30)), short=True)
+    assert ready.count() == 30
+    assert drained(ready) == list(range(30))
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_entries_that_come_together_come_in_order(newest_first: bool) -> None:
+    make = newest if newest_first else entry
+    ready = Ready(newest_first=newest_first)
+    ready.push_all([make(id) for id in range(5)])
+    ready.push_all([make(id) for id in range(5, 8)])
+    assert ready.count() == 8
+    ids = list(range(8))
+    assert drained(ready) == (ids[::-1] if newest_first else ids)
+
+
+def test_random_tasks_come_in_order() -> None:
+    chance = random.Random(3)
+    ready = Ready()
+    here: dict[int, Entry] = {}
+    left: list[Entry] = []
+    for id in range(4000):
+        step = chance.random()
+        if step < 0.5:
+            here[id] = entry(id, chance.randrange(50))
+            ready.push(here[id])
+        elif step < 0.65 and left:
+            back = left.pop(chance.randrange(len(left)))
+            here[back.id] = back
+            ready.push(back)
+        elif step < 0.75 and here:
+            gone = here.pop(chance.choice(sorted(here)))
+            ready.discard(gone)
+            left.append(gone)
+        else:
+            first = min(here.values(), key=lambda each: each.rank, default=None)
+            assert ready.pop() is first
+            if first is not None:
+                left.append(here.pop(first.id))
+        assert ready.count() == len(here)

@@ -1,0 +1,159 @@
+"""Deadlines: what is due comes in order, once, and only if it is still due."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.entries import entry
+from tubes.drivers.entry import FullEntry
+from tubes.drivers.timers import NEVER, Timers
+
+#: Longer than a slot of the timers.
+FAR = 1_000_000
+
+
+@pytest.fixture
+def timers() -> Timers[FullEntry]:
+    return Timers()
+
+
+def added(timers: Timers[FullEntry], id: int, due: int) -> FullEntry:
+    made = entry(id, due=due)
+    timers.add(made, due)
+    return made
+
+
+def popped(timers: Timers[FullEntry], now: int) -> list[int]:
+    """The ids of all that is due by now."""
+    ids: list[int] = []
+    while (one := timers.pop(now)) is not None:
+        assert one.queued == NEVER
+        ids.append(one.id)
+    return ids
+
+
+def test_nothing_is_due_where_nothing_was_added(timers: Timers[FullEntry]) -> None:
+    assert timers.pop(NEVER - 1) is None
+    assert timers.soonest == NEVER
+
+
+def test_what_is_due_comes_by_its_deadline_and_then_by_its_id(timers: Timers[FullEntry]) -> None:
+    for id, due in ((1, 3 * FAR), (4, FAR), (3, FAR), (2, 2 * FAR), (0, FAR + 1)):
+        added(timers, id, due)
+    assert popped(timers, 3 * FAR) == [3, 4, 0, 2, 1]
+
+
+def test_nothing_comes_before_its_deadline(timers: Timers[FullEntry]) -> None:
+    added(timers, 0, FAR)
+    assert timers.pop(FAR - 1) is None
+    assert popped(timers, FAR) == [0]
+    assert popped(timers, FAR) == []
+
+
+def test_no_deadline_is_before_the_soonest_moment(timers: Timers[FullEntry]) -> None:
+    added(timers, 0, 5 * FAR)
+    added(timers, 1, 3 * FAR)
+    assert 2 * FAR < timers.soonest <= 3 * FAR
+    assert popped(timers, 3 * FAR) == [1]
+    assert 4 * FAR < timers.soonest <= 5 * FAR
+    assert popped(timers, 5 * FAR) == [0]
+    assert timers.soonest == NEVER
+
+
+def test_what_was_removed_does_not_come(timers: Timers[FullEntry]) -> None:
+    gone = added(timers, 0, FAR)
+    added(timers, 1, FAR)
+    timers.remove(gone)
+    assert gone.queued == NEVER
+    assert popped(timers, FAR) == [1]
+
+
+def test_what_was_removed_after_its_slot_was_opened_does_not_come(timers: Timers[FullEntry]) -> None:
+    gone = added(timers, 1, FAR + 1)
+    added(timers, 0, FAR)
+    assert popped(timers, FAR) == [0]
+    timers.remove(gone)
+    assert popped(timers, 2 * FAR) == []
+
+
+def test_a_deadline_that_comes_sooner_replaces_the_later_one(timers: Timers[FullEntry]) -> None:
+    hurried = added(timers, 0, 3 * FAR)
+    hurried.due = FAR
+    timers.add(hurried, FAR)
+    assert popped(timers, FAR) == [0]
+    assert popped(timers, 3 * FAR) == []
+
+
+def test_a_deadline_that_is_put_off_is_looked_at_again_when_it_comes(timers: Timers[FullEntry]) -> None:
+    late = added(timers, 0, FAR)
+    late.due = 2 * FAR
+    assert popped(timers, 2 * FAR - 1) == []
+    assert popped(timers, 2 * FAR) == [0]
+
+
+def test_a_deadline_that_is_given_up_never_comes(timers: Timers[FullEntry]) -> None:
+    added(timers, 0, FAR).due = NEVER
+    assert popped(timers, 2 * FAR) == []
+    assert timers.soonest == NEVER
+
+
+def test_what_is_added_late_comes_in_order_among_what_is_due(timers: Timers[FullEntry]) -> None:
+    added(timers, 0, FAR)
+    added(timers, 1, FAR + 20)
+    assert popped(timers, FAR) == [0]
+    added(timers, 2, FAR + 10)
+    added(timers, 3, FAR - 10)
+    assert timers.soonest == FAR - 10
+    assert popped(timers, FAR + 20) == [3, 2, 1]
+
+
+def test_watching_goes_by_the_deadline(timers: Timers[FullEntry]) -> None:
+    watched = entry(0, due=2 * FAR)
+    timers.watch(watched)
+    watched.due = FAR
+    timers.watch(watched)
+    assert popped(timers, FAR) == [0]
+    watched.due = 3 * FAR
+    timers.watch(watched)
+    watched.due = NEVER
+    timers.watch(watched)
+    assert watched.queued == NEVER
+    assert popped(timers, 4 * FAR) == []
+
+
+def test_slots_that_have_become_empty_are_forgotten(timers: Timers[FullEntry]) -> None:
+    for id in range(1000):
+        timers.remove(added(timers, id, (id + 1) * FAR))
+    assert len(timers._slots) < 200
+    assert len(timers._starts) == len(timers._slots)
+
+
+def test_what_is_hurried_again_and_again_is_kept_once(timers: Timers[FullEntry]) -> None:
+    added(timers, 0, FAR)
+    assert popped(timers, FAR) == [0]
+    again = added(timers, 1, FAR)
+    for _ in range(1000):
+        timers.remove(again)
+        timers.add(again, FAR)
+    assert len(timers._next) < 200
+    assert popped(timers, FAR) == [1]
+
+
+def test_random_deadlines_come_in_order() -> None:
+    chance = random.Random(7)
+    timers: Timers[FullEntry] = Timers()
+    waiting: dict[int, FullEntry] = {}
+    now = 0
+    for id in range(3000):
+        made = waiting[id] = added(timers, id, now + chance.randrange(1, 5 * FAR))
+        if chance.random() < 0.3:
+            timers.remove(waiting.pop(chance.choice(sorted(waiting))))
+        if chance.random() < 0.3:
+            made.due += chance.randrange(FAR)
+        now += chance.randrange(FAR // 10)
+        due = sorted((one.due, one.id) for one in waiting.values() if one.due <= now)
+        assert popped(timers, now) == [each for _, each in due]
+        for _, each in due:
+            del waiting[each]
