@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Final, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.backend.alarms import Alarm
@@ -22,12 +21,17 @@ from tubes.values.batch import Batch
 from tubes.values.task import TaskView, snapshot
 
 if TYPE_CHECKING:
+    from tubes.backend.clock import Clock
+    from tubes.backend.interface import NewTask, Options
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Entry
-    from tubes.memory.store import MemoryStore
 
-_log = logging.getLogger("tubes")
+
+class Owner(Protocol):
+    """The connection of a port."""
+
+    def forget(self, shared: SharedTube, /) -> None: ...
 
 
 class Port(Protocol):
@@ -38,15 +42,24 @@ class Port(Protocol):
     listener: Listener | None
 
     @property
-    def connection(self) -> Any: ...
-    def show(self, entry: Entry, /) -> Any: ...
+    def connection(self) -> Owner: ...
+    def show(self, entry: Entry, /) -> TaskView: ...
 
 
 class SharedTube:
-    """One tube of a store: its tasks, who waits on it, who listens to it."""
+    """One tube of a store: its tasks, who waits on it, who listens to it.
 
-    def __init__(self, store: MemoryStore, name: str, driver: Driver, options: dict[str, Any]) -> None:
-        self.store: Final = store
+    `lock` answers the lock of the store: a forked child has another one.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        lock: Callable[[], AbstractContextManager[object]],
+        driver: Driver,
+        name: str,
+        options: Options,
+    ) -> None:
         self.name: Final = name
         self.driver: Final = driver
         self.options: Final = options
@@ -56,18 +69,22 @@ class SharedTube:
         self.ports: Final[WeakSet[Port]] = WeakSet()
         #: Those that listen, in the order in which they began to.
         self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
-        self.events: Final[deque[tuple[Listener, Any, str]]] = deque()
+        self.events: Final[deque[tuple[Listener, TaskView, str]]] = deque()
         #: Whether `queue.tubes()` names it.
         self.is_listed = True
         #: Whether anybody would notice what happens: somebody waits or listens.
         self.watched = False
+        self._clock: Final = clock
+        self._lock: Final = lock
+        # Whether the clock wakes sleepers, rather than real time.
+        self._clock_wakes: Final = clock.patience(clock.micros()) is None
         self._telling = threading.Lock()
-        self._alarm: Final = Alarm(store.clock, self.ring)
+        self._alarm: Final = Alarm(clock, self.ring)
         self._later: Final[deque[Callable[[], object]]] = deque()
-        self._call: Final = Alarm(store.clock, self._do_later)
+        self._call: Final = Alarm(clock, self._do_later)
 
     def serve_waiters(self, now: int) -> None:
-        """Serve whoever waits, in order of arrival, and see to it that the next deadline is kept. Under the lock."""
+        """Let happen what is due, answer waiting callers in the order of arrival, set the alarm. Under the lock."""
         engine = self.engine
         takers = self.takers
         turn = 0
@@ -76,7 +93,7 @@ class SharedTube:
                 if engine.timers.soonest <= now:
                     engine.expire(now)
                 if self.putters:
-                    self._let_in(now)
+                    self._serve_putters(now)
                 while takers:
                     waiter = next(iter(takers))
                     if not self._is_late(waiter, now):
@@ -91,17 +108,17 @@ class SharedTube:
                             engine.untake(now, entry)
                     del takers[waiter]
                     waiter.owner.waiters.discard(waiter)
-                if engine.timers.soonest > now and not self._admits_first(now):
+                if engine.timers.soonest > now and not self._can_serve_putters(now):
                     break
         except BaseException as error:
-            self._rebuild(error, turn=turn)
+            self._repair_engine(error, turn=turn)
             raise
         self.watched = bool(takers or self.putters or engine.listener)
         if self.watched:  # Somebody would notice.
             self._alarm.set(engine.timers.soonest)
 
-    def _let_in(self, now: int) -> None:
-        """Put what putters wait with, while there is room; if that fails, it is the putter who hears of it."""
+    def _serve_putters(self, now: int) -> None:
+        """Put the tasks of waiting putters, while there is room; a putter gets the error that its own put raises."""
         while self.putters:
             waiter = next(iter(self.putters))
             if not self._is_late(waiter, now):
@@ -111,10 +128,10 @@ class SharedTube:
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
-                    self._rebuild(error, id=id, count=self.engine.next_id - id)
+                    self._repair_engine(error, id=id, count=self.engine.next_id - id)
                     raise
                 except BaseException as error:
-                    self._rebuild(error, id=id, count=self.engine.next_id - id)
+                    self._repair_engine(error, id=id, count=self.engine.next_id - id)
                     waiter.answer = error
                 if not waiter.wake():
                     self.undo(waiter.answer, is_put=True)
@@ -122,12 +139,12 @@ class SharedTube:
         # What was put with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
 
-    def _admits_first(self, now: int) -> bool:
-        """Whether the first of those who wait for room has it."""
+    def _can_serve_putters(self, now: int) -> bool:
+        """Whether there is room for the first of the waiting putters."""
         return bool(self.putters) and self.admits(now, next(iter(self.putters)).request)
 
-    def admits(self, now: int, request: Any) -> bool:
-        """Whether there is room for what is to be put, or none is needed."""
+    def admits(self, now: int, request: Batch | NewTask) -> bool:
+        """Whether a put has room, or needs none."""
         if not isinstance(request, Batch):
             return self.engine.admits(now, request[1])
         try:
@@ -141,23 +158,24 @@ class SharedTube:
         if waiter.lost():
             return True
         # Where sleepers go by the store's clock, `ring` ends the wait, after what is due at the same moment.
-        return waiter.deadline is not None and waiter.deadline < now and not self.store.rings_sleepers
+        return waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes
 
     def recover(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> None:
-        """A verb was broken off by an error, perhaps in the middle of a move. Under the lock.
+        """Bring the tube in order after an error has ended a verb, perhaps in the middle of a move. Under the lock.
 
-        A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine is mended;
-        `turn` and `id` name the take and the put of which the caller will not hear, or the first of `count`: they are
-        undone.
+        A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine's indexes are
+        rebuilt. `turn` and `id` name the first of `count` takes or puts whose answer the caller will not get: they are
+        undone. Then the waiting callers are served.
         """
-        if self._rebuild(error, turn=turn, id=id, count=count):
-            self.serve_waiters(self.store.clock.micros())
+        if self._repair_engine(error, turn=turn, id=id, count=count):
+            self.serve_waiters(self._clock.micros())
 
-    def _rebuild(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
+    def _repair_engine(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
+        """Rebuild the indexes and undo those takes and puts; False after a refusal, which has changed nothing."""
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
-        now = self.store.clock.micros()
+        now = self._clock.micros()
         rebuild_indexes(engine, now)
         for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
             if entry.state is State.TAKEN:
@@ -169,8 +187,8 @@ class SharedTube:
             if new.turn == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
         # Who was answered, but perhaps not woken.
-        for line in (self.takers, self.putters):
-            for waiter in [waiter for waiter in line if waiter.answer is not PENDING]:
+        for waiters in (self.takers, self.putters):
+            for waiter in [waiter for waiter in waiters if waiter.answer is not PENDING]:
                 self.strike(waiter)
                 with suppress(RuntimeError):  # It was woken.
                     if not waiter.wake():
@@ -178,13 +196,13 @@ class SharedTube:
         return True
 
     def ring(self, now: int) -> None:
-        """The clock says that a deadline has come."""
-        with self.store.lock:
+        """Do what is due: a deadline of the tube, or of a waiting caller, has come."""
+        with self._lock():
             self._alarm.silence()
             if not self.watched:
                 return
             self.serve_waiters(now)
-            if self.store.rings_sleepers:
+            if self._clock_wakes:
                 for waiter in [*self.takers, *self.putters]:
                     if waiter.deadline is None:
                         continue
@@ -227,24 +245,25 @@ class SharedTube:
         return len(self.takers) + len(self.putters)
 
     def enlist(self, waiter: Waiter) -> None:
-        """Put a waiter at the end of its line. Under the lock."""
-        line = self.takers if waiter.request is None else self.putters
-        line[waiter] = None
+        """Let a caller wait behind the others. Under the lock."""
+        self._waiters_like(waiter)[waiter] = None
         waiter.owner.waiters.add(waiter)
         self.watched = True
-        if waiter.deadline is not None and self.store.rings_sleepers:
+        if waiter.deadline is not None and self._clock_wakes:
             self._alarm.set(waiter.deadline)
 
     def strike(self, waiter: Waiter) -> None:
-        """Take a waiter out of its line. Under the lock."""
-        line = self.takers if waiter.request is None else self.putters
-        line.pop(waiter, None)
+        """End the wait of a caller. Under the lock."""
+        self._waiters_like(waiter).pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
 
-    def undo(self, task: Any, *, is_put: bool) -> None:
-        """Undo what a caller did not get: its takes, or its puts if nobody took them yet. Under the lock."""
-        if task.__class__ is list:
-            for each in reversed(task):  # As if time ran backwards: each has its place again.
+    def _waiters_like(self, waiter: Waiter) -> OrderedDict[Waiter, None]:
+        return self.takers if waiter.request is None else self.putters
+
+    def undo(self, task: object, *, is_put: bool) -> None:
+        """Undo the takes of a caller who did not get their tasks, or its puts that nobody took yet. Under the lock."""
+        if isinstance(task, list):
+            for each in reversed(cast("list[object]", task)):  # As if time ran backwards: each has its place again.
                 self.undo(each, is_put=is_put)
         if not isinstance(task, TaskView):  # It got an error, or nothing.
             return
@@ -252,9 +271,9 @@ class SharedTube:
         if entry is not None and entry.turn == task._turn and task.created_now:
             if not is_put:
                 if entry.hold is not None:
-                    self.engine.untake(self.store.clock.micros(), entry)
+                    self.engine.untake(self._clock.micros(), entry)
             elif entry.state in (State.READY, State.DELAYED):
-                self.engine.unput(self.store.clock.micros(), entry)
+                self.engine.unput(self._clock.micros(), entry)
 
     def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
         """Answer an error to these waiters. Under the lock."""
@@ -264,7 +283,7 @@ class SharedTube:
             waiter.wake()
 
     def later(self, act: Callable[[], object]) -> None:
-        """Have the alarm thread do something. Takes no lock: finalizers may come in the middle of anything."""
+        """Let the alarm thread do something. This takes no lock: finalizers may come in the middle of anything."""
         self._later.append(act)
         soon(self._call)
 

@@ -111,8 +111,6 @@ class MemoryStore:
         self.url: Final = url
         self.clock: Final = clock
         self.codec: Final = codec
-        #: Whether sleepers are woken by the clock rather than by real time.
-        self.rings_sleepers: Final = clock.patience(clock.micros()) is None
         self.registry: Final = Registry()
         self.keep_out(threading.Lock())
         #: Whether this is a fork's copy of a store that belongs to the parent.
@@ -145,7 +143,7 @@ class MemoryStore:
             shared = self.shared_tubes.get(name)
             if shared is None:
                 self.registry.register(driver)
-                shared = self.shared_tubes[name] = SharedTube(self, name, driver, checked)
+                shared = self.shared_tubes[name] = SharedTube(self.clock, lambda: self.lock, driver, name, checked)
             elif not if_not_exists:
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")
             elif shared.driver != driver:
