@@ -238,7 +238,7 @@ class Engine:
                 self._leave_key(at, entry)
 
     def _time_out(self, at: int, entry: Entry) -> None:
-        """The time to run is over, or the time to live of a taken task."""
+        """End an attempt whose time to run is over, or the time to live of its task."""
         if self._ends_taken and entry.dead <= entry.until:
             self._go(entry, "ttr")  # And then its ttl ends it, wherever it is.
         elif self._is_last(entry):
@@ -255,20 +255,20 @@ class Engine:
             self._go(entry, "ttr")
 
     def _note_late(self, now: int, entry: Entry) -> None:
-        """A task comes back that its ttl has spared, perhaps past that: what follows from it follows now, not then."""
+        """Note that a task comes back after the end of its ttl: what follows from that end follows now, not then."""
         if self.dated and entry.dead < now:
             self._past = now
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
     def open_hold(self) -> Hold:
-        """A new hold, for the tasks that one session takes."""
+        """Open a hold for the tasks that one session takes."""
         hold = Hold()
         self._holds[id(hold)] = hold
         return hold
 
     def close_hold(self, now: int, hold: Hold) -> None:
-        """The end of a session: what it holds is released, in the order of the ids."""
+        """Release what a session that has ended holds, in the order of the ids."""
         for _, entry in sorted(hold.items()):
             self.release(now, entry, why="session")
         self._holds.pop(id(hold), None)
@@ -382,7 +382,7 @@ class Engine:
         return entry
 
     def _meet(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
-        """What a put with a key finds: a copy of the task that stays instead; None if the new one is to be added."""
+        """Find the task that stays instead of a put with a key, a copy; None if the new one is to be added."""
         key = options["key"]
         found = self._keys.find(now, key)
         if found is None:
@@ -406,7 +406,7 @@ class Engine:
         return kept
 
     def _add_more(self, entry: Entry, options: Mapping[str, Any]) -> None:
-        """Note what its put says that few tasks have."""
+        """Note what the put says that few tasks have."""
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
@@ -416,7 +416,7 @@ class Engine:
             self.ticking = True
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
-        """A task has gone."""
+        """Note for its key that a task has gone."""
         if entry.more is not None:
             self._keys.leave(now, entry, remember=remember)
 
@@ -463,7 +463,7 @@ class Engine:
         return entry
 
     def ack(self, now: int, entry: Entry) -> None:
-        """A held task is done."""
+        """End a held task: it is done."""
         self._move(entry, self._ack)
         if entry.more is not None:
             self._keys.leave(now, entry)
@@ -471,7 +471,7 @@ class Engine:
     def release(
         self, now: int, entry: Entry, delay: int | None = 0, why: str = "release", reason: str | None = None
     ) -> None:
-        """A held task goes back to its place, now or after a delay; aside, if that was its last attempt.
+        """Give a held task back to its place, now or after a delay; bury it if that was its last attempt.
 
         A delay prolongs its life; None: as long as the tube's backoff says. `why`: what has ended the attempt.
         `reason`: why it is buried, if it is.
@@ -506,7 +506,7 @@ class Engine:
         self._go(entry, "untake")
 
     def undo_attempt(self, now: int, entry: Entry) -> None:
-        """The task, and its lane, are as they were before its last take was numbered."""
+        """Bring a task and its lane back to where they were before its last take was numbered."""
         if entry.lane is not None:
             entry.lane.undo_start(now, entry)
         entry.attempts -= 1
@@ -551,7 +551,7 @@ class Engine:
 
     @staticmethod
     def _prolong(now: int, entry: Entry, span: int) -> None:
-        """Its life is prolonged: not beyond `LONGEST` from now on."""
+        """Prolong its life, not beyond `LONGEST` from now on."""
         if entry.ttl is not None:
             dead = entry.dead + span
             entry.dead = dead = dead if dead - now < LONGEST else now + LONGEST
@@ -593,7 +593,7 @@ class Engine:
         self._go(entry, "kick")
 
     def _live(self, now: int, entry: Entry, ttl: int) -> None:
-        """It has so long to live, from now on; from its put on, if the clock was set back to before that."""
+        """Let it live so long from now on; from its put on, if the clock was set back to before that."""
         self.dated = self.ticking = True
         entry.ttl = max(now - entry.created, 0) + ttl
         entry.dead = entry.created + entry.ttl
@@ -673,7 +673,7 @@ class Engine:
     # -- lanes -----------------------------------------------------------------------------------------------------
 
     def block(self, now: int, name: str, span: int) -> None:
-        """No task of this lane starts for so long; 0 ends that. Cost: O(log n)."""
+        """Let no task of this lane start for so long; 0 ends that. Cost: O(log n)."""
         lanes = self.lanes
         rate = lanes.rate(name) if span else lanes.known_rate(name)
         if rate is not None:
@@ -681,7 +681,7 @@ class Engine:
             rate.block(now, now + span if span else 0)
 
     def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
-        """A lane has an interval or a max_in_flight of its own; None: the tube's again. Cost: O(log n)."""
+        """Give a lane an interval or a max_in_flight of its own; None: the tube's again. Cost: O(log n)."""
         lanes = self.lanes
         rate = lanes.rate(name) if set(changes.values()) - {None} else lanes.known_rate(name)
         if rate is not None:

@@ -25,7 +25,7 @@ class Keys:
         self._ends: Final[list[tuple[int, str]]] = []
 
     def find(self, now: int, key: str) -> Entry | int | None:
-        """The living task of this key, or the id of the one that is remembered. Cost: O(log n)."""
+        """Find the living task of this key, or the id of the one that is remembered. Cost: O(log n)."""
         self._forget(now)
         if (living := self.living.get(key)) is not None:
             return living
@@ -33,12 +33,12 @@ class Keys:
         return id if until > now else None
 
     def add(self, key: str, entry: Entry) -> None:
-        """A task of this key lives."""
+        """Note that a task of this key lives."""
         self._gone.pop(key, None)
         self.living[key] = entry
 
     def leave(self, now: int, entry: Entry, *, remember: bool = True) -> None:
-        """A task has gone; its key is remembered for as long as the task said."""
+        """Note that a task has gone, and remember its key for as long as the task said."""
         more = entry.more
         if more is None or more.key is None or self.living.get(more.key) is not entry:
             return

@@ -61,7 +61,7 @@ class Lanes:
             rate.apply(-1)
 
     def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int]]:
-        """The first lanes by name: name, ready, taken, next start, interval and max_in_flight, as users see them."""
+        """List the first lanes by name: name, ready, taken, next start, interval, max_in_flight, as users see them."""
         named = (name for name, lane in self.by_name.items() if lane.taken or lane.rate is not None or lane.has_ready())
         for name in nsmallest(limit, chain(named, self.rates.alone)):
             lane, rate = self.by_name.get(name), self.known_rate(name)
@@ -74,7 +74,7 @@ class Lanes:
             yield name, ready, taken, None if resting == NEVER else resting / SECOND, interval / SECOND, most
 
     def count(self) -> tuple[int, int]:
-        """How many lanes `see` would show, and how many of them rest. Cost: O(n)."""
+        """Count the lanes that `see` shows, and those of them that rest. Cost: O(n)."""
         known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
         rates = [*known, *self.rates.alone.values()]
         return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)
@@ -97,7 +97,7 @@ class Lane:
         self.rate: RateLimit | None = None
 
     def push(self, entry: Entry) -> None:
-        """A task of the lane is ready: on offer if it is plainly the best one of a free lane, else behind.
+        """Put a ready task on offer if it is plainly the best one of a free lane, else behind.
 
         Where others stand behind a lane that has just become free, whoever is best among all of them is up to `offer`.
         """
@@ -158,7 +158,7 @@ class Lane:
                 self.lanes.offers.push(self.head)
 
     def withdraw(self) -> None:
-        """What is on offer stands behind again."""
+        """Put what is on offer behind again."""
         head: Entry = self.head  # type: ignore[assignment]
         self.lanes.offers.discard(head)
         self.head = None

@@ -117,13 +117,13 @@ class RateLimit:
         return max(self.blocked, last.at + varied(interval, self.shared.jitter, 0, last.id, last.attempts))
 
     def start(self, now: int, entry: Entry) -> None:
-        """A task of the lane is about to be taken."""
+        """Note that a task of the lane is about to be taken, and rest."""
         start = Start(now, entry.id, entry.attempts, self.shared.next_number())
         self.starts = (start, self.starts[0])
         self._rest(now)
 
     def undo_start(self, now: int, entry: Entry) -> None:
-        """That take counts as never having happened: the lane is as before it, unless it has started since."""
+        """Bring the lane back to where it was before this take, unless it has started since."""
         last, before = self.starts
         if (last.id, last.attempts) == (entry.id, entry.attempts):
             if self.lane is not None and self.lane.head is not None:
@@ -132,19 +132,19 @@ class RateLimit:
             self.apply(now)
 
     def block(self, now: int, until: int) -> None:
-        """No start before this moment; 0: never mind."""
+        """Let no task start before this moment; 0 ends that."""
         self.blocked = until
         self.apply(now)
 
     def configure(self, now: int, changes: Mapping[str, int | None]) -> None:
-        """Instead of what the tube says; None: what the tube says."""
+        """Give the lane limits instead of the tube's; None: the tube's again."""
         interval = changes.get("interval", self.interval)
         max_in_flight = changes.get("max_in_flight", self.max_in_flight)
         self.interval, self.max_in_flight = interval, max_in_flight
         self.apply(now)
 
     def place(self) -> int:
-        """Its place in the round: that of its last start, or of when it got something that can be taken."""
+        """Find its place in the round: that of its last start, or of when it got something that can be taken."""
         last, before = self.starts
         if not last.number:
             last = last._replace(number=self.shared.next_number())
@@ -175,7 +175,7 @@ class RateLimit:
                 del self.shared.alone[self.name]
 
     def _rest(self, now: int) -> None:
-        """Rest until the next start, or do not."""
+        """Rest until the next start, if that is not now."""
         last, before = self.starts
         # It has started before now: if that lies ahead the clock was set back.
         if 0 <= now < last.at:

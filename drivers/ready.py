@@ -84,7 +84,7 @@ class Ready:
         return None
 
     def _pop_best(self) -> Entry | None:
-        """The same where some came back: the first of them or the first of a line, whichever ranks lower."""
+        """Take out the first that came back or the first of a line, whichever has the smaller rank."""
         back = self._back
         while back and back[0][1].index is not self:
             heappop(back)
@@ -133,7 +133,7 @@ class Ready:
         return self.kept() - self._stale
 
     def _open(self, key: Any) -> deque[Entry] | None:
-        """A line for this key, if one is worth its memory. A key of None never has one."""
+        """Open a line for this key, if it is worth its memory. A key of None never has one."""
         if key is None:
             return None
         if len(self._lines) >= _LINES:

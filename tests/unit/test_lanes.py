@@ -106,6 +106,18 @@ def test_nothing_is_left_of_a_lane_without_tasks() -> None:
     assert tube.take() is new
 
 
+def test_lanes_that_are_made_after_one_was_forgotten_are_different() -> None:
+    tube = LaneTube()
+    tube.put("a")
+    gone = tube.take()
+    assert gone is not None
+    tube.ack(gone)
+    tube.put("b")
+    tube.put("c")
+    assert tube.lane("b") is not tube.lane("c")
+    assert [tube.lane("b").name, tube.lane("c").name] == ["b", "c"]
+
+
 def test_a_rate_limit_outlives_the_tasks_of_its_lane() -> None:
     tube = LaneTube()
     tube.lanes.rate("a").block(0, 10)
