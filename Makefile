@@ -32,7 +32,7 @@ pipeline: .venv/ready  ## the same pages crawled in a loop of streams on Spark, 
 test: .venv/ready  ## all tests
 	$(BIN)/python -m pytest -n auto --dist loadscope
 
-soak: .venv/ready  ## producers, workers and chaos with books on every task, and a plot: make soak MINUTES=30
+soak: .venv/ready  ## producers, workers and chaos with a ledger of every task, and a plot: make soak MINUTES=30
 	$(BIN)/python -m tests.soak $(or $(MINUTES),10) $(ARGS)
 
 soak-faults: .venv/ready  ## the fault tests, long and again and again: make soak-faults MINUTES=30

@@ -18,7 +18,7 @@ import pytest
 import tubes
 from tests.support.internals import port_of
 from tests.support.proxy import Proxy
-from tests.support.servers import Listener, unix_listener
+from tests.support.servers import SocketServer, unix_listener
 from tubes import ConnectionLost, Task
 from tubes.conformance.bench import eventually
 from tubes.redis import wait_loop
@@ -200,7 +200,7 @@ def test_a_listener_hears_on_after_a_lie_and_what_others_publish(
         assert eventually(lambda: heard == [0, 1]), heard
 
 
-class Balancer(Listener):
+class Balancer(SocketServer):
     """Answers whatever it is asked with a page."""
 
     def __init__(self, folder: Path) -> None:

@@ -23,10 +23,10 @@ def jobs(url: str) -> Iterator[tubes.Tube]:
         yield queue.create_tube("jobs", "fifottl", ttr=600, max_attempts=ATTEMPTS)
 
 
-def work_off(jobs: tubes.Tube, url: str, mode: str, book: Path) -> None:
+def work_off(jobs: tubes.Tube, url: str, mode: str, journal: Path) -> None:
     """Until every task is done or buried."""
     patience = time.monotonic() + _PATIENCE
-    with supervised(url, mode, book):
+    with supervised(url, mode, journal):
         while (tasks := jobs.statistics().tasks)["total"] != tasks["buried"]:
             assert time.monotonic() < patience, tasks
             time.sleep(0.05)
@@ -37,15 +37,15 @@ def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
     jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
 ) -> None:
     """Whoever has one task at a time harms no other."""
-    book = tmp_path / "book"
+    journal = tmp_path / "journal"
     poison = DEADLY if mode == "threads 1" else DEADLY[:2]
     ids = {jobs.put(data).id for number, data in enumerate(poison) if jobs.put_many([number] * 3)}
     innocent = {task.id for task in jobs.put_many(range(5))} | {id for id in range(max(ids)) if id not in ids}
-    work_off(jobs, url, mode, book)
+    work_off(jobs, url, mode, journal)
     assert {task.id: (task.attempts, task.reason) for task in jobs.buried()} == dict.fromkeys(
         ids, (ATTEMPTS, "max_attempts: session")
     )
-    attempts = begun(book)
+    attempts = begun(journal)
     assert {id: attempts[id] for id in ids} == {id: list(range(1, ATTEMPTS + 1)) for id in ids}
     # An ack may go out with the next take: then who is killed by that has not acked.
     assert {id: attempts[id][0] for id in innocent} == dict.fromkeys(innocent, 1)
@@ -53,11 +53,11 @@ def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
 
 
 def test_a_task_without_memory_fails_and_kills_nobody(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
-    book = tmp_path / "book"
+    journal = tmp_path / "journal"
     jobs.put_many(["memory", 1, 2])
-    work_off(jobs, url, "threads 1", book)
+    work_off(jobs, url, "threads 1", journal)
     assert [(task.id, task.reason) for task in jobs.buried()] == [(0, "MemoryError")]
-    assert {id: len(attempts) for id, attempts in begun(book).items()} == {0: ATTEMPTS, 1: 1, 2: 1}
+    assert {id: len(attempts) for id, attempts in begun(journal).items()} == {0: ATTEMPTS, 1: 1, 2: 1}
 
 
 @pytest.mark.parametrize("mode", ["threads 4", "loop 4", "take_many"])
@@ -65,16 +65,16 @@ def test_what_a_process_has_beside_a_deadly_task_loses_attempts_and_no_more(
     jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
 ) -> None:
     """It may be buried with it. Kicked, and worked on one at a time, it is done."""
-    book = tmp_path / "book"
+    journal = tmp_path / "journal"
     poison, *innocent = (task.id for task in jobs.put_many(["kill", *range(9)]))
-    work_off(jobs, url, mode, book)
+    work_off(jobs, url, mode, journal)
     buried = {task.id: task.reason for task in jobs.buried()}
     assert poison in buried
     assert set(buried.values()) == {"max_attempts: session"}
-    assert begun(book)[poison] == list(range(1, ATTEMPTS + 1))
+    assert begun(journal)[poison] == list(range(1, ATTEMPTS + 1))
     assert jobs.kick(100) == len(buried)
-    work_off(jobs, url, "for", book)
+    work_off(jobs, url, "for", journal)
     assert [task.id for task in jobs.buried()] == [poison]
-    assert begun(book)[poison] == list(range(1, ATTEMPTS + 2))
+    assert begun(journal)[poison] == list(range(1, ATTEMPTS + 2))
     calls = jobs.statistics().calls
     assert (calls["ack"], jobs.statistics().tasks["total"]) == (len(innocent), 1)

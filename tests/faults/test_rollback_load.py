@@ -9,7 +9,7 @@ import time
 import pytest
 
 import tubes
-from tests.support.hands import Hands
+from tests.support.rollback_actors import Actors
 from tests.support.rollbacks import Promoted, keep, log_of, roll_back
 from tests.support.sentinel import Watched
 from tubes.testing import LocalServer
@@ -20,28 +20,28 @@ def make(url: str) -> None:
         queue.create_tube("load")
 
 
-def go_on_and_check(hands: Hands, url: str) -> None:
+def go_on_and_check(actors: Actors, url: str) -> None:
     """The server is back since now, and newcomers open sessions."""
     since = time.monotonic_ns()
-    hands.start(1, 1)
-    hands.go_on(200)
-    hands.stop(every=2)
-    hands.go_on(100)
-    hands.stop()
+    actors.start(1, 1)
+    actors.go_on(200)
+    actors.stop(every=2)
+    actors.go_on(100)
+    actors.stop()
     with tubes.connect(url) as queue:
-        hands.check(queue.tube("load"), since)
+        actors.check(queue.tube("load"), since)
 
 
 def test_a_restart_from_a_snapshot(own: LocalServer) -> None:
     make(own.url)
-    with Hands(own.url) as hands:
-        hands.start(2, 2)
-        hands.go_on(100)
+    with Actors(own.url) as actors:
+        actors.start(2, 2)
+        actors.go_on(100)
         keep(own)
-        hands.start(2, 2)
-        hands.go_on(200)
+        actors.start(2, 2)
+        actors.go_on(200)
         roll_back(own)
-        go_on_and_check(hands, own.url)
+        go_on_and_check(actors, own.url)
 
 
 @pytest.mark.parametrize("cut", range(2))
@@ -51,40 +51,40 @@ def test_a_log_whose_end_is_lost(cut: int, seed: int) -> None:
         make(server.url)
         log = log_of(server)
         empty = log.stat().st_size
-        with Hands(server.url) as hands:
-            hands.start(3, 3)
-            hands.go_on(chance.randrange(200))
-            hands.start(3, 3)
-            hands.go_on(chance.randrange(300))
+        with Actors(server.url) as actors:
+            actors.start(3, 3)
+            actors.go_on(chance.randrange(200))
+            actors.start(3, 3)
+            actors.go_on(chance.randrange(300))
             server.kill()
             os.truncate(log, chance.randrange(empty, log.stat().st_size))
             server.start()
-            go_on_and_check(hands, server.url)
+            go_on_and_check(actors, server.url)
 
 
 def test_a_replica_that_had_not_got_everything_becomes_the_master() -> None:
     with Promoted() as pair:
         make(pair.url)
-        with Hands(pair.url) as hands:
-            hands.start(2, 2)
-            hands.go_on(100)
+        with Actors(pair.url) as actors:
+            actors.start(2, 2)
+            actors.go_on(100)
             pair.replicate()
             pair.stall()
-            hands.start(2, 2)
-            hands.go_on(200)
+            actors.start(2, 2)
+            actors.go_on(200)
             pair.promote()
-            go_on_and_check(hands, pair.url)
+            go_on_and_check(actors, pair.url)
 
 
 def test_a_sentinel_makes_a_replica_the_master_that_had_not_got_everything() -> None:
     with Watched(is_linked=True) as watched:
         make(watched.url)
-        with Hands(watched.url) as hands:
-            hands.start(2, 2)
-            hands.go_on(100)
+        with Actors(watched.url) as actors:
+            actors.start(2, 2)
+            actors.go_on(100)
             watched.replicate()
             watched.stall()
-            hands.start(2, 2)
-            hands.go_on(200)
+            actors.start(2, 2)
+            actors.go_on(200)
             watched.fail_over()
-            go_on_and_check(hands, watched.url)
+            go_on_and_check(actors, watched.url)

@@ -15,8 +15,8 @@ from tubes.conformance.bench import eventually
 NAMES = ("a", "b", "c")
 
 
-def check(queue: tubes.Queue, books: dict[str, Ledger]) -> None:
-    for name, ledger in books.items():
+def check(queue: tubes.Queue, ledgers: dict[str, Ledger]) -> None:
+    for name, ledger in ledgers.items():
         tube = queue.tube(name)
         assert eventually(lambda tube=tube: tube.statistics().tasks["taken"] == 0)  # type: ignore[misc]
         assert {attempts for each in ledger.takes.values() for attempts in each} <= {1}, "a take was counted in vain"
@@ -26,7 +26,7 @@ def check(queue: tubes.Queue, books: dict[str, Ledger]) -> None:
 def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int) -> None:
     over = threading.Event()
     gave_up = [0]
-    books = {name: Ledger() for name in NAMES}
+    ledgers = {name: Ledger() for name in NAMES}
 
     def take(queue: tubes.Queue, seed: int) -> None:
         dice = random.Random(seed)
@@ -36,7 +36,7 @@ def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int
             if task is None:
                 gave_up[0] += 1
             else:
-                books[task.tube].work(task)
+                ledgers[task.tube].work(task)
 
     with tubes.connect(url, session_ttl=31.0) as putting, tubes.connect(url) as queue:
         made = [putting.create_tube(name) for name in NAMES]
@@ -48,25 +48,25 @@ def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int
         for taker in takers:
             taker.start()
         for number in range(500 * much):
-            books[NAMES[number % 3]].put(made[number % 3], str(number))
+            ledgers[NAMES[number % 3]].put(made[number % 3], str(number))
             over.wait(random.random() * 0.004)
         over.set()
         for taker in takers:
             taker.join()
         assert gave_up[0] > 100
-        assert sum(ledger.late for ledger in books.values()) == 0
-        check(putting, books)
+        assert sum(ledger.late for ledger in ledgers.values()) == 0
+        check(putting, ledgers)
 
 
 def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothing(url: str, much: int) -> None:
     cancelled = 0
-    books = {name: Ledger() for name in NAMES}
+    ledgers = {name: Ledger() for name in NAMES}
 
     async def take(queue: tubes.AsyncQueue, made: list[Any]) -> None:
         task = await queue.take_any(random.sample(made, 2), random.choice((None, 0.001)))
         if task is None:
             return
-        books[task.tube].took(task.id, task.attempts, task.data)
+        ledgers[task.tube].took(task.id, task.attempts, task.data)
         done = asyncio.ensure_future(task.ack())
         # Once it has the task it acks it, cancelled or not.
         try:
@@ -75,7 +75,7 @@ def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothin
             await done
             raise
         finally:
-            books[task.tube].was_done(task.id, task.attempts)
+            ledgers[task.tube].was_done(task.id, task.attempts)
 
     async def main() -> None:
         nonlocal cancelled
@@ -86,7 +86,7 @@ def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothin
                 takers = [asyncio.create_task(take(queue, made)) for _ in range(2)]
                 if number % 2 == 0:
                     where = random.choice(made if number % 4 else others)
-                    books[where.name].was_put(str(number), (await where.put(str(number))).id)
+                    ledgers[where.name].was_put(str(number), (await where.put(str(number))).id)
                 for _ in range(random.randrange(6)):
                     await asyncio.sleep(random.choice((0, 0, 0.0003)))
                 for taker in takers:
@@ -98,4 +98,4 @@ def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothin
     asyncio.run(main())
     assert cancelled > 1000
     with tubes.connect(url) as queue:
-        check(queue, books)
+        check(queue, ledgers)

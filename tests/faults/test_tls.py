@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 import tubes
-from tests.support.servers import Listener, free_port
+from tests.support.servers import SocketServer, free_port
 from tubes import ConnectionLost, ServerRefused
 from tubes.conformance.bench import eventually
 from tubes.redis.transport import script_call
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
-class TlsProxy(Listener):
+class TlsProxy(SocketServer):
     """Speaks TLS on loopback, and plainly to a server."""
 
     def __init__(self, server: LocalServer) -> None:

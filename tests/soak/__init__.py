@@ -1,1 +1,1 @@
-"""The soak: producers, workers and chaos for minutes, with books on every task: `python -m tests.soak MINUTES`."""
+"""The soak: producers, workers and chaos for minutes, with a ledger of every task: `python -m tests.soak MINUTES`."""

@@ -1,4 +1,4 @@
-"""The processes of a soak, as their parent sees them: what they write goes into the books."""
+"""The processes of a soak, as their parent sees them: what they write goes into the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tests.support.worker import Worker
 
 if TYPE_CHECKING:
-    from tests.soak.long_ledger import Books
+    from tests.soak.long_ledger import LongLedger
 
 
 #: Seconds within which whoever is not stopped does something, and whoever is told to ends.
@@ -26,46 +26,46 @@ class Job(NamedTuple):
     is_far: bool
 
 
-class Hand(Worker):
+class Actor(Worker):
     """A producer or a worker."""
 
-    def __init__(self, url: str, job: Job, seed: str, books: dict[str, Books]) -> None:
+    def __init__(self, url: str, job: Job, seed: str, ledgers: dict[str, LongLedger]) -> None:
         super().__init__(url, job.mode, job.tube, seed, module="tests.soak.programs")
         self.job = job
         self.is_ready = threading.Event()
-        self._books = books
+        self._ledgers = ledgers
         self._begun: set[tuple[int, int]] = set()
         self._last = time.monotonic()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        books = self._books[self.job.tube]
+        ledger = self._ledgers[self.job.tube]
         try:
-            self._write_down(books)
+            self._write_down(ledger)
         except Exception as error:
-            books.mistakes.append(f"{self.job.mode} of {self.job.tube} says what nobody understands: {error!r}")
+            ledger.mistakes.append(f"{self.job.mode} of {self.job.tube} says what nobody understands: {error!r}")
 
-    def _write_down(self, books: Books) -> None:
+    def _write_down(self, ledger: LongLedger) -> None:
         for line in self._stdout:
             self._last = time.monotonic()
             words = line.split()
             if words[0] == "put":
-                self._books[words[1]].was_put(words[2], int(words[3]))
+                self._ledgers[words[1]].was_put(words[2], int(words[3]))
             elif words[0] == "unknown":
-                self._books[words[1]].unknown.add(words[2])
+                self._ledgers[words[1]].unknown.add(words[2])
             elif words[0] == "wrong":
-                books.mistakes.append(" ".join(words[1:]))
+                ledger.mistakes.append(" ".join(words[1:]))
             elif words[0] == "ready":
                 self.is_ready.set()
             else:
-                books.read_line(line, self._begun)
-        books.may_be_done(self._begun)
+                ledger.read_line(line, self._begun)
+        ledger.may_be_done(self._begun)
 
     def speak_up(self) -> None:
         """It is a mistake if it has said nothing for long, while there was work."""
         if (silent := time.monotonic() - self._last) > PATIENCE:
-            self._books[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} hangs: {silent:.0f} s")
+            self._ledgers[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} hangs: {silent:.0f} s")
 
     def end(self, number: int = signal.SIGKILL) -> None:
         """End it by a signal, and read what it has left. It is a mistake if it had ended before, or ends badly."""
@@ -78,4 +78,4 @@ class Hand(Worker):
         self._stdin.close()
         self._stdout.close()
         if code != (0 if number == signal.SIGTERM else -number):
-            self._books[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} ended with {code}")
+            self._ledgers[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} ended with {code}")

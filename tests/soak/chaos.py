@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.soak.actors import PATIENCE
 
 if TYPE_CHECKING:
-    from tests.soak.actors import Hand
+    from tests.soak.actors import Actor
     from tests.soak.watched import Watched
     from tests.support.proxy import Proxy
     from tubes.testing import LocalServer
@@ -30,8 +30,8 @@ class Chaos:
         self,
         server: LocalServer,
         proxy: Proxy,
-        workers: list[Hand],
-        hire: Callable[[Hand], Hand],
+        workers: list[Actor],
+        hire: Callable[[Actor], Actor],
         watched: list[Watched],
         dice: random.Random,
     ) -> None:
@@ -123,18 +123,18 @@ class Chaos:
         self._deaf(lambda: self._command("CLIENT", "KILL", "TYPE", "pubsub"))
 
     def _deaf(self, act: Callable[[], object]) -> None:
-        """Do what cuts off the referees, who begin anew when they hear of a task that is put afterwards."""
+        """Do what cuts off the listeners, who begin anew when they hear of a task that is put afterwards."""
         mark = f"mark{len(self.log)}."
-        heard = [(tube, tube.referee) for tube in self._watched if tube.referee is not None]
-        for _, referee in heard:
-            referee.forget(mark)
+        heard = [(tube, tube.listener) for tube in self._watched if tube.listener is not None]
+        for _, listener in heard:
+            listener.forget(mark)
         act()
         puts = count()
         until = time.monotonic() + PATIENCE
-        for tube, referee in heard:
-            while referee.is_blind:
+        for tube, listener in heard:
+            while listener.is_blind:
                 if time.monotonic() > until:
-                    tube.books.mistakes.append(f"nothing was heard of {tube.tube.name} for {PATIENCE:g} s")
+                    tube.ledger.mistakes.append(f"nothing was heard of {tube.tube.name} for {PATIENCE:g} s")
                     break
-                tube.books.put(tube.tube, f"{mark}{next(puts)}")
+                tube.ledger.put(tube.tube, f"{mark}{next(puts)}")
                 self._over.wait(0.05)

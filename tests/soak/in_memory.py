@@ -2,7 +2,7 @@
 
 `python -m tests.soak.in_memory SECONDS SEED`.
 
-The parent starts it, so that the memory of this process is that of the queue and its books.
+The parent starts it, so that the memory of this process is that of the queue and its ledger.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Inside:
         while time.monotonic() - self._began < seconds:
             time.sleep(_EVERY)
             now = time.monotonic() - self._began
-            put = sum(one.books.count_put for one in self.watched.values())
-            done = sum(one.books.count_done for one in self.watched.values())
+            put = sum(one.ledger.count_put for one in self.watched.values())
+            done = sum(one.ledger.count_done for one in self.watched.values())
             print("sample", json.dumps((now, put, done, {"process": resident(os.getpid())})), flush=True)
             for one in self.watched.values():
-                one.settle()
+                one.forget_finished()
         self._until = time.monotonic() + _PATIENCE
         self._over.set()
         for thread in threads:
@@ -79,7 +79,7 @@ class Inside:
         for one in self.watched.values():
             if left := one.tube.statistics().tasks["total"]:
                 self._wrong(one, f"{left} tasks were left that no worker took within {_PATIENCE:g} s")
-            one.books.close(one.tube)
+            one.ledger.close(one.tube)
             self.mistakes += one.mistakes
         self._queue.close()
 
@@ -101,7 +101,7 @@ class Inside:
             self.counts[what] += 1
 
     def _wrong(self, one: Watched, mistake: str) -> None:
-        one.books.mistakes.append(mistake)
+        one.ledger.mistakes.append(mistake)
 
     def _produce(self, dice: random.Random) -> None:
         """Put one by one and in batches."""
@@ -109,16 +109,16 @@ class Inside:
             there = {name: queue.tube(name) for name in PLANS}
             while not self._over.is_set():
                 for name, tube in there.items():
-                    books = self.watched[name].books
+                    ledger = self.watched[name].ledger
                     if tube.statistics().tasks["total"] > BACKLOG:
                         time.sleep(0.001)
                         continue
                     made = [task(PLANS[name], str(next(self._numbers)), dice) for _ in range(dice.choice((1, 1, 10)))]
                     if len(made) == 1:
-                        books.put(tube, made[0][0], **made[0][1])
+                        ledger.put(tube, made[0][0], **made[0][1])
                         continue
                     for one in tube.put_many([tubes.Item(data, **options) for data, options in made]):
-                        books.was_put(one.data, one.id)
+                        ledger.was_put(one.data, one.id)
 
     def _work(self, dice: random.Random) -> None:
         """Take and ack from any tube; a session that is closed with a task in hand is as a worker that was killed."""
@@ -144,7 +144,7 @@ class Inside:
 
     def _took(self, taken: Any) -> float:
         one = self.watched[taken.tube]
-        one.books.took(taken.id, taken.attempts, taken.data)
+        one.ledger.took(taken.id, taken.attempts, taken.data)
         if is_early(taken.data) and taken.id not in self._buried[taken.tube]:
             self._wrong(one, f"task {taken.id} was taken before it was due")
         return time.monotonic()
@@ -155,9 +155,9 @@ class Inside:
         try:
             taken.ack()
         except TaskNotTaken:
-            one.books.late += 1
+            one.ledger.late += 1
         else:
-            one.books.was_done(taken.id, taken.attempts)
+            one.ledger.was_done(taken.id, taken.attempts)
             if PLANS[taken.tube].is_timed and held > TTR + SLACK:
                 self._wrong(one, f"task {taken.id} was acked after its time to run")
 
@@ -201,9 +201,9 @@ class Inside:
                 try:
                     await taken.ack()
                 except TaskNotTaken:
-                    one.books.late += 1
+                    one.ledger.late += 1
                 else:
-                    one.books.was_done(taken.id, taken.attempts)
+                    one.ledger.was_done(taken.id, taken.attempts)
                     if PLANS[tube.name].is_timed and held > TTR + SLACK:
                         self._wrong(one, f"task {taken.id} was acked after its time to run")
 
@@ -239,7 +239,7 @@ def main() -> None:
         "mistakes": inside.mistakes,
         "counts": inside.counts,
         "judged": sum(one.judged for one in inside.watched.values()),
-        "late": sum(one.books.late for one in inside.watched.values()),
+        "late": sum(one.ledger.late for one in inside.watched.values()),
     }
     print("end", json.dumps(end), flush=True)
 

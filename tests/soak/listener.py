@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENOUGH = 100
 
 
-class Referee:
+class Listener:
     """A task is taken in its turn, by one at a time, from a lane that is free, when its delay is over; and ends once.
 
     Where changes may have been missed, nothing is taken for granted: see `forget`.

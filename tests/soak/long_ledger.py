@@ -33,13 +33,13 @@ class Marks:
         return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
 
 
-class Books(Ledger):
-    """The books of one tube. What was put and done is settled: of it one bit is left, so that it is not done again."""
+class LongLedger(Ledger):
+    """The ledger of one tube. Of a task that was put and done one bit is left, so that it is not done again."""
 
     def __init__(self) -> None:
         super().__init__()
         self._guard = threading.RLock()
-        self.mark_finished = Marks()
+        self.finished = Marks()
         #: How many were put, and how many are known to be done.
         self.count_put = 0
         self.count_done = 0
@@ -65,13 +65,13 @@ class Books(Ledger):
     def took(self, id: int, attempts: int, key: str) -> None:
         with self._writing():
             # A worker that stood still says so long after others have done the task.
-            if id not in self.mark_finished:
+            if id not in self.finished:
                 super().took(id, attempts, key)
 
     @override
     def was_done(self, id: int, attempts: int) -> None:
         with self._writing():
-            assert id not in self.mark_finished, f"task {id} was done twice"
+            assert id not in self.finished, f"task {id} was done twice"
             super().was_done(id, attempts)
             self.count_done += 1
 
@@ -80,7 +80,7 @@ class Books(Ledger):
         with self._guard:
             super().may_be_done(acks)
 
-    def settle(self, ended: dict[int, int]) -> None:
+    def forget_finished(self, ended: dict[int, int]) -> None:
         """Close what is done. `ended`: by id, the take by which the server says that it was; what is closed leaves it.
 
         Where another take has ended it than the one that may have, whoever has that take is still to tell.
@@ -94,9 +94,9 @@ class Books(Ledger):
                     self.maybe.pop(id, None)
                     del self.puts[key]
                     self.ids.pop(key, None)
-                    self.mark_finished.add(id)
+                    self.finished.add(id)
                     assert attempts is None or attempts >= last, f"task {id} was acked by a take that was over"
-            for id in [id for id in list(ended) if id in self.mark_finished]:
+            for id in [id for id in list(ended) if id in self.finished]:
                 del ended[id]
 
     def close(self, tube: Tube) -> None:

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Final
 
 import tubes
-from tests.soak.actors import Hand, Job
+from tests.soak.actors import Actor, Job
 from tests.soak.chaos import Chaos
 from tests.soak.plan import PLANS
 from tests.soak.report import Part
@@ -50,57 +50,57 @@ def soak(
         proxy = stack.enter_context(Proxy(server))
         queue = stack.enter_context(tubes.connect(server.url, session_ttl=31.0))
         watched = {name: Watched(queue, name) for name in PLANS}
-        books = {name: one.books for name, one in watched.items()}
+        ledgers = {name: one.ledger for name, one in watched.items()}
 
-        def hire(job: Job) -> Hand:
-            return Hand(proxy.url if job.is_far else server.url, job, next(seeds), books)
+        def hire(job: Job) -> Actor:
+            return Actor(proxy.url if job.is_far else server.url, job, next(seeds), ledgers)
 
         producers = [hire(job) for job in _PRODUCERS]
-        crew = [hire(job) for job in _WORKERS[:workers]]
-        stack.callback(_kill, producers, crew)
-        for hand in producers + crew:
-            assert hand.is_ready.wait(_PATIENCE), f"{hand.job} did not start"
-        chaos = Chaos(server, proxy, crew, lambda gone: hire(gone.job), list(watched.values()), dice)
-        spared = {f"{hand.job.mode} of {hand.job.tube}": hand.process.pid for hand in crew[: chaos.spared]}
-        makers = {hand.job.mode.replace("_", " "): hand.process.pid for hand in producers}
+        team = [hire(job) for job in _WORKERS[:workers]]
+        stack.callback(_kill, producers, team)
+        for actor in producers + team:
+            assert actor.is_ready.wait(_PATIENCE), f"{actor.job} did not start"
+        chaos = Chaos(server, proxy, team, lambda gone: hire(gone.job), list(watched.values()), dice)
+        spared = {f"{actor.job.mode} of {actor.job.tube}": actor.process.pid for actor in team[: chaos.spared]}
+        makers = {actor.job.mode.replace("_", " "): actor.process.pid for actor in producers}
         began = time.monotonic()
         meter = Meter(server, watched, {**spared, **makers}, began)
         stack.callback(meter.close)
         chaos.run(began + seconds, rest)
         meter.close()
-        for hand in producers + crew:
-            hand.speak_up()
-        for hand in producers:
-            hand.end(signal.SIGTERM)
-        mistakes = _finish(watched, crew)
+        for actor in producers + team:
+            actor.speak_up()
+        for actor in producers:
+            actor.end(signal.SIGTERM)
+        mistakes = _finish(watched, team)
         troubles = [(when - began, what) for when, what in chaos.log]
         judged = sum(one.judged for one in watched.values())
-        late = sum(one.books.late for one in watched.values())
+        late = sum(one.ledger.late for one in watched.values())
         for one in watched.values():
             mistakes += one.mistakes
         return Part(f"on a {program}", meter.samples, mistakes, chaos.counts, judged, late, troubles, seconds)
 
 
-def _kill(*many: list[Hand]) -> None:
+def _kill(*many: list[Actor]) -> None:
     """Leave nobody behind, whatever happened; who has ended does not mind."""
-    for hands in many:
-        for hand in hands:
-            hand.process.kill()
+    for actors in many:
+        for actor in actors:
+            actor.process.kill()
 
 
-def _finish(watched: dict[str, Watched], crew: list[Hand]) -> list[str]:
-    """Let the workers do what is left, end them, and close the books."""
+def _finish(watched: dict[str, Watched], team: list[Actor]) -> list[str]:
+    """Let the workers do what is left, end them, and close the ledgers."""
     mistakes: list[str] = []
     until = time.monotonic() + _PATIENCE
     while any(one.tube.statistics().tasks["total"] for one in watched.values()) and time.monotonic() < until:
         time.sleep(0.05)
-    for hand in crew:
-        hand.end()
+    for actor in team:
+        actor.end()
     for name, one in watched.items():
         if left := one.tube.statistics().tasks["total"]:
             mistakes.append(f"{name}: {left} tasks were left that no worker took within {_PATIENCE:g} s")
-        one.books.close(one.tube)
-        one.settle()
+        one.ledger.close(one.tube)
+        one.forget_finished()
     return mistakes
 
 
@@ -124,15 +124,15 @@ class Meter:
     def _run(self) -> None:
         while not self._over.wait(self._EVERY):
             for one in self._watched:
-                one.settle()
+                one.forget_finished()
             memory = {name: resident(process) for name, process in self._processes.items()}
             try:
                 with self._server.client() as client:
                     said: Any = client.info("memory")
             except Exception:  # It is killed, and about to be started again.
                 continue
-            put = sum(one.books.count_put for one in self._watched)
-            done = sum(one.books.count_done for one in self._watched)
+            put = sum(one.ledger.count_put for one in self._watched)
+            done = sum(one.ledger.count_done for one in self._watched)
             sample = Sample(time.monotonic() - self._began, put, done, {"server": said["used_memory"], **memory})
             self.samples.append(sample)
 

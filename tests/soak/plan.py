@@ -23,7 +23,7 @@ class Plan(NamedTuple):
 
     driver: str
     options: dict[str, Any]
-    #: Whether a referee hears of each change: what nobody hears goes other ways, which are short.
+    #: Whether a listener hears of each change: what nobody hears goes other ways, which are short.
     is_heard: bool = True
 
     @property

@@ -26,7 +26,7 @@ from tubes import ConnectionLost, TaskNotTaken
 from tubes.worker import Worker
 
 
-class Hand:
+class Program:
     """Who works on one tube, in one of several ways."""
 
     def __init__(self, url: str, tube: str, seed: str) -> None:
@@ -237,7 +237,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     url, mode, tube, seed = sys.argv[1:]
-    act = getattr(Hand(url, tube, seed), mode)
+    act = getattr(Program(url, tube, seed), mode)
     if inspect.iscoroutinefunction(act):
         asyncio.run(act())
     else:

@@ -14,9 +14,9 @@ import pytest
 import tubes
 from tests.soak import in_memory
 from tests.soak import on_a_server as on_server
-from tests.soak.actors import PATIENCE, Hand, Job
-from tests.soak.listener import Referee
-from tests.soak.long_ledger import Books
+from tests.soak.actors import PATIENCE, Actor, Job
+from tests.soak.listener import Listener
+from tests.soak.long_ledger import LongLedger
 from tests.soak.report import Part
 from tests.soak.samples import SHORTEST, Sample, growths
 from tests.support.processes import python
@@ -61,125 +61,125 @@ def queue() -> Iterator[tubes.Queue]:
         yield queue
 
 
-def put(books: Books, tube: tubes.Tube, key: str) -> int:
-    books.put(tube, key)
-    return books.puts[key]
+def put(ledger: LongLedger, tube: tubes.Tube, key: str) -> int:
+    ledger.put(tube, key)
+    return ledger.puts[key]
 
 
 def test_a_worker_that_ends_by_itself_is_a_mistake_also_if_it_is_killed_afterwards() -> None:
-    books = {"fifo": Books()}
-    hand = Hand("memory://", Job("nothing", "fifo", False), "1", books)
-    hand.process.wait()
-    hand.end()
-    assert books["fifo"].mistakes == ["nothing of fifo ended with 1"]
-    hand._last -= 2 * PATIENCE
-    hand.speak_up()
-    assert "nothing of fifo hangs" in books["fifo"].mistakes[1]
+    ledgers = {"fifo": LongLedger()}
+    actor = Actor("memory://", Job("nothing", "fifo", False), "1", ledgers)
+    actor.process.wait()
+    actor.end()
+    assert ledgers["fifo"].mistakes == ["nothing of fifo ended with 1"]
+    actor._last -= 2 * PATIENCE
+    actor.speak_up()
+    assert "nothing of fifo hangs" in ledgers["fifo"].mistakes[1]
 
 
-def test_books_find_a_task_that_is_lost(queue: tubes.Queue) -> None:
-    books, tube = Books(), queue.create_tube("load")
-    put(books, tube, "kept")
-    tube.delete(put(books, tube, "lost"))
+def test_a_ledger_finds_a_task_that_is_lost(queue: tubes.Queue) -> None:
+    ledger, tube = LongLedger(), queue.create_tube("load")
+    put(ledger, tube, "kept")
+    tube.delete(put(ledger, tube, "lost"))
     tube.put("strange")
-    books.close(tube)
-    assert books.mistakes == ["lost is lost, or done and stored", "strange is there, and nobody has put it"]
+    ledger.close(tube)
+    assert ledger.mistakes == ["lost is lost, or done and stored", "strange is there, and nobody has put it"]
 
 
-def test_books_find_a_put_that_was_done_twice_whatever_became_of_both(queue: tubes.Queue) -> None:
-    books, tube = Books(), queue.create_tube("load")
-    books.unknown.update(("maybe", "never"))
-    for key in ("told", "settled"):
-        put(books, tube, key)
+def test_a_ledger_finds_a_put_that_was_done_twice_whatever_became_of_both(queue: tubes.Queue) -> None:
+    ledger, tube = LongLedger(), queue.create_tube("load")
+    ledger.unknown.update(("maybe", "never"))
+    for key in ("told", "finished"):
+        put(ledger, tube, key)
         tube.put(key)
     tube.put_many(["maybe", "maybe"])
-    told, again, mark_finished, late, maybe, twice = tube.take_many(6, timeout=0)
-    for task in (told, again, maybe, twice, mark_finished):
-        books.work(task)
-    assert books.mistakes == [
+    told, again, finished, late, maybe, twice = tube.take_many(6, timeout=0)
+    for task in (told, again, maybe, twice, finished):
+        ledger.work(task)
+    assert ledger.mistakes == [
         "told was put twice, as task 0 and as task 1",
         "maybe was put twice, as task 4 and as task 5",
     ]
-    books.settle({})
-    books.work(late)
-    books.close(tube)
-    assert books.mistakes[2:] == ["settled is there, and nobody has put it"]
+    ledger.forget_finished({})
+    ledger.work(late)
+    ledger.close(tube)
+    assert ledger.mistakes[2:] == ["finished is there, and nobody has put it"]
 
 
-def test_books_take_what_is_delayed_or_buried_or_in_hand_for_stored(queue: tubes.Queue) -> None:
-    books, tube = Books(), queue.create_tube("load", "fifottl")
+def test_a_ledger_takes_what_is_delayed_or_buried_or_in_hand_for_stored(queue: tubes.Queue) -> None:
+    ledger, tube = LongLedger(), queue.create_tube("load", "fifottl")
     for key in ("in hand", "buried", "delayed"):
-        books.put(tube, key, delay=60 if key == "delayed" else 0)
-    tube.bury(books.puts["buried"])
+        ledger.put(tube, key, delay=60 if key == "delayed" else 0)
+    tube.bury(ledger.puts["buried"])
     assert tube.take(timeout=0) is not None
-    books.close(tube)
-    assert books.mistakes == []
+    ledger.close(tube)
+    assert ledger.mistakes == []
 
 
-def test_books_find_a_task_that_is_done_twice_also_after_it_was_settled() -> None:
-    books = Books()
+def test_a_ledger_finds_a_task_that_is_done_twice_also_after_it_was_finished() -> None:
+    ledger = LongLedger()
     for id in (0, 9):
-        books.was_put(f"job-{id}", id)
-        books.read_line(f"took {id} 1 job-{id}", set())
-        books.was_done(id, 1)
-    books.was_done(0, 1)
-    books.settle({})
-    assert (books.puts, books.takes, books.done) == ({}, {}, {})
-    books.was_done(9, 2)
-    assert books.mistakes == ["task 0 was done twice", "task 9 was done twice"]
+        ledger.was_put(f"job-{id}", id)
+        ledger.read_line(f"took {id} 1 job-{id}", set())
+        ledger.was_done(id, 1)
+    ledger.was_done(0, 1)
+    ledger.forget_finished({})
+    assert (ledger.puts, ledger.takes, ledger.done) == ({}, {}, {})
+    ledger.was_done(9, 2)
+    assert ledger.mistakes == ["task 0 was done twice", "task 9 was done twice"]
 
 
-def test_books_find_an_ack_by_a_take_that_was_over() -> None:
-    books = Books()
-    books.was_put("job", 0)
-    books.took(0, 1, "job")
-    books.took(0, 2, "job")
-    books.was_done(0, 1)
-    books.settle({})
-    assert books.mistakes == ["task 0 was acked by a take that was over"]
+def test_a_ledger_finds_an_ack_by_a_take_that_was_over() -> None:
+    ledger = LongLedger()
+    ledger.was_put("job", 0)
+    ledger.took(0, 1, "job")
+    ledger.took(0, 2, "job")
+    ledger.was_done(0, 1)
+    ledger.forget_finished({})
+    assert ledger.mistakes == ["task 0 was acked by a take that was over"]
 
 
-def test_books_settle_what_its_worker_could_not_tell_when_the_server_says_that_it_is_gone() -> None:
-    books = Books()
+def test_a_ledger_finishes_what_its_worker_could_not_tell_when_the_server_says_that_it_is_gone() -> None:
+    ledger = LongLedger()
     for id in (0, 1, 2):
-        books.was_put(f"job {id}", id)
-        books.read_line(f"left {id} 1", set())
+        ledger.was_put(f"job {id}", id)
+        ledger.read_line(f"left {id} 1", set())
     ended = {1: 1, 2: 2}
-    books.settle(ended)
-    assert list(books.puts) == ["job 0", "job 2"]
-    assert books.count_done == 1
+    ledger.forget_finished(ended)
+    assert list(ledger.puts) == ["job 0", "job 2"]
+    assert ledger.count_done == 1
     assert ended == {2: 2}, "of task 2 whoever has taken it last is still to tell"
-    books.took(2, 2, "job 2")
-    books.was_done(2, 2)
-    books.settle(ended)
-    assert (books.count_done, ended, books.mistakes) == (2, {}, [])
+    ledger.took(2, 2, "job 2")
+    ledger.was_done(2, 2)
+    ledger.forget_finished(ended)
+    assert (ledger.count_done, ended, ledger.mistakes) == (2, {}, [])
 
 
 class Story:
-    """Tells a referee what happens."""
+    """Tells a listener what happens."""
 
     def __init__(self, queue: tubes.Queue, driver: str) -> None:
-        self.referee = Referee(queue.create_tube("load", driver))
+        self.listener = Listener(queue.create_tube("load", driver))
 
     def tell(self, event: str, id: int, state: str, **facts: Any) -> None:
         task: Any = SimpleNamespace(
             **{"id": id, "state": state, "pri": 0, "utube": None, "data": None, "attempts": 1} | facts
         )
-        self.referee.hear(task, event)
+        self.listener.hear(task, event)
 
 
-def test_a_referee_knows_whose_turn_it_is(queue: tubes.Queue) -> None:
+def test_a_listener_knows_whose_turn_it_is(queue: tubes.Queue) -> None:
     story = Story(queue, "fifottl")
     story.tell("put", 0, "r", pri=1)
     story.tell("put", 1, "r", pri=0)
     story.tell("put", 2, "r", pri=0)
     story.tell("take", 1, "t", pri=0)
-    assert story.referee.mistakes == []
+    assert story.listener.mistakes == []
     story.tell("take", 0, "t", pri=1)
-    assert story.referee.mistakes == ["task 0 of rank (1, 0) was taken before one of rank (0, 2)"]
+    assert story.listener.mistakes == ["task 0 of rank (1, 0) was taken before one of rank (0, 2)"]
 
 
-def test_a_referee_sees_what_is_taken_twice_too_early_or_after_its_end(queue: tubes.Queue) -> None:
+def test_a_listener_sees_what_is_taken_twice_too_early_or_after_its_end(queue: tubes.Queue) -> None:
     story = Story(queue, "fifottl")
     story.tell("put", 0, "r")
     story.tell("put", 1, "~")
@@ -189,7 +189,7 @@ def test_a_referee_sees_what_is_taken_twice_too_early_or_after_its_end(queue: tu
     story.tell("delete", 0, "-")
     story.tell("delete", 0, "-")
     story.tell("take", 0, "t")
-    assert story.referee.mistakes == [
+    assert story.listener.mistakes == [
         "task 0 was taken while it was t",
         "task 1 was taken while it was ~",
         "task 0 has ended twice",
@@ -197,31 +197,31 @@ def test_a_referee_sees_what_is_taken_twice_too_early_or_after_its_end(queue: tu
     ]
 
 
-def test_a_referee_sees_two_tasks_of_a_lane_and_passes_over_those_behind_one(queue: tubes.Queue) -> None:
+def test_a_listener_sees_two_tasks_of_a_lane_and_passes_over_those_behind_one(queue: tubes.Queue) -> None:
     story = Story(queue, "utube")
     for id, lane in ((0, "a"), (1, "a"), (2, "b")):
         story.tell("put", id, "r", utube=lane)
     story.tell("take", 0, "t", utube="a")
     story.tell("take", 2, "t", utube="b")
-    assert story.referee.mistakes == []
+    assert story.listener.mistakes == []
     story.tell("take", 1, "t", utube="a")
-    assert story.referee.mistakes == ["task 1 was taken while task 0 held its lane a"]
+    assert story.listener.mistakes == ["task 1 was taken while task 0 held its lane a"]
 
 
-def test_a_referee_that_has_missed_something_takes_nothing_for_granted(queue: tubes.Queue) -> None:
+def test_a_listener_that_has_missed_something_takes_nothing_for_granted(queue: tubes.Queue) -> None:
     story = Story(queue, "fifo")
     story.tell("put", 0, "r")
-    story.referee.forget("mark")
-    assert story.referee.is_blind
+    story.listener.forget("mark")
+    assert story.listener.is_blind
     story.tell("take", 7, "t")
     story.tell("put", 8, "r", data="mark 1")
-    assert not story.referee.is_blind
+    assert not story.listener.is_blind
     story.tell("put", 9, "r")
     story.tell("take", 6, "t")
-    assert story.referee.mistakes == []
+    assert story.listener.mistakes == []
     story.tell("put", 10, "r")
     story.tell("take", 10, "t")
-    assert story.referee.mistakes == ["task 10 of rank (0, 10) was taken before one of rank (0, 9)"]
+    assert story.listener.mistakes == ["task 10 of rank (0, 10) was taken before one of rank (0, 9)"]
 
 
 def grown(bytes_per_second: float, seconds: float = 200.0) -> list[Sample]:

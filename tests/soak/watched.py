@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.soak.listener import Referee
-from tests.soak.long_ledger import Books
+from tests.soak.listener import Listener
+from tests.soak.long_ledger import LongLedger
 from tests.soak.plan import PLANS
 
 if TYPE_CHECKING:
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """A tube, its books, and who hears what happens in it."""
+    """A tube, its ledger, and who hears what happens in it."""
 
     def __init__(self, queue: Queue, name: str) -> None:
         plan = PLANS[name]
         self.tube = queue.create_tube(name, plan.driver, **plan.options)
-        self.books = Books()
-        self.referee = Referee(self.tube) if plan.is_heard else None
+        self.ledger = LongLedger()
+        self.listener = Listener(self.tube) if plan.is_heard else None
 
     @property
     def mistakes(self) -> list[str]:
         """What is against the rules."""
-        heard = [] if self.referee is None else self.referee.mistakes
-        return [f"{self.tube.name}: {mistake}" for mistake in self.books.mistakes + heard]
+        heard = [] if self.listener is None else self.listener.mistakes
+        return [f"{self.tube.name}: {mistake}" for mistake in self.ledger.mistakes + heard]
 
     @property
     def judged(self) -> int:
         """Takes of which the order was looked at."""
-        return 0 if self.referee is None else self.referee.judged
+        return 0 if self.listener is None else self.listener.judged
 
-    def settle(self) -> None:
+    def forget_finished(self) -> None:
         """Forget what is done."""
-        self.books.settle({} if self.referee is None else self.referee.ended)
+        self.ledger.forget_finished({} if self.listener is None else self.listener.ended)

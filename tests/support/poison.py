@@ -1,6 +1,6 @@
-"""A process whose handler some tasks kill: `python -m tests.support.poison URL MODE BOOK`.
+"""A process whose handler some tasks kill: `python -m tests.support.poison URL MODE JOURNAL`.
 
-It writes into the book what it begins: the id, the attempts, and its own id.
+It writes into the journal what it begins: the id, the attempts, and its own id.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def act(data: Any) -> None:
         time.sleep(0.01)
 
 
-def main(url: str, mode: str, book: str) -> None:
+def main(url: str, mode: str, journal: str) -> None:
     """Work as the mode says until the end."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    written = os.open(book, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    written = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def handle(task: Any) -> None:
         os.write(written, f"{task.id} {task.attempts} {os.getpid()}\n".encode())
@@ -90,14 +90,14 @@ def main(url: str, mode: str, book: str) -> None:
 
 
 @contextmanager
-def supervised(url: str, mode: str, book: Path) -> Generator[None]:
+def supervised(url: str, mode: str, journal: Path) -> Generator[None]:
     """Such a process, and the next one whenever it has died."""
     ending = threading.Event()
     alive: list[subprocess.Popen[bytes]] = []
 
     def supervise() -> None:
         while not ending.is_set():
-            process = python("-m", "tests.support.poison", url, mode, book, stderr=subprocess.DEVNULL)
+            process = python("-m", "tests.support.poison", url, mode, journal, stderr=subprocess.DEVNULL)
             alive[:] = [process]
             process.wait()
 
@@ -113,10 +113,10 @@ def supervised(url: str, mode: str, book: Path) -> Generator[None]:
             thread.join(0.1)
 
 
-def begun(book: Path) -> dict[int, list[int]]:
+def begun(journal: Path) -> dict[int, list[int]]:
     """By the id of a task, the attempts that were begun."""
     found: dict[int, list[int]] = {}
-    for line in book.read_text().splitlines():
+    for line in journal.read_text().splitlines():
         id, attempts, _ = map(int, line.split())
         found.setdefault(id, []).append(attempts)
     return found

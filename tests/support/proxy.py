@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tests.support.servers import Listener, unix_listener
+from tests.support.servers import SocketServer, unix_listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 
-class Proxy(Listener):
+class Proxy(SocketServer):
     """Between clients and a server, on a unix socket of its own.
 
     `cuts`: asked about every request: whether the connection is cut after it was forwarded. The server has answered

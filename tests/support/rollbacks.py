@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tests.support.servers import Listener, Servers, free_port
+from tests.support.servers import Servers, SocketServer, free_port
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def log_of(server: LocalServer) -> Path:
     return log
 
 
-class Link(Listener):
+class Link(SocketServer):
     """Between a replica and its master, on loopback: it may stand still for good, and nobody notices."""
 
     def __init__(self, master: int) -> None:

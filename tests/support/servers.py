@@ -55,7 +55,7 @@ class Servers(Closing):
             server.close()
 
 
-class Listener(Closing):
+class SocketServer(Closing):
     """Accepts connections until it is closed, and serves each in a thread of its own."""
 
     def __init__(self, listener: socket.socket) -> None:

@@ -1,8 +1,9 @@
-"""Processes that put and take at a server that loses its last writes: `python -m tests.support.hands URL FOLDER NAME…`.
+"""Processes that put and take at a server that loses its last writes.
 
-Each has a book, a file in FOLDER with its NAME, in which stands when what it did has begun and ended. Those whose name
-begins with `put` put until SIGTERM, those with `take` take; every other one with asyncio. They are children of one
-process, fork by fork, so that whatever counts in them begins alike; they end with it, and it when its stdin ends.
+`python -m tests.support.rollback_actors URL FOLDER NAME…` starts them. Each keeps a journal, a file in FOLDER with its
+NAME, of when what it did began and ended. Those whose name begins with `put` put until SIGTERM, those with `take` take;
+every other one with asyncio. They are children of one process, fork by fork, so that whatever counts in them begins
+alike. They end with that process, and it ends when its stdin ends.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def soon(question: Callable[[], bool]) -> bool:
     return True
 
 
-class Hand:
-    """What one process does, and its book."""
+class Actor:
+    """What one process does, and its journal."""
 
     def __init__(self, url: str, folder: str, name: str) -> None:
         self._url, self._name = url, name
-        self._book = os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._journal = os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._is_over = False
         self._count = 0
         signal.signal(signal.SIGTERM, self._end)
@@ -65,14 +66,14 @@ class Hand:
         self._is_over = True
 
     def _write(self, *words: object) -> None:
-        os.write(self._book, (" ".join(map(str, words)) + "\n").encode())
+        os.write(self._journal, (" ".join(map(str, words)) + "\n").encode())
 
     def _key(self) -> str:
         self._count += 1
         return f"{self._name}.{self._count}"
 
     def run(self, *, in_loop: bool) -> None:
-        """Until the end; whatever is no lost connection or lost task ends it, and stands in the book."""
+        """Until the end; whatever is no lost connection or lost task ends it, and stands in the journal."""
         try:
             act = self._put if self._name.startswith("put") else self._take
             act_in_loop = self._put_in_loop if self._name.startswith("put") else self._take_in_loop
@@ -139,7 +140,7 @@ class Hand:
             tube = await queue.tube("load")
             await asyncio.gather(take(), take())
 
-    # -- the book ------------------------------------------------------------------------------------------------------
+    # -- the journal ---------------------------------------------------------------------------------------------------
 
     def _was_put(self, began: int, keys: list[str], tasks: list[Any]) -> None:
         ended = time.monotonic_ns()
@@ -150,9 +151,9 @@ class Hand:
 class _End:
     """The end of a take, by a verb that the block calls: how it ended is written down, and when what began."""
 
-    def __init__(self, hand: Hand, task: Any, began: int) -> None:
-        self._hand, self._task = hand, task
-        self._verb = "release" if hand._random.random() < 0.1 else "ack"
+    def __init__(self, actor: Actor, task: Any, began: int) -> None:
+        self._actor, self._task = actor, task
+        self._verb = "release" if actor._random.random() < 0.1 else "ack"
         self._took = (began, time.monotonic_ns())
         self._ending = 0
 
@@ -170,7 +171,7 @@ class _End:
             how = "unsure"
         elif error is not None:
             return False
-        self._hand._write("held", self._task.data, *self._took, how, self._ending)
+        self._actor._write("held", self._task.data, *self._took, how, self._ending)
         return True
 
 
@@ -184,12 +185,12 @@ class Hold(NamedTuple):
     ending: int
 
 
-class Hands:
-    """Such processes, as who starts them sees them, and all their books."""
+class Actors:
+    """Such processes, as whoever starts them sees them, and all their journals."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._nurseries: list[subprocess.Popen[str]] = []
+        self._parents: list[subprocess.Popen[str]] = []
         self._pids: dict[str, int] = {}
         self._folder: Path | None = None
 
@@ -200,8 +201,8 @@ class Hands:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for nursery in self._nurseries:
-            nursery.communicate()
+        for parent in self._parents:
+            parent.communicate()
         assert self._folder is not None
         shutil.rmtree(self._folder)
 
@@ -210,22 +211,22 @@ class Hands:
         first = len(self._pids)
         names = [f"put{first + number}" for number in range(puts)]
         names += [f"take{first + puts + number}" for number in range(takes)]
-        words = ("tests.support.hands", self._url, self._folder, *names)
-        nursery = python("-m", *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._nurseries.append(nursery)
-        assert nursery.stdout is not None
-        self._pids |= zip(names, map(int, nursery.stdout.readline().split()), strict=True)
+        words = ("tests.support.rollback_actors", self._url, self._folder, *names)
+        parent = python("-m", *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._parents.append(parent)
+        assert parent.stdout is not None
+        self._pids |= zip(names, map(int, parent.stdout.readline().split()), strict=True)
 
     def _lines(self, name: str) -> list[str]:
         assert self._folder is not None
-        book = self._folder / name
-        return book.read_text().splitlines() if book.exists() else []
+        journal = self._folder / name
+        return journal.read_text().splitlines() if journal.exists() else []
 
     def _count(self) -> int:
         return sum(len(self._lines(name)) for name in self._pids)
 
     def go_on(self, lines: int) -> None:
-        """Until so many more lines stand in the books, and at least one more in each."""
+        """Until so many more lines stand in the journals, and at least one more in each."""
         before = {name: len(self._lines(name)) for name in self._pids if not self._has_ended(name)}
         wanted = self._count() + lines
         assert soon(lambda: self._count() >= wanted), f"{wanted - lines} lines, and then {self._count()}"
@@ -241,7 +242,7 @@ class Hands:
             os.kill(self._pids[name], signal.SIGTERM)
         assert soon(lambda: all(map(self._has_ended, names))), [n for n in names if not self._has_ended(n)]
 
-    # -- the books -----------------------------------------------------------------------------------------------------
+    # -- the journals --------------------------------------------------------------------------------------------------
 
     def check(self, tube: tubes.Tube, since: int) -> None:
         """What was begun after this moment, and answered, is there exactly once; nobody touched what another had."""
@@ -295,7 +296,7 @@ def main(url: str, folder: str, names: list[str]) -> None:
     for number, name in enumerate(names):
         child = os.fork()
         if child == 0:
-            Hand(url, folder, name).run(in_loop=number % 2 == 1)
+            Actor(url, folder, name).run(in_loop=number % 2 == 1)
             os._exit(0)
         children.append(child)
     print(*children, flush=True)
