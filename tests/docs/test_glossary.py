@@ -1,0 +1,62 @@
+"""The glossary has every word once, leaves no public class out, and names only what is there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import tubes
+import tubes.worker
+from tubes.drivers.options import OF_TASKS, OF_TUBES
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs/explanation/glossary.md").read_text()
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
+USERS = [row for row in ROWS if len(row) == 7 and row[0] != "word"]
+CODE = [row for row in ROWS if len(row) == 3 and row[0] != "word"]
+NAMES = {name for row in USERS for name in re.findall(r"`([^`]+)`", row[2])}
+PUBLIC = {**vars(tubes), **vars(tubes.worker)}
+
+
+def test_every_word_stands_there_once() -> None:
+    words = [row[0] for row in USERS + CODE]
+    assert sorted(words) == sorted(set(words))
+    assert len(USERS) > 50
+    assert len(CODE) > 25
+
+
+def test_every_public_class_is_explained_but_for_errors() -> None:
+    classes = {
+        name
+        for name in (*tubes.__all__, *tubes.worker.__all__)
+        if inspect.isclass(PUBLIC[name]) and not issubclass(PUBLIC[name], tubes.TubesError)
+    }
+    assert classes - NAMES == set()
+
+
+def test_every_option_is_explained() -> None:
+    """But for those that only say more about another one."""
+    more = {"on_duplicate", "key_ttl", "timeout", "jitter", "order"}
+    named = {option for name in NAMES for option in re.findall(r"\((\w+)=\)", name)}
+    assert (OF_TASKS.keys() | OF_TUBES.keys()) - more - named == set()
+
+
+def test_what_is_public_is_there_by_its_name() -> None:
+    for name in NAMES:
+        path, _, option = name.removesuffix(")").removesuffix("=").partition("(")
+        if path in ("put", "create_tube"):
+            assert option in (OF_TASKS if path == "put" else OF_TUBES), name
+            continue
+        first, *others = path.split(".")
+        found = PUBLIC[first]
+        for other in others:
+            found = getattr(found, other)
+        assert not option or option in inspect.signature(found).parameters, name
+
+
+def test_what_only_the_code_knows_is_where_the_glossary_says() -> None:
+    for _, _, name in CODE:
+        module, _, found = name.strip("`").rpartition(".")
+        assert hasattr(import_module(module), found), name
