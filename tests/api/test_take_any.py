@@ -18,6 +18,7 @@ import pytest
 import tubes
 import tubes.aio
 from tests.memory.test_interrupts import MANY, interrupted
+from tests.support.cancelling import cancel_some
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
 from tubes.memory.port import Port as MemoryPort
@@ -53,18 +54,7 @@ def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
                     await task.ack()
                     got.append(task.data)
 
-            running: set[asyncio.Task[None]] = set()
-            for number in range(puts):
-                running |= {asyncio.create_task(taker()) for _ in range(dice.randrange(4))}
-                if dice.random() < 0.5:
-                    await asyncio.sleep(0)
-                for victim in dice.sample(sorted(running, key=id), min(len(running), dice.randrange(3))):
-                    victim.cancel()
-                await dice.choice(made).put(number, utube=str(dice.randrange(50)))
-                running = {task for task in running if not task.done()}
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel_some(dice, puts, taker, lambda n: dice.choice(made).put(n, utube=str(dice.randrange(50))))
             found = (await queue.statistics()).values()
             assert sum(each.waiting + each.tasks["taken"] for each in found) == 0
             assert len(got) == len(set(got)) == sum(each.calls["ack"] for each in found)

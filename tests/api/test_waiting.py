@@ -17,6 +17,7 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.support.cancelling import cancel_some
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import SystemClock
 from tubes.conformance.faces import Face, SyncFace
@@ -46,18 +47,7 @@ def test_cancelled_takes_lose_nothing(seed: int) -> None:
                     await task.ack()
                     got.append(task.data)
 
-            running: set[asyncio.Task[None]] = set()
-            for number in range(puts):
-                running |= {asyncio.create_task(taker()) for _ in range(dice.randrange(4))}
-                if dice.random() < 0.5:
-                    await asyncio.sleep(0)
-                for victim in dice.sample(sorted(running, key=id), min(len(running), dice.randrange(3))):
-                    victim.cancel()
-                await tube.put(number, utube=str(dice.randrange(50)))
-                running = {task for task in running if not task.done()}
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel_some(dice, puts, taker, lambda n: tube.put(n, utube=str(dice.randrange(50))))
             statistics = await tube.statistics()
             assert statistics.waiting == 0
             assert statistics.tasks["taken"] == 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import tubes
+from tests.support.cancelling import cancel_all, work
 from tests.support.ledger import Ledger
 from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
@@ -119,41 +119,24 @@ def test_takes_of_threads_that_give_up_at_random_moments_lose_nothing(url: str, 
 def test_takes_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothing(
     url: str, ledger: Ledger, much: int
 ) -> None:
-    cancelled = 0
-
     async def take(tube: tubes.AsyncTube) -> None:
         task = await tube.take()
         assert task is not None
-        ledger.took(task.id, task.attempts, task.data)
-        done = asyncio.ensure_future(task.ack())
-        # Once it has the task it acks it, cancelled or not.
-        try:
-            await asyncio.shield(done)
-        except asyncio.CancelledError:
-            await done
-            raise
-        finally:
-            ledger.was_done(task.id, task.attempts)
+        await work(ledger, task)
 
     async def main() -> None:
-        nonlocal cancelled
         async with tubes.aio.connect(url) as queue, tubes.aio.connect(url, session_ttl=31.0) as putting:
             tube, others = await queue.create_tube("load"), await putting.tube("load")
-            for number in range(1500 * much):
-                takers = [asyncio.create_task(take(tube)) for _ in range(2)]
+
+            async def put(number: int) -> None:
                 if number % 3 == 0:
                     where = tube if number % 2 else others
                     ledger.was_put(str(number), (await where.put(str(number))).id)
-                for _ in range(random.randrange(6)):
-                    await asyncio.sleep(random.choice((0, 0, 0.0003)))
-                for taker in takers:
-                    cancelled += taker.cancel()
-                for taker in takers:
-                    with suppress(asyncio.CancelledError):
-                        await taker
+
+            cancelled = await cancel_all(1500 * much, lambda: take(tube), put)
+            assert cancelled > 1000
 
     asyncio.run(main())
-    assert cancelled > 1000
     with tubes.connect(url) as queue:
         tube = queue.tube("load")
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from contextlib import suppress
 from typing import Any
 
 import tubes
+from tests.support.cancelling import cancel_all, work
 from tests.support.ledger import Ledger
 from tubes.conformance.bench import eventually
 
@@ -59,43 +59,27 @@ def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int
 
 
 def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothing(url: str, much: int) -> None:
-    cancelled = 0
     ledgers = {name: Ledger() for name in NAMES}
 
     async def take(queue: tubes.AsyncQueue, made: list[Any]) -> None:
         task = await queue.take_any(random.sample(made, 2), random.choice((None, 0.001)))
         if task is None:
             return
-        ledgers[task.tube].took(task.id, task.attempts, task.data)
-        done = asyncio.ensure_future(task.ack())
-        # Once it has the task it acks it, cancelled or not.
-        try:
-            await asyncio.shield(done)
-        except asyncio.CancelledError:
-            await done
-            raise
-        finally:
-            ledgers[task.tube].was_done(task.id, task.attempts)
+        await work(ledgers[task.tube], task)
 
     async def main() -> None:
-        nonlocal cancelled
         async with tubes.aio.connect(url) as queue, tubes.aio.connect(url, session_ttl=31.0) as putting:
             made = [await queue.create_tube(name) for name in NAMES]
             others = [await putting.tube(name) for name in NAMES]
-            for number in range(1500 * much):
-                takers = [asyncio.create_task(take(queue, made)) for _ in range(2)]
+
+            async def put(number: int) -> None:
                 if number % 2 == 0:
                     where = random.choice(made if number % 4 else others)
                     ledgers[where.name].was_put(str(number), (await where.put(str(number))).id)
-                for _ in range(random.randrange(6)):
-                    await asyncio.sleep(random.choice((0, 0, 0.0003)))
-                for taker in takers:
-                    cancelled += taker.cancel()
-                for taker in takers:
-                    with suppress(asyncio.CancelledError):
-                        await taker
+
+            cancelled = await cancel_all(1500 * much, lambda: take(queue, made), put)
+            assert cancelled > 1000
 
     asyncio.run(main())
-    assert cancelled > 1000
     with tubes.connect(url) as queue:
         check(queue, ledgers)

@@ -1,0 +1,63 @@
+"""Takes of an event loop that are cancelled at random moments."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from typing import Any
+
+    from tests.support.ledger import Ledger
+    from tubes import AsyncTask
+
+    Take = Callable[[], Coroutine[Any, Any, None]]
+    Put = Callable[[int], Awaitable[object]]
+
+
+async def work(ledger: Ledger, task: AsyncTask) -> None:
+    """Write a take down, and ack it, cancelled or not."""
+    ledger.took(task.id, task.attempts, task.data)
+    done = asyncio.ensure_future(task.ack())
+    try:
+        await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await done
+        raise
+    finally:
+        ledger.was_done(task.id, task.attempts)
+
+
+async def cancel_all(rounds: int, take: Take, put: Put) -> int:
+    """Start two takes in each round, and cancel both a moment after a put; how many were still at it."""
+    cancelled = 0
+    for number in range(rounds):
+        takers = [asyncio.create_task(take()) for _ in range(2)]
+        await put(number)
+        for _ in range(random.randrange(6)):
+            await asyncio.sleep(random.choice((0, 0, 0.0003)))
+        for taker in takers:
+            cancelled += taker.cancel()
+        for taker in takers:
+            with suppress(asyncio.CancelledError):
+                await taker
+    return cancelled
+
+
+async def cancel_some(dice: random.Random, puts: int, take: Take, put: Put) -> None:
+    """Start some takes before each put, and cancel some of all that still go on; at the end cancel all."""
+    running: set[asyncio.Task[None]] = set()
+    for number in range(puts):
+        running |= {asyncio.create_task(take()) for _ in range(dice.randrange(4))}
+        if dice.random() < 0.5:
+            await asyncio.sleep(0)
+        for victim in dice.sample(sorted(running, key=id), min(len(running), dice.randrange(3))):
+            victim.cancel()
+        await put(number)
+        running = {task for task in running if not task.done()}
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
