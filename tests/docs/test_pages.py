@@ -121,3 +121,16 @@ def test_an_arrow_of_the_diagram_begins_and_ends_at_the_boxes_of_its_states(draw
                 start = drawing._border(drawing._AT[was], drawing._AT[to])
                 off = [abs(a - b) / half for a, b, half in zip(start, drawing._AT[was], drawing._BOX, strict=True)]
                 assert max(off) == pytest.approx(1)
+
+
+def test_contributing_says_where_things_are() -> None:
+    block = PAGES["CONTRIBUTING.md"].partition("## Where things are")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^    (\S+)", block, re.MULTILINE))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    folders = {
+        f"{folder.relative_to(ROOT)}/"
+        for inside in ("tubes", "tests")
+        for folder in (ROOT / inside).glob("*")
+        if (folder / "__init__.py").exists() and not folder.is_symlink()
+    }
+    assert folders - named == set()
