@@ -6,18 +6,18 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-#: Seconds; None: as long as any call.
-first_patience: ContextVar[float | None] = ContextVar("first_patience", default=None)
+#: Seconds; None: as long as any call is tried.
+connect_timeout: ContextVar[float | None] = ContextVar("connect_timeout", default=None)
 
 
 @contextmanager
-def impatient(seconds: float) -> Generator[None]:
-    """Let `connect` give up after so many seconds: where somebody waits for it, and begins it anew by hand.
+def connect_within(seconds: float) -> Generator[None]:
+    """Let `connect` give up after so many seconds: for commands at which somebody sits who can try again.
 
-    What is called later, on a connection that there was, is tried as long as ever.
+    Calls on a connection that was made are tried for as long as ever.
     """
-    before = first_patience.set(seconds)
+    token = connect_timeout.set(seconds)
     try:
         yield
     finally:
-        first_patience.reset(before)
+        connect_timeout.reset(token)

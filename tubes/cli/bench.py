@@ -14,7 +14,7 @@ from uuid import uuid4
 import typer
 
 import tubes
-from tubes.backend.connect_timeout import impatient
+from tubes.backend.connect_timeout import connect_within
 from tubes.backend.url import redact_url
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import PATIENCE, complete_drivers, place_of
@@ -38,7 +38,7 @@ def bench(
 ) -> None:
     """Measure put, take and ack, one at a time and in batches, in a tube of its own that is dropped afterwards."""
     place = place_of(url)
-    with _told_to_end(), impatient(PATIENCE), tubes.connect(place, codec="json") as queue:
+    with _told_to_end(), connect_within(PATIENCE), tubes.connect(place, codec="json") as queue:
         tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
         try:
             results = [_result(verb, spans, per) for verb, spans, per in _measure(tube, count, "x" * size)]

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import tubes
-from tubes.backend.connect_timeout import impatient
+from tubes.backend.connect_timeout import connect_within
 from tubes.backend.url import redact_url
 from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.cli.streams import somebody_types
@@ -31,7 +31,7 @@ def complete_tubes(incomplete: str) -> list[str]:
     """The names of tubes that begin so, for the shell's completion: none where no server answers."""
     url = os.environ.get("TUBES_URL", "")
     try:
-        with impatient(_TYPING), tubes.connect(url) as queue:
+        with connect_within(_TYPING), tubes.connect(url) as queue:
             return [name for name in queue.tubes() if name.startswith(incomplete)]
     except Exception:  # In the middle of somebody's typing nothing may be said.
         return []
@@ -81,7 +81,7 @@ def connected(
         raise Stop(
             f"{redact_url(place)} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE
         )
-    with _notice(place), impatient(patience), warnings.catch_warnings(record=True) as warned:
+    with _notice(place), connect_within(patience), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         queue = tubes.connect(place, codec=codec, session_ttl=session_ttl)
     for warning in warned:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from tubes.backend.clock import system_clock
-from tubes.backend.connect_timeout import first_patience
+from tubes.backend.connect_timeout import connect_timeout
 from tubes.backend.flow import run
 from tubes.backend.retry import Outage
 from tubes.drivers.driver import Driver
@@ -286,7 +286,7 @@ class RedisStore:
         with self._meeting:
             if self._met:
                 return
-            patience = first_patience.get()
+            patience = connect_timeout.get()
             channel = self._channel if patience is None else ThreadChannel(self.server, "m", patience)
             try:
                 self._check_rights(channel)

@@ -42,7 +42,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _trouble_with(place: str) -> str | None:
     """Why no test can work there."""
     import tubes
-    from tubes.backend.connect_timeout import impatient
+    from tubes.backend.connect_timeout import connect_within
 
     if place == "server":
         from tubes.testing import server_program
@@ -52,7 +52,7 @@ def _trouble_with(place: str) -> str | None:
     if place.startswith("memory://"):
         return None
     try:
-        with warnings.catch_warnings(), impatient(_PATIENCE):
+        with warnings.catch_warnings(), connect_within(_PATIENCE):
             warnings.simplefilter("ignore")  # Of how it is set up each test hears.
             tubes.connect(place).close()
     except tubes.TubesError as error:
