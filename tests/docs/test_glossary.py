@@ -9,7 +9,8 @@ from pathlib import Path
 
 import tubes
 import tubes.worker
-from tubes.drivers.options import OF_TASKS, OF_TUBES
+from tubes.drivers.options import OF_TASKS
+from tubes.drivers.tube_options import OF_TUBES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/explanation/glossary.md").read_text()
