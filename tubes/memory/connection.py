@@ -44,7 +44,7 @@ class Connection(ConnectionBase):
             store.sessions[self.session.uuid] = self.session
 
     def sibling(self, api: ApiKind | None = None) -> Connection:
-        """Another connection to the same store, with a session of its own; perhaps with another face."""
+        """Another connection to the same store, with a session of its own; perhaps for the other API."""
         self.check()
         return Connection(self.store, self._lease, api or self._api)
 
@@ -90,7 +90,7 @@ class Connection(ConnectionBase):
         return self._port(shared)
 
     def find_replies(self, name: str) -> AnyPort:
-        """The port of the same, for who answers; `TubeNotFound`: nobody waits any more."""
+        """The port of a caller's reply tube. Raises `TubeNotFound` when nobody waits any more."""
         return self.find(name)
 
     def forget(self, shared: SharedTube) -> None:

@@ -295,7 +295,7 @@ class VerbPort(Port[F]):
         self._do(act)
 
     def listen(self, callback: object, wrap: Wrap | None = None) -> Listener | None:
-        """Set or remove this connection's listener; `wrap`: what makes the face's listener of the user's."""
+        """Set or remove this connection's listener; `wrap`: what makes the API's listener of the user's."""
         listener = check_listener(callback, wrap)
         return self._do(lambda now: self.shared.listen(self, listener))
 

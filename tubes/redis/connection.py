@@ -77,7 +77,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         return False
 
     def sibling(self, api: ApiKind | None = None) -> Connection:
-        """Another connection to the same store, with a session of its own; perhaps with another face."""
+        """Another connection to the same store, with a session of its own; perhaps for the other API."""
         self.check()
         self.store.enter()
         return _make(self.store, api or self._api)

@@ -69,7 +69,7 @@ class RedisStore:
         self.ringing: Final = script("ring")
         self.closed = False
         self.sessions: Final[WeakSet[Session]] = WeakSet()
-        self._homes: Final[dict[str, SharedTube]] = {}
+        self._shared_tubes: Final[dict[str, SharedTube]] = {}
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
@@ -115,7 +115,7 @@ class RedisStore:
                 return
             _stores.pop(self._key, None)
             self.closed = True
-            shared_tubes = list(self._homes.values())
+            shared_tubes = list(self._shared_tubes.values())
         self._stop.set()
         self._inbox.put(None)
         for shared in shared_tubes:
@@ -213,7 +213,7 @@ class RedisStore:
 
     def _beat_once(self, channel: ThreadChannel) -> None:
         lost: set[str] = set()
-        for shared in list(self._homes.values()):
+        for shared in list(self._shared_tubes.values()):
             tokens = [port.session[1] for port in copied(shared.ports) if port.session is not None]
             listening = "1" if shared.subscription.listening else ""
             if not tokens and not listening:
@@ -267,7 +267,7 @@ class RedisStore:
                 raise ConnectionLost(url=self.url, why=foreign(reply)) from None
             known, self._ahead = self._ahead, seconds * SECOND + rest - (before + after) // 2
             if self._timed and abs(self._ahead - known) > _STEP:
-                for shared in list(self._homes.values()):
+                for shared in list(self._shared_tubes.values()):
                     self.later(shared.go_by_the_clock)
             self._timed = True
 
@@ -323,14 +323,14 @@ class RedisStore:
         return f"{self.prefix}:{{{name}}}"
 
     def shared(self, name: str, driver: bytes, options: bytes, token: str) -> SharedTube:
-        """The home of a tube that a server told about, made when it is first asked for."""
+        """The shared tube for what a server says of a tube; it is made when it is first asked for."""
         born = born_of(token)
         with self._lock:
-            shared = self._homes.get(name)
+            shared = self._shared_tubes.get(name)
             if shared is None or shared.born != born:
                 known = self.driver_of(name, driver)
                 shared = SharedTube(self, name, self.key(name), known, validation.options(name, options, known), born)
-                self._homes[name] = shared
+                self._shared_tubes[name] = shared
             return shared
 
     def count_waiting(self, name: str, processes: list[Reply]) -> int:
@@ -347,7 +347,7 @@ class RedisStore:
                     others += callers
         if 2 * there > len(some) > 0:
             others = round(others * there * 2 / len(some))
-        shared = self._homes.get(name)
+        shared = self._shared_tubes.get(name)
         return others if shared is None else others + shared.count_local()
 
     def driver_of(self, name: str, about: bytes) -> Driver:
@@ -357,8 +357,8 @@ class RedisStore:
     def forget(self, shared: SharedTube) -> None:
         """A tube is gone."""
         with self._lock:
-            if self._homes.get(shared.name) is shared:
-                del self._homes[shared.name]
+            if self._shared_tubes.get(shared.name) is shared:
+                del self._shared_tubes[shared.name]
 
 
 def born_of(token: str) -> str:

@@ -1,4 +1,4 @@
-"""Tasks as the server stores them: `drivers/lua/lib/task.lua` says how. This is the same in Python."""
+"""Tasks as the server stores them: `drivers/lua/lib/task.lua` writes and reads them there."""
 
 from __future__ import annotations
 
