@@ -88,7 +88,7 @@ task.due = nil
 --#else
 --#if TO_TAKEN
 --#if ENDS_TAKEN
-if task.ttl and (not due or dead_of(task) < due) then due = dead_of(task) end
+if task.ttl and (not due or task.created + task.ttl < due) then due = task.created + task.ttl end
 --#end
 --#elif TO_READY|TO_BURIED
 --#if WAS_NEW

@@ -45,8 +45,11 @@ end
 
 local function pop()
   if META.paused and META.paused + 0 > now then return false end
-  local at = call('ZPOPMIN', M .. ':offers')[1] or false
-  return at and id_at(at)
+  local at = call('ZPOPMIN', M .. ':offers')[1]
+  if not at then return false end
+  -- As id_at: each take would pay for its definition.
+  local id = unpack_struct('>I6', at, #at - 5)
+  return NEWEST_FIRST and 281474976710655 - id or id
 end
 
 local function takeable()

@@ -169,7 +169,8 @@ end
 -- never), and the task as it is stored, or its header alone; `bare`: the caller has the data. A string is cheaper than a
 -- table, for the server and for the caller.
 local function facts(task)
-  return pack('>I8c1I4I4i8', task.id, task.state, task.attempts, task.state == 't' and task.take or 0, task.due or -1)
+--#include facts
+  return answer
 end
 
 local function shown(task, bare)

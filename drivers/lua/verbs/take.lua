@@ -33,6 +33,6 @@ local task = read(id, call('HMGET', M .. ':tasks', id)[1])
 local due = task.ttr and now + task.ttr
 task.owner = ARGV[1]
 --#move take r
-local answer = facts(task)
+--#include facts
 --#done answer
 return answer .. task.value

@@ -1,0 +1,2 @@
+-- The facts of `task` in one string, as `facts` in lib/task.lua says.
+  local answer = pack('>I8c1I4I4i8', task.id, task.state, task.attempts, task.state == 't' and task.take or 0, task.due or -1)
