@@ -16,7 +16,8 @@ from tubes.redis.scripts.lines import LUA
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print what the command line asks for."""
-    parser = argparse.ArgumentParser("python -m tubes.redis.scripts", description=(__doc__ or "").partition(":")[0] + ".")
+    what = (__doc__ or "").partition(":")[0] + "."
+    parser = argparse.ArgumentParser("python -m tubes.redis.scripts", description=what)
     verbs = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
     parser.add_argument("verb", choices=verbs, metavar="VERB", help=f"one of {', '.join(verbs)}")
     parser.add_argument("driver", nargs="?", default="fifo", help="the tube's driver (default: fifo)")
