@@ -10,7 +10,7 @@ from uuid import UUID
 from tubes.drivers.moves import State
 from tubes.drivers.options import text, whole
 from tubes.errors import InvalidOption, QueueForked, TubesError
-from tubes.values.batch import Batch, gather
+from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
 from tubes.values.task import FINISHED, F, TaskView
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tubes.backend.listeners import Listener
     from tubes.drivers.driver import Driver
     from tubes.values.codecs import Codec
+
+#: Looked up once: a member of an enum costs a call.
+_TAKEN: Final = State.TAKEN
 
 
 class PortBase(Generic[F]):
@@ -64,7 +67,7 @@ class PortBase(Generic[F]):
         if option not in self._driver.options:
             raise self._driver.lacks(option)
 
-    def refer(self, task: object) -> tuple[int, int, TaskView | None]:
+    def refer(self, task: object) -> Reference:
         """The id that a caller means, the number of the take by which it has the task (0: none), and the task, if any.
 
         The id is -1 for a task of another tube that had the same name.
@@ -77,7 +80,7 @@ class PortBase(Generic[F]):
                 raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
             if origin._port.shared is not self.tube._port.shared:
                 return -1, 0, None
-        return task._record.id, task._turn if task._state is State.TAKEN else 0, task
+        return task._record.id, task._turn if task._state is _TAKEN else 0, task
 
 
 def check_reason(reason: str | None) -> str | None:

@@ -15,8 +15,7 @@ from tubes.drivers.options import SECOND, flag, micros, whole
 from tubes.errors import TubeBusy, TubeNotFound, TubesError
 from tubes.memory.overview import count
 from tubes.memory.port import Port, keep_data
-from tubes.values.batch import Batch, tasks_by_id
-from tubes.values.batch import mark_finished as finish_many
+from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.lane import Utube, changes_of, lane_of
 from tubes.values.task import F, snapshot
 
@@ -107,7 +106,7 @@ class VerbPort(Port[F]):
         def act(now: int) -> None:
             found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
             entries: list[Entry] = []
-            for id, ((meant, turn, _), _) in those.items():
+            for id, (meant, turn, _) in those.items():
                 entry = found.get(meant)
                 if entry is not None and (anybody or not turn or entry.turn == turn):
                     entries.append(entry)
@@ -115,7 +114,7 @@ class VerbPort(Port[F]):
             verb(now, entries)
 
         self._do(act)
-        return finish_many(those, done) if finishes else done
+        return mark_all_finished(those, done) if finishes else done
 
     # -- one task or the tube ------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.task_codec import Reply
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply, Word
-from tubes.values.batch import Batch, TasksById, mark_finished, tasks_by_id
+from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.task import F
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class BatchPort(LookingPort[F]):
         """
         tasks: list[F] = []
         id = int(head[7:])
-        tasks_by_id = [int(answer[1:]) for answer in found if answer.__class__ is bytes and answer[:1] == _NAMED]
-        others = {task[0]: task for task in (yield from self.parsed(sorted(set(tasks_by_id))))} if tasks_by_id else {}
+        named = {int(answer[1:]) for answer in found if answer.__class__ is bytes and answer[:1] == _NAMED}
+        others = {task[0]: task for task in (yield from self.parsed(sorted(named)))} if named else {}
         answers = iter(found)
         for new, (options, data) in zip(written, batch.runs, strict=True):
             for raw in data:
@@ -214,32 +214,32 @@ class BatchPort(LookingPort[F]):
 
     def ack_many(self, tasks: object) -> dict[int, bool]:
         """Held tasks are done."""
-        return self.change(self._about_many("ack_many", self._those(tasks)))
+        return self.change(self._about_many("ack_many", tasks_by_id(tasks, self.refer)))
 
     def release_many(self, tasks: object, delay: float | None) -> dict[int, bool]:
         """Give held tasks back."""
         rest = self.rest_word(delay)
         if delay is not None:
             self.need("delay")
-        return self.change(self._about_many("release_many", self._those(tasks), rest))
+        return self.change(self._about_many("release_many", tasks_by_id(tasks, self.refer), rest))
 
     def renew_many(self, tasks: object, seconds: float) -> dict[int, bool]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
         self.need("ttr")
-        return self.run(self._about_many("renew_many", self._those(tasks), span, finishes=False))
+        return self.run(self._about_many("renew_many", tasks_by_id(tasks, self.refer), span, finishes=False))
 
     def delete_many(self, tasks: object) -> dict[int, bool]:
         """Remove tasks."""
-        return self.change(self._about_many("delete_many", self._those(tasks, by_put=True)))
+        return self.change(self._about_many("delete_many", tasks_by_id(tasks, self.refer), by_put=True))
 
-    def _those(self, tasks: object, *, by_put: bool = False) -> TasksById:
-        """By id what a caller names: which task is meant, as scripts are told it."""
-        found = tasks_by_id(tasks, self.refer)
-        return {id: ((refer[0], name_of(refer[2], by_put=by_put)), task) for id, (refer, task) in found.items()}
+    def _about_many(
+        self, verb: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
+    ) -> Flow[dict[int, bool]]:
+        """Do something with each of these tasks, and say whether it was done.
 
-    def _about_many(self, verb: str, those: TasksById, *args: Word, finishes: bool = True) -> Flow[dict[int, bool]]:
-        """Do something with each of these tasks, which settles them or not; whether it was done."""
+        `finishes`: that ends the takes of the callers. `by_put`: a task is meant by its put, not by its take.
+        """
         done = dict.fromkeys(those, False)
         ids = list(those)
         try:
@@ -248,7 +248,9 @@ class BatchPort(LookingPort[F]):
                 size = min(size, IDS_WITH_LANES)
             for first in range(0, len(ids), size):
                 some = ids[first : first + size]
-                words = [word for id in some for word in those[id][0]]
+                words: list[Word] = []
+                for meant, _, view in map(those.__getitem__, some):
+                    words += meant, name_of(view, by_put=by_put)
                 reply = yield from self.ask(verb, *args, *words)
                 if reply.__class__ is ErrorReply:  # The session has ended, and had none of them.
                     continue
@@ -259,7 +261,7 @@ class BatchPort(LookingPort[F]):
                     done[id] = answer != _LOST[0]
         finally:
             if finishes:
-                mark_finished(those, done)
+                mark_all_finished(those, done)
         return done
 
 

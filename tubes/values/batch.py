@@ -139,12 +139,14 @@ def check_limit(value: object) -> int:
     return whole("limit", value, MOST, least=1)
 
 
-#: By id what a caller names: what a port makes of it (its id, under 0 if there is no such task, …), and it itself.
-TasksById: TypeAlias = dict[int, tuple[Any, Any]]
+#: What a port makes of a task that a caller names: its id (-1: there is no such task), the number of the take by which
+#: the caller has it (0: any), and the task, unless the caller named an id.
+Reference: TypeAlias = tuple[int, int, TaskView | None]
+TasksById: TypeAlias = dict[int, Reference]
 
 
-def tasks_by_id(tasks: object, refer: Callable[[Any], Any]) -> TasksById:
-    """The tasks that a caller names, by tasks or ids, each once; `refer`: what a port makes of one."""
+def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
+    """The tasks that a caller names, by tasks or ids, each once."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
     found: TasksById = {}
@@ -156,13 +158,13 @@ def tasks_by_id(tasks: object, refer: Callable[[Any], Any]) -> TasksById:
             raise type(error)(**error.facts, item=number) from error.__cause__
         id = meant[0] if meant[0] >= 0 else task.id
         if id not in found:
-            found[id] = meant, task
+            found[id] = meant
     return found
 
 
-def mark_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
+def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
     """The callers have dealt with these tasks, as far as that was done."""
-    for id, (_, task) in those.items():
-        if done[id] and isinstance(task, TaskView):
+    for id, (_, _, task) in those.items():
+        if task is not None and done[id]:
             task._turn = FINISHED
     return done
