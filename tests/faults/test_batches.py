@@ -15,6 +15,7 @@ from tests.support.worker import Worker
 from tubes import ServerFull
 from tubes.conformance.bench import eventually
 from tubes.redis import batch_port
+from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
 
 
@@ -72,13 +73,15 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
         ledger.check(tube)
 
 
-def test_a_batch_that_was_taken_for_one_who_was_interrupted_is_given_back(through: str, proxy: Proxy) -> None:
+def test_a_batch_that_was_taken_for_one_who_was_interrupted_is_given_back(
+    through: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tubes.connect(through) as queue:
-        tube = queue.create_tube("load")
+        known, tube = queue.create_tube("known"), queue.create_tube("load")
+        known.put("hello")
+        assert len(known.take_many(1)) == 1  # Now the server has the script.
         tube.put_many(range(10))
-        port: Any = tube._port
-        line = port.connection.channel
-        inner = line._until_answered
+        inner = Wire.call
         calls = 0
 
         def once(*args: Any, **options: Any) -> Any:
@@ -89,10 +92,9 @@ def test_a_batch_that_was_taken_for_one_who_was_interrupted_is_given_back(throug
                 raise KeyboardInterrupt
             return answer
 
-        line._until_answered = once
+        monkeypatch.setattr(Wire, "call", once)
         with pytest.raises(KeyboardInterrupt):
             tube.take_many(4, timeout=0)
-        line._until_answered = inner
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
         assert tube.statistics().calls["take"] == 0
         assert [(task.data, task.attempts) for task in tube.take_many(10, timeout=0)] == [(n, 1) for n in range(10)]

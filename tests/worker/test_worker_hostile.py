@@ -24,6 +24,7 @@ from tubes.conformance.bench import eventually
 from tubes.worker import Bury, Retry, Summary, Worker
 from tubes.worker.finishing import carry_out
 from tubes.worker.lease_renewer import LeaseRenewer
+from tubes.worker.lifetime import RETRY
 from tubes.worker.pool import Pool
 
 #: Seconds in which a burst ends, on a slow machine too.
@@ -553,7 +554,13 @@ def test_a_pool_that_got_no_thread_does_nothing_of_the_job_later(no_threads: Any
 
 @pytest.fixture(autouse=True)
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RetryPolicy, "delay", lambda _, failures=1: 0.001 * 2**failures)
+    """Of workers; a lease renewer rests as ever."""
+    delay = RetryPolicy.delay
+
+    def short(policy: RetryPolicy, failures: int = 1) -> float:
+        return 0.001 * 2**failures if policy is RETRY else delay(policy, failures)
+
+    monkeypatch.setattr(RetryPolicy, "delay", short)
 
 
 @pytest.mark.parametrize("where", ["ack_many", "ack", "release", "bury"])
