@@ -1,6 +1,7 @@
 """The machine: states and moves, drivers, and the engine that executes any driver in memory.
 
-No I/O, no clock, no threads in here; `drivers/README.md` is the contract on one page.
+No I/O, no clock, no threads in here; `drivers/README.md` is the contract on one page. Imports nothing of tubes but
+`tubes.errors`.
 """
 
 if not __name__.startswith("tubes."):

@@ -437,7 +437,7 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
 
         Between(proxy, take)
         line = ThreadChannel(port.connection.store.server)
-        run(port._untake(first.id, first._turn), line.call)
+        run(port.undo("untake", first.id, first._turn), line.call)
         line.close()
         assert again[0][2] == first.attempts
         assert tube.statistics().tasks["taken"] == 1

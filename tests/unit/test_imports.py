@@ -17,7 +17,9 @@ LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.sp
 def room_of(module: str) -> str:
     """The folder of a module, or the file that it is."""
     name = module.removeprefix("tubes.")
-    return next(room for room in (name, name.rpartition(".")[0], name.partition(".")[0]) if room in LEVELS)
+    found = [room for room in (name, name.rpartition(".")[0], name.partition(".")[0]) if room in LEVELS]
+    assert found, f"{name} stands in no room: add its folder to LAYERS"
+    return found[0]
 
 
 def modules() -> dict[str, ast.Module]:

@@ -68,7 +68,7 @@ class PortBase(Generic[F]):
             raise self._driver.lacks(option)
 
     def refer(self, task: object) -> Reference:
-        """The id that a caller means, the number of the take by which it has the task (0: none), and the task, if any.
+        """Read what a caller means by a task or an id: see `Reference`.
 
         The id is -1 for a task of another tube that had the same name.
         """

@@ -72,24 +72,24 @@ class AnyOf:
 
     def __init__(self, ports: Sequence[AnyPort]) -> None:
         self._ports: Final = ports
-        self._children: list[SubWaiter] = []
+        self._sub_waiters: list[SubWaiter] = []
         self._lock: Final = threading.Lock()
         self._winner: SubWaiter | None = None
-        # How many children still have time.
+        # How many sub-waiters still have time.
         self._left = len(ports)
         self._woken = False
 
     def enlist(self, waiter: Waiter) -> None:
-        """Put a child in the line of each tube, until one is answered."""
+        """Put a sub-waiter in the line of each tube, until one is answered."""
         clock = self._ports[0].clock
         if waiter.timeout is not None:
             waiter.deadline = clock.micros() + waiter.timeout
         for port in self._ports:
             if self.lost(waiter):
                 return
-            child = SubWaiter(self, waiter, port)
-            self._children.append(child)
-            port.enlist(child)
+            sub_waiter = SubWaiter(self, waiter, port)
+            self._sub_waiters.append(sub_waiter)
+            port.enlist(sub_waiter)
         # A clock in a test's hands may have been advanced meanwhile, and does not ring for what is over. Each tube
         # looks once more: what became ready at that moment still counts.
         if (
@@ -101,9 +101,9 @@ class AnyOf:
                 port.shared.ring(clock.micros())
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the children out of their lines; answers what the winner was given, if there is one."""
-        for child in self._children:
-            child.owner.withdraw(child, undo=undo)
+        """Take the sub-waiters out of their lines; answers what the winner was given, if there is one."""
+        for sub_waiter in self._sub_waiters:
+            sub_waiter.owner.withdraw(sub_waiter, undo=undo)
         return None if self._winner is None else self._winner.answer
 
     def keeps(self, waiter: Waiter) -> bool:
@@ -112,23 +112,23 @@ class AnyOf:
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later."""
-        for child in self._children:
-            child.owner.abandon(child)
+        for sub_waiter in self._sub_waiters:
+            sub_waiter.owner.abandon(sub_waiter)
 
     def lost(self, waiter: Waiter) -> bool:
         """Whether nobody will look at one more answer."""
         return self._winner is not None or waiter.lost()
 
-    def answered(self, waiter: Waiter, child: SubWaiter) -> bool:
-        """A child has an answer, or no more time; False if its answer comes too late."""
+    def answered(self, waiter: Waiter, sub_waiter: SubWaiter) -> bool:
+        """A sub-waiter has an answer, or no more time; False if its answer comes too late."""
         with self._lock:
-            if child.answer is PENDING:
+            if sub_waiter.answer is PENDING:
                 # What becomes ready at the same moment in the others' tubes still counts: the last one ends the wait.
                 self._left -= 1
                 return self._left > 0 or self._wake(waiter)
             if self._winner is None:
-                self._winner = child
-            return self._winner is child and self._wake(waiter)
+                self._winner = sub_waiter
+            return self._winner is sub_waiter and self._wake(waiter)
 
     def _wake(self, waiter: Waiter) -> bool:
         if self._woken:  # Twice would be an error.
@@ -153,13 +153,13 @@ class SubWaiter:
         self.request: Final = None
 
     def lost(self) -> bool:
-        """Whether another child was answered, or the caller's time is over, or it was cancelled."""
+        """Whether another sub-waiter was answered, or the caller's time is over, or it was cancelled."""
         return self._any_of.lost(self._parent)
 
     def is_gone(self) -> bool:
-        """Whether nobody waits here any more, although the child stands in a line."""
+        """Whether nobody waits here any more, although the sub-waiter stands in a line."""
         return self._any_of.lost(self._parent) or self._parent.is_gone()
 
     def wake(self) -> bool:
-        """End the wait of all; False if another child was answered first, or the caller is gone for good."""
+        """End the wait of all; False if another sub-waiter was answered first, or the caller is gone for good."""
         return self._any_of.answered(self._parent, self)

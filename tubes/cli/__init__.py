@@ -1,4 +1,7 @@
-"""The command `tubes`: see, put, move and measure tasks from a shell. Extra `cli`; docs/cli.md is its manual."""
+"""The command `tubes`: see, put, move and measure tasks from a shell. Extra `cli`; docs/cli.md is its manual.
+
+May import all of `tubes` but `tubes.spark`.
+"""
 
 from __future__ import annotations
 

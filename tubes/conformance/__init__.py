@@ -7,7 +7,7 @@ Name a driver, and the contract runs, on threads and on asyncio; what the driver
 >>> class TestLifo(Contract):
 ...     driver = Driver("lifo", order="-id")
 
-For a backend of your own override `connect`; `Bench` says how.
+For a backend of your own override `connect`; `Bench` says how. May import all that users may.
 """
 
 from pkgutil import iter_modules

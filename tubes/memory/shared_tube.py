@@ -221,7 +221,7 @@ class SharedTube:
         if callback is not None:
             self.listeners[port] = None
         self.engine.listener = self._note if self.listeners else None
-        self.watched = True  # The verb's own settling looks closer.
+        self.watched = True  # Serving the waiters after the verb looks closer.
         return before
 
     def _note(self, entry: Entry, event: str) -> None:

@@ -150,21 +150,21 @@ class LoopPort(BatchPort[F]):
         if self.gone is not None:
             raise self.gone()
         answer: asyncio.Future[Reply] = channel.loop.create_future()
-        joint = channel.joints.get(self.shared.key)
-        if joint is not None and joint.session is session:
-            joint.add(new, raw, answer)
+        puts = channel.coalesced.get(self.shared.key)
+        if puts is not None and puts.session is session:
+            puts.add(new, raw, answer)
         else:
-            joint = CoalescedPuts(self, session, channel.joints)
-            joint.add(new, raw, answer)
-            channel.submit(joint, joint)
+            puts = CoalescedPuts(self, session, channel.coalesced)
+            puts.add(new, raw, answer)
+            channel.submit(puts, puts)
         reply = await answer
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
         if reply.code == "SESSIONGONE":
             self.lose(session)
-            if joint.resent:
+            if puts.resent:
                 raise ConnectionLost(url=self.url, why=UNSURE)
-        elif joint.resent and reply.code != _FAILED:
+        elif puts.resent and reply.code != _FAILED:
             raise self.refusal(reply)
         # Nothing was put, and perhaps another one is to blame.
         alone: Any = self.run(self.put_encoded(raw, options, waits=False))

@@ -225,9 +225,6 @@ class Port(PortBase[F]):
             id, _, _, take, _, _ = task_codec.parse(reply)
             self.shared.store.later(lambda: self.undo("untake", id, take, session=session))
 
-    def _untake(self, id: int, take: int) -> Flow[None]:
-        yield from self.undo("untake", id, take)
-
     def undo(self, verb: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
         """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle.
 

@@ -1,7 +1,7 @@
 """The verbs of every program's inner loop, for threads: packed ahead, without a flow.
 
-Each does what its flow in `port.py` does, as long as nothing is in the way; whatever is (a lost connection, a session
-that has ended, callers that wait in this process, time in a test's hands) goes to the flow.
+Each does what its namesake in `verbs.py` does, as long as nothing is in the way. A lost connection, a session that has
+ended, callers that wait in this process and time in a test's hands go there.
 """
 
 from __future__ import annotations

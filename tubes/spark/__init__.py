@@ -4,7 +4,7 @@ Where the package is installed `format("tubes")` works without a word; elsewhere
 
     spark.dataSource.register(tubes.spark.TubesDataSource)
 
-`docs/spark.md` says how to use it, and what it promises.
+`docs/spark.md` says how to use it, and what it promises. May import all of `tubes` but `tubes.cli`.
 """
 
 from tubes.spark.source import TubesDataSource

@@ -1,4 +1,7 @@
-"""What tests of programs that use tubes need: time in their own hands, a server of their own, asserts."""
+"""What tests of programs that use tubes need: time in their own hands, a server of their own, asserts.
+
+May import `tubes.sync`, `tubes.aio` and what those import.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -214,8 +214,8 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
     return task
 
 
-def of_face(kind: type[F], tube: Origin, task: TaskView) -> F:
-    """The same task, and the same take of it, for the other face's tube."""
+def of_other_api(kind: type[F], tube: Origin, task: TaskView) -> F:
+    """Make the task of the other API: of its tube, by the same take."""
     other = kind()
     for slot in TaskView.__slots__:
         setattr(other, slot, getattr(task, slot))

@@ -1,5 +1,7 @@
 """Workers: functions that are called with the tasks of tubes.
 
+May import `tubes.sync`, `tubes.aio` and what those import.
+
 >>> import tubes
 >>> from tubes.worker import Worker
 >>> with tubes.connect() as queue:

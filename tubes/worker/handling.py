@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.errors import CodecError
 from tubes.sync import Task
-from tubes.values.task import FINISHED, of_face
+from tubes.values.task import FINISHED, of_other_api
 from tubes.worker.hooks import surround, surround_async
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
@@ -78,7 +78,7 @@ class Handling:
         def job() -> None:
             nonlocal mine
             try:
-                mine = of_face(Task, self._connections.thread_tube(task._tube), task)
+                mine = of_other_api(Task, self._connections.thread_tube(task._tube), task)
                 result = handler(mine)
                 if inspect.iscoroutine(result):
                     result.close()

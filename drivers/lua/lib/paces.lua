@@ -1,4 +1,4 @@
--- What is known of a lane besides its tasks, as in paces.py: in tubes that META.pacing says something about. What the
+-- What is known of a lane besides its tasks, as in rate_limits.py: in tubes that META.pacing says something about. What the
 -- tube asks for stands there: interval, jitter, max_in_flight, '1' if lanes come in rounds.
 --
 -- A lane's record has all of it then: byte 255, which no number begins with, and its fields. While the lane rests it

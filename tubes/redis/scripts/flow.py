@@ -42,7 +42,7 @@ def commands(text: str) -> frozenset[str]:
     return frozenset(found["command"] for found in re.finditer(_COMMAND, text))
 
 
-class Flow:
+class ScriptText:
     """What a script runs before `--#gate`, after it, and in its functions."""
 
     def __init__(self, lines: list[str]) -> None:

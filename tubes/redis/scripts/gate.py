@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from tubes.redis.scripts.flow import Block, Flow, Node
+from tubes.redis.scripts.flow import Block, Node, ScriptText
 from tubes.redis.scripts.lines import MADE, Line
 
 # Servers before Redis 7 cannot be asked: there a text, which counts as yes, stands for the answer.
@@ -78,7 +78,7 @@ class _Gate:
     """What a script asks, and where."""
 
     def __init__(self, lines: list[str]) -> None:
-        flow = Flow(lines)
+        flow = ScriptText(lines)
         self._functions: Final = flow.functions
         self._needed: set[str] = set()
         self._conditional: Final[dict[str, set[str]]] = {}
