@@ -89,7 +89,7 @@ class RetryDelays:
 
     @property
     def fields(self) -> tuple[tuple[int, ...], float, int]:
-        """Its delays, jitter and seed."""
+        """The delays, jitter and seed, from which `from_fields` makes an equal one."""
         return self.delays, self.jitter, self.seed
 
     def after(self, id: int, attempts: int) -> int:

@@ -104,7 +104,7 @@ class Timers(Generic[T]):
         return None
 
     def _hurry(self, entry: T, due: int) -> None:
-        """It is due soon: find its place in the order."""
+        """Find the place in the order of an entry that is due soon."""
         if len(self._next) > self._most:
             self._next = [item for item in self._next if item[0] == item[2].queued]
             heapify(self._next)

@@ -261,7 +261,7 @@ class VerbPort(Port[F]):
         return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.see(most)])
 
     def statistics(self) -> Statistics:
-        """Count."""
+        """Count the tasks of the tube, its calls and the callers that wait on it."""
         return self._do(lambda now: count(self._engine, self.shared.count_waiting()))
 
     def tasks(self, start: int, limit: int) -> list[F]:

@@ -101,7 +101,7 @@ class CoalescedPuts(ScriptCall):
         return False
 
     def set_result(self, reply: Reply) -> None:
-        """Its reply, or the server's error, has come."""
+        """Give each put its part of the reply, or the server's error."""
         self._close()
         together = reply.__class__ is bytes and len(self._puts) > 1
         created, first = (reply[:7], int(reply[7:])) if together else (b"", 0)

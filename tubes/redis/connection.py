@@ -295,7 +295,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
             self.store.leave()
 
     def make_port(self, shared: SharedTube) -> AnyPort:
-        """Its port for a tube."""
+        """Make the port of this connection for a tube."""
         raise NotImplementedError
 
     def hang_up(self) -> None:

@@ -90,7 +90,7 @@ class _Found:
         return bool(self._counts)
 
     def problems(self) -> list[Problem]:
-        """As users see them, in the order of the kinds."""
+        """Give what was found as users see it, in the order of the kinds."""
         return [self._problem(kind) for kind in KINDS if kind in self._counts]
 
     def _problem(self, kind: str) -> Problem:

@@ -52,7 +52,7 @@ class Session:
         self.uuid, self.caller = uuid, self._name
 
     def note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
-        """It is open in the tube of a port."""
+        """Note that the session is open in the tube of a port."""
         port.session = session
         if self._shared:
             yield from self._share("tube", port.shared.name)

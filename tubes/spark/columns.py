@@ -130,12 +130,12 @@ def _together(batches: list[RecordBatch]) -> list[RecordBatch]:
 
 
 def _numbers(values: array[int], kind: DataType) -> Array:
-    """Without a look at each."""
+    """Make an array of these numbers without a look at each."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _moments(heads: Array) -> Array:
-    """Of 8 bytes each."""
+    """Make an array of the moments of puts, which are stored as 8 bytes each."""
     moments = array("q", heads.buffers()[2].to_pybytes())
     if sys.byteorder == "little":
         moments.byteswap()

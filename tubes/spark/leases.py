@@ -98,7 +98,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"consumer": self._named, "seq": done}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As many tasks as the option `maxTasksPerTrigger` allows."""
+        """Let a batch read as many tasks as the option `maxTasksPerTrigger` allows."""
         return ReadMaxRows(self._settings.max_tasks or _MOST)
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -77,17 +77,17 @@ class Settings:
 
 
 def read_settings(options: Mapping[str, str]) -> Settings:
-    """Of a batch read."""
+    """Check the options of a batch read."""
     return _settings(options, _COMMON | _READ)
 
 
 def stream_settings(options: Mapping[str, str]) -> Settings:
-    """Of a stream's source."""
+    """Check the options of a stream's source."""
     return _settings(options, _COMMON | _STREAM)
 
 
 def write_settings(options: Mapping[str, str], *, streams: bool) -> Settings:
-    """Of a write; `streams`: of a stream's sink."""
+    """Check the options of a write; `streams`: those of a stream's sink."""
     known = _COMMON | _WRITE
     return _settings(options, known if streams else known | _BATCH_WRITE)
 

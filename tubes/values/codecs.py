@@ -69,7 +69,7 @@ class RawCodec:
         return bytes(data)
 
     def decode(self, raw: bytes) -> bytes:
-        """The same bytes."""
+        """Return the bytes as they are."""
         return raw
 
 

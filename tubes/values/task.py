@@ -215,7 +215,7 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
 
 
 def of_other_api(kind: type[F], tube: Origin, task: TaskView) -> F:
-    """Make the task of the other API: of its tube, by the same take."""
+    """Make a copy of a task, of the same take, for the tube of the other API."""
     other = kind()
     for slot in TaskView.__slots__:
         setattr(other, slot, getattr(task, slot))

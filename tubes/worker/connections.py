@@ -24,7 +24,7 @@ class Connections:
         self._tubes: Final[dict[str, sync.Tube]] = {}
 
     def thread_tube(self, tube: aio.AsyncTube) -> sync.Tube:
-        """The same tube, for threads."""
+        """Find the tube for threads that is the same as this one for asyncio."""
         known = self._tubes.get(tube.name)
         if known is None or known._port.shared is not tube._port.shared:
             known = self._tubes[tube.name] = self.threads.tube(tube.name)

@@ -47,7 +47,7 @@ class LeaseRenewer:
         self._thread: threading.Thread | None = None
 
     def add(self, in_flight: InFlight) -> None:
-        """Keep this one."""
+        """Renew the take of this task from now on, and look whether its handler takes too long."""
         with self._changed:
             self._kept[in_flight] = None
             if in_flight.next_look < self._planned:

@@ -192,7 +192,7 @@ class Worker:
             _close(loop)
 
     async def run_async(self, *, burst: bool = False) -> Summary:
-        """As `run`, in the running event loop, and without signals: `stop` it, or cancel it, which cuts it off."""
+        """Work as `run` does, in the running event loop, without signals: `stop` it, or cancel it to cut it off."""
         with self._lock:
             if self._is_running:
                 raise WorkerBusy(why="it runs already")

@@ -18,7 +18,7 @@ class ErrorReply(Exception):
 
     @property
     def code(self) -> str:
-        """Its first word."""
+        """The first word of the error: what kind of error it is."""
         return str(self).partition(" ")[0]
 
 
@@ -27,7 +27,7 @@ ANY: Final = frozenset({NoneType, int, bytes, list, ErrorReply})
 
 
 def _kinds(*kinds: type) -> frozenset[type]:
-    """These, and errors."""
+    """Make a set of these kinds of replies and of errors, which any script may answer."""
     return frozenset((*kinds, ErrorReply))
 
 

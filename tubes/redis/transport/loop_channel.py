@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
-    """Nobody waits for this reply any more."""
+    """Hand a reply for which nobody waits any more to the call's `orphaned`."""
     if not done.cancelled() and done.exception() is None and call.orphaned is not None:
         call.orphaned(done.result())
 
@@ -54,13 +54,13 @@ class _Sent:
         self.until = time.monotonic() + script_call.PATIENCE
 
     def pack(self) -> bytes:
-        """Its request, as it goes out."""
+        """Give the request of the call, as it goes out."""
         if not self.packed:
             self.packed = self.call.pack(moving=self._moving)
         return self.packed
 
     def again(self) -> None:
-        """It may have been done: it is sent once more."""
+        """Prepare the call to be sent once more: it may have been done already."""
         self.call.resent = True
         self.packed = self.call.pack(moving=self._moving)
 

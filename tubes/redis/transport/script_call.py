@@ -103,7 +103,7 @@ class ScriptCall:
             self.slot, self.number = sent
 
     def begin(self, slot: int | str) -> None:
-        """It is about to be sent for the first time, unless it was before."""
+        """Give the call its slot and its number before it is sent for the first time; keep those of one sent before."""
         if not self.resent:
             self.slot, self.number = slot if self._own_slot is None else self._own_slot, next(numbers)
 
@@ -193,6 +193,6 @@ class Slots:
             return self._made - 1
 
     def free(self, slot: int) -> None:
-        """Its answer has come."""
+        """Give a slot back: the answer to its call has come."""
         with self._lock:
             heapq.heappush(self._free, slot)

@@ -86,7 +86,7 @@ class Part:
         }
 
     def rows(self) -> list[Row]:
-        """The same one by one."""
+        """Give the tasks of this part one by one, as rows."""
         return [Row(*row) for row in zip(*(self.values(name) for name in Row._fields), strict=True)]
 
 
@@ -224,7 +224,7 @@ class _Words:
         _, _, _, self._packed = pack("X", *words).split(b"\r\n", 3)
 
     def after(self, *command: str) -> bytes:
-        """Such a command."""
+        """Pack one command that ends with these words."""
         _, _, packed = pack(*command).partition(b"\r\n")
         return b"*%d\r\n%b%b" % (len(command) + self._count, packed, self._packed)
 
@@ -272,7 +272,7 @@ _EMPTY: Final[dict[str, Sequence[Any] | Same]] = dict.fromkeys(Row._fields, ())
 def _rows(
     tube: Tube, ids: Sequence[int], raws: list[bytes], takes: Sequence[bytes | None], moments: Sequence[bytes | None]
 ) -> Iterator[Row]:
-    """The same one by one."""
+    """Read stored tasks one by one, and leave out those that cannot be read."""
     for id, raw, take, moment in zip(ids, raws, takes, moments, strict=True):
         try:
             stored, at = task_codec.read(id, raw)

@@ -175,7 +175,7 @@ class Writer:
         return count
 
     def publish_once(self, write: str, brought: Iterable[Staged], timeout: float = 0.0) -> int:
-        """The same for a write that nobody does again: nothing is kept of it.
+        """Put what was brought for a write that nobody does again, of which nothing is kept; how many tasks that put.
 
         Where the tube has a capacity there must be room for all of it, within `timeout` seconds, before any is put.
         """

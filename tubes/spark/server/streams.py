@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
     @classmethod
     def of(cls, reply: bytes) -> Chunk:
-        """As the scripts write it down."""
+        """Read a chunk from what the scripts write down of it."""
         ids, attempts, takes = (list(map(int, words.split())) for words in reply.split(b":"))
         size = len(ids)
         return cls(ids, attempts * size if len(attempts) == 1 else attempts, takes * size if len(takes) == 1 else takes)

@@ -114,7 +114,7 @@ def tubes_queue(request: pytest.FixtureRequest, tubes_url: str) -> Iterator[tube
 
 @pytest.fixture
 def tubes_aio_queue(request: pytest.FixtureRequest, tubes_url: str) -> Iterator[tubes.AsyncQueue]:
-    """The same for asyncio, on the same tubes as `tubes_queue`; the test closes it, in its own event loop."""
+    """A queue for asyncio, on the same tubes as `tubes_queue`; the test closes it, in its own event loop."""
     import asyncio
 
     import tubes
