@@ -55,9 +55,9 @@ class Busy:
 def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, turns: int) -> None:
     """`BUSY` utubes, all taken: what do the verbs of those cost who work on them?"""
     subject = Subject(place.name, f"{driver}, {BUSY} busy utubes", "tasks behind each", place.by_server)
-    with mark_finished() as settle:
+    with mark_finished() as freeze_tasks:
         crowds = {size: Busy(place, driver, size) for size in sizes}
-        settle()
+        freeze_tasks()
 
         def one(size: int) -> None:
             for verb, seconds in crowds[size].round(turns).items():
@@ -81,10 +81,10 @@ def measure_due(figures: Figures, place: Place, sizes: list[int], rounds: int) -
 
     def one(size: int) -> None:
         clock = ManualClock()
-        with mark_finished() as settle, place.connect(clock) as queue:
+        with mark_finished() as freeze_tasks, place.connect(clock) as queue:
             tube: Any = queue.create_tube(f"due-{next(names)}", "fifottl")
             fill(tube, (place.payload for _ in range(size)), delay=DELAY)
-            settle()
+            freeze_tasks()
             place.longest_script()
             spans: list[float] = []
 

@@ -133,14 +133,14 @@ def mark_finished() -> Generator[Callable[[], None]]:
     slower than in a program that has one.
     """
 
-    def settle() -> None:
+    def freeze_tasks() -> None:
         gc.freeze()
         gc.enable()
 
     gc.collect()
     gc.disable()
     try:
-        yield settle
+        yield freeze_tasks
     finally:
         gc.enable()
         gc.unfreeze()

@@ -97,11 +97,11 @@ def measure(
     name = f"{driver}, a utube per task" if alone else driver
     unit = "utubes of one task" if alone else "waiting tasks"
     subject = Subject(place.name, name, unit, place.by_server)
-    with mark_finished() as settle, place.connect() as queue:
+    with mark_finished() as freeze_tasks, place.connect() as queue:
         crowds = {
             size: Crowd(queue, driver, place.payload, size, 10 * max(sizes) if alone else UTUBES) for size in sizes
         }
-        settle()
+        freeze_tasks()
 
         def one(size: int) -> None:
             for verb, seconds in crowds[size].round(place, count):

@@ -116,7 +116,7 @@ def _no_old_garbage() -> None:
 
 
 @pytest.fixture(scope="module")
-def settle() -> Generator[Callable[[], None]]:
+def freeze_tasks() -> Generator[Callable[[], None]]:
     """To be called when tasks have been put to wait: the collector passes them over from then on.
 
     The collector stays on, for every queue alike, as it is on in a program. But the tasks of all the queues

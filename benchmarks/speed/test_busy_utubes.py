@@ -101,15 +101,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Shelf(dict[Case, Any]):
     """Stages of one driver, made when they are first asked for; those of the driver before make room."""
 
-    def __init__(self, make: Callable[[Case], Any], settle: Callable[[], None]) -> None:
+    def __init__(self, make: Callable[[Case], Any], freeze_tasks: Callable[[], None]) -> None:
         self._make = make
-        self._settle = settle
+        self._freeze_tasks = freeze_tasks
 
     def __missing__(self, case: Case) -> Any:
         if any(other.driver != case.driver for other in self):
             self.close()
         stage = self[case] = self._make(case)
-        self._settle()
+        self._freeze_tasks()
         return stage
 
     def close(self) -> None:
@@ -119,15 +119,15 @@ class Shelf(dict[Case, Any]):
 
 
 @pytest.fixture(scope="module")
-def all_busy(settle: Callable[[], None]) -> Generator[Shelf]:
-    shelf = Shelf(AllBusy, settle)
+def all_busy(freeze_tasks: Callable[[], None]) -> Generator[Shelf]:
+    shelf = Shelf(AllBusy, freeze_tasks)
     yield shelf
     shelf.close()
 
 
 @pytest.fixture(scope="module")
-def one_busy(settle: Callable[[], None]) -> Generator[Shelf]:
-    shelf = Shelf(OneBusy, settle)
+def one_busy(freeze_tasks: Callable[[], None]) -> Generator[Shelf]:
+    shelf = Shelf(OneBusy, freeze_tasks)
     yield shelf
     shelf.close()
 

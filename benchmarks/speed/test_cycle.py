@@ -43,10 +43,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Stages:
     """The stages of one subject and its yardstick; those of the subject before make room for them."""
 
-    def __init__(self, scale: Scale, results: Results, settle: Callable[[], None]) -> None:
+    def __init__(self, scale: Scale, results: Results, freeze_tasks: Callable[[], None]) -> None:
         self._scale = scale
         self._results = results
-        self._settle = settle
+        self._freeze_tasks = freeze_tasks
         self._subject: Subject | None = None
         self._stages: dict[tuple[str, int], Stage] = {}
 
@@ -62,7 +62,7 @@ class Stages:
                     filling = Comparison("filling", what, case.subject.yardstick.name)
                     self._results.compare(filling, "ours", ours)
                     self._results.compare(filling, "yardstick", yardstick)
-            self._settle()
+            self._freeze_tasks()
         return self._stages[case.side.name, case.waiting]
 
     def _fill(self, side: Subject | Peer, waiting: int) -> float:
@@ -78,8 +78,8 @@ class Stages:
 
 
 @pytest.fixture(scope="module")
-def stages(scale: Scale, results: Results, settle: Callable[[], None]) -> Generator[Stages]:
-    stages = Stages(scale, results, settle)
+def stages(scale: Scale, results: Results, freeze_tasks: Callable[[], None]) -> Generator[Stages]:
+    stages = Stages(scale, results, freeze_tasks)
     yield stages
     stages.close()
 

@@ -12,8 +12,8 @@ from tubes.testing import LocalServer, ManualClock
 
 
 def keys_of(tube: tubes.Tube) -> Keys:
-    home: Any = tube._port.shared
-    keys: Keys = home.engine._keys
+    shared: Any = tube._port.shared
+    keys: Keys = shared.engine._keys
     return keys
 
 

@@ -138,18 +138,18 @@ def test_a_listener_that_comes_when_the_queue_is_being_closed_is_no_burden(place
     with tubes.connect(place) as queue, queue.session() as other:
         tube = other.tube("load")
         port: Any = tube._port
-        ears = port.shared.subscription
-        begin = ears.open
+        subscription = port.shared.subscription
+        begin = subscription.open
 
         def late(port: Any) -> Any:
             other.close()
             return begin(port)
 
-        ears.open = late
+        subscription.open = late
         with pytest.raises(QueueClosed):
             tube.on_task_change(lambda task, event: None)
-        assert ears._thread is None
-        assert eventually(lambda: not any(t.name == "tubes-ears" for t in threading.enumerate()))
+        assert subscription._thread is None
+        assert eventually(lambda: not any(t.name == "tubes-events" for t in threading.enumerate()))
 
 
 YEARS = 100 * 365 * 24 * 3600

@@ -189,9 +189,9 @@ def test_a_queue_that_is_closed_while_one_of_its_tubes_turns_out_to_be_gone_is_c
         gone = port_of(queue.tube("gone")).shared
         script = type(gone).script
 
-        def noticed(home: Any, verb: str) -> Any:
+        def noticed(shared: Any, verb: str) -> Any:
             gone.vanish()  # As by the thread that renews the leases.
-            return script(home, verb)
+            return script(shared, verb)
 
         monkeypatch.setattr(type(gone), "script", noticed)
         queue.close()

@@ -224,10 +224,10 @@ def test_a_listener_hears_on_when_the_password_is_right_again(
         tube = queue.create_tube("load")
         tube.on_task_change(lambda task, event: heard.append(task.data))
         guarded.rotate()
-        ears: Any = port_of(tube).shared.subscription
-        assert eventually(lambda: ears._wire is None)
+        subscription: Any = port_of(tube).shared.subscription
+        assert eventually(lambda: subscription._wire is None)
         guarded.allow()
-        assert eventually(lambda: ears._wire is not None)
+        assert eventually(lambda: subscription._wire is not None)
         tube.put("job")
         assert eventually(lambda: heard == ["job"]), heard
         guarded.admin.execute_command("CLIENT", "KILL", "USER", "app")

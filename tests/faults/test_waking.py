@@ -268,22 +268,22 @@ def test_a_request_that_was_left_behind_takes_nothing(valkey: LocalServer) -> No
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port
-        line: Any = port.connection.channel
+        channel: Any = port.connection.channel
 
         def sent(call: ScriptCall) -> ScriptCall:
             return ScriptCall(call.script, call.key, call.args, call.session, slot=AHEAD, sent=(AHEAD, call.number))
 
         none = port.take_ahead(1)
-        assert isinstance(line.call(none), int)
+        assert isinstance(channel.call(none), int)
         tube.put("job")
-        assert isinstance(line.call(sent(none)), int)
+        assert isinstance(channel.call(sent(none)), int)
         found = port.take_ahead(1)
-        taken = line.call(found)
-        assert line.call(sent(found)) == taken
+        taken = channel.call(found)
+        assert channel.call(sent(found)) == taken
         tube.put("another")
         tube.ack(taken[0])
-        assert isinstance(line.call(sent(found)), int)
-        assert line.call(sent(none)).code == "LATE"
+        assert isinstance(channel.call(sent(found)), int)
+        assert channel.call(sent(none)).code == "LATE"
         assert tube.statistics().tasks["ready"] == 1
 
 

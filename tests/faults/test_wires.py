@@ -436,9 +436,9 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
             again.append(task_codec.parse(port.connection.store._channel.call(call)))
 
         Between(proxy, take)
-        line = ThreadChannel(port.connection.store.server)
-        run(port.undo("untake", first.id, first._turn), line.call)
-        line.close()
+        channel = ThreadChannel(port.connection.store.server)
+        run(port.undo("untake", first.id, first._turn), channel.call)
+        channel.close()
         assert again[0][2] == first.attempts
         assert tube.statistics().tasks["taken"] == 1
 

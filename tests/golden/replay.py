@@ -34,7 +34,7 @@ class Replay(Verbs):
             for number, step in enumerate(self.trace.steps):
                 self.number = number
                 getattr(self, f"do_{step['op']}")(step)
-                self.stage.settle()
+                self.stage.wait_for_served()
             self.number = len(self.trace.steps)
             self._finally()
         finally:

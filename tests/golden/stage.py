@@ -81,7 +81,7 @@ class Stage:
 
     def disconnect(self, session: str) -> list[Call]:
         """Close the session's connection; its waiting calls must fail, and are answered."""
-        self.settle()
+        self.wait_for_served()
         mine = [call for call in self.calls if call.session == session]
         waiting = [call for call in self.waiting() if call in mine]
         self.calls = [call for call in self.calls if call not in mine]
@@ -103,7 +103,7 @@ class Stage:
             return
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
-            self.settle()
+            self.wait_for_served()
 
     def close(self) -> None:
         """End all sessions, and see to it that no call goes on."""
@@ -127,7 +127,7 @@ class Stage:
         Each take has a connection of its own in the named session, so that it can leave the line.
         Answers the call, and whether anybody had to.
         """
-        self.settle()
+        self.wait_for_served()
         behind = sorted((call for call in self.waiting() if call.key > timeout), key=lambda call: call.key)
         for call in behind:
             call.line.close()
@@ -143,16 +143,16 @@ class Stage:
 
     def wake_in_vain(self) -> None:
         """The original woke the first of these takes, in vain: it goes on with the time that it has left."""
-        self.settle()
+        self.wait_for_served()
         if waiting := self.waiting():
             first = min(waiting, key=lambda call: call.key)
             first.key = first.left(self.clock.now()).get("timeout", math.inf)
 
     def waiting(self) -> list[Call]:
-        """The calls that have not returned; exact after `settle`."""
+        """The calls that have not returned; exact after `wait_for_served`."""
         return [call for call in self.calls if not call.future.done()]
 
-    def settle(self) -> None:
+    def wait_for_served(self) -> None:
         """Wait until every call that was served has returned, so that all others are known to wait."""
         deadline = time.monotonic() + PATIENCE
         while waiting := self.waiting():

@@ -158,12 +158,12 @@ class Verbs(Referee):
                 return
 
     def do_pending(self, step: Step) -> None:
-        self.stage.settle()
+        self.stage.wait_for_served()
         self.compare(step["result"], not self.refs[step["ref"]].future.done())
 
     def do_take_end(self, step: Step) -> None:
         call = self.refs[step["ref"]]
-        self.stage.settle()
+        self.stage.wait_for_served()
         if not call.future.done():
             raise MismatchError(self.trace, self.number, step, "it waits")
         self.stage.finish(call)

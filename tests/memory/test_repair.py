@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def test_what_is_wrong_in_memory_is_mended_too(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(["to ann", "to bob"])
-    home: Any = tube._port.shared
-    home.engine._delayed = 1
+    shared: Any = tube._port.shared
+    shared.engine._delayed = 1
     assert tube.statistics().tasks["ready"] == 1
     assert queue.check("mail") == [tubes.Problem("memory", 1, ("mail",), mended=False)]
     assert queue.repair("mail") == [tubes.Problem("memory", 1, ("mail",), mended=True)]

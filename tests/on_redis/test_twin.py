@@ -294,8 +294,8 @@ class Twins:
     def check(self, client: Any) -> None:
         """Each side is in order."""
         memory, server = self.sides
-        home: Any = memory.tube._port.shared
-        check_engine(home.engine)
+        shared: Any = memory.tube._port.shared
+        check_engine(shared.engine)
         indexes.check(client, server.tube)
         assert server.root.check("twin") == []
 

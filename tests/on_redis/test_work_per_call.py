@@ -355,11 +355,11 @@ def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monk
     leases = "tubes:{load}:leases"
     before = dict(client.zrange(leases, 0, -1, withscores=True))
     assert len(before) == 5
-    home = tube._port.shared.store
-    line = ThreadChannel(home.server, "b")
-    home._beat_once(line)  # Now the server has the script.
-    scripts, _ = work(client, lambda: home._beat_once(line))
-    line.close()
+    process_store = tube._port.shared.store
+    channel = ThreadChannel(process_store.server, "b")
+    process_store._beat_once(channel)  # Now the server has the script.
+    scripts, _ = work(client, lambda: process_store._beat_once(channel))
+    channel.close()
     assert scripts == 3
     after = dict(client.zrange(leases, 0, -1, withscores=True))
     assert after.keys() == before.keys()

@@ -93,7 +93,7 @@ class Waiter:
 
 
 @dataclass(eq=False)
-class Pace:
+class RateLimit:
     """What is known of a lane besides its tasks."""
 
     interval: int | None = None
@@ -143,7 +143,7 @@ class Model:
         self.generation += 1
         self.next_id = 0
         self.tasks: list[Task] = []
-        self.paces: dict[str, Pace] = {}
+        self.rate_limits: dict[str, RateLimit] = {}
         self.number = 0
         self.calls: dict[str, int] = dict.fromkeys(CALLS, 0)
         self.takers: list[Waiter] = []
@@ -173,26 +173,26 @@ class Model:
             return None
         return "nil" if task.utube is None else task.utube
 
-    def pace(self, name: str) -> Pace:
-        """The pace of a lane; a new one says nothing."""
-        return self.paces.setdefault(name, Pace())
+    def rate_limit(self, name: str) -> RateLimit:
+        """The rate limit of a lane; a new one says nothing."""
+        return self.rate_limits.setdefault(name, RateLimit())
 
-    def limits(self, pace: Pace) -> tuple[int, int]:
+    def limits(self, rate_limit: RateLimit) -> tuple[int, int]:
         """interval and max_in_flight."""
         interval, most = self.options.get("interval", 0), self.options.get("max_in_flight", 1)
         return (
-            interval if pace.interval is None else pace.interval,
-            most if pace.max_in_flight is None else pace.max_in_flight,
+            interval if rate_limit.interval is None else rate_limit.interval,
+            most if rate_limit.max_in_flight is None else rate_limit.max_in_flight,
         )
 
     def next_start(self, name: str) -> int:
         """When a lane may start again."""
-        pace = self.paces.get(name, Pace())
-        interval, _ = self.limits(pace)
-        if pace.start is None or not interval:
-            return pace.blocked
-        at, id, attempts = pace.start
-        return max(pace.blocked, at + varied(interval, self.options.get("jitter", 0), 0, id, attempts))
+        rate_limit = self.rate_limits.get(name, RateLimit())
+        interval, _ = self.limits(rate_limit)
+        if rate_limit.start is None or not interval:
+            return rate_limit.blocked
+        at, id, attempts = rate_limit.start
+        return max(rate_limit.blocked, at + varied(interval, self.options.get("jitter", 0), 0, id, attempts))
 
     def states(self, name: str) -> list[str]:
         """The states of a lane's tasks."""
@@ -200,11 +200,11 @@ class Model:
 
     def forget(self) -> None:
         """Lanes that can start, and have nothing ready or taken, forget that they ever did."""
-        for name, pace in list(self.paces.items()):
+        for name, rate_limit in list(self.rate_limits.items()):
             if self.next_start(name) <= self.now and not {"r", "t"} & set(self.states(name)):
-                pace.start, pace.number = None, 0
-                if pace.interval is None and pace.max_in_flight is None:
-                    del self.paces[name]
+                rate_limit.start, rate_limit.number = None, 0
+                if rate_limit.interval is None and rate_limit.max_in_flight is None:
+                    del self.rate_limits[name]
 
     def due(self, task: Task) -> int | None:
         """When it moves by itself."""
@@ -261,9 +261,9 @@ class Model:
             self.tasks.remove(task)
         self.forget()
         name = self.lane(task)
-        if state == "r" and name is not None and not self.pace(name).number:
+        if state == "r" and name is not None and not self.rate_limit(name).number:
             self.number += 1
-            self.pace(name).number = self.number
+            self.rate_limit(name).number = self.number
         for call in calls:
             self.calls[call] += 1
         self.events.append((event, self.show(task)))
@@ -278,20 +278,20 @@ class Model:
             moments += [waiter.deadline for waiter in (*self.takers, *self.putters)]
             moments += [session.ends_at for session in self.sessions]
             moments.append(self.paused_until)
-            moments += [moment for name in self.paces if (moment := self.next_start(name)) > self.now]
+            moments += [moment for name in self.rate_limits if (moment := self.next_start(name)) > self.now]
             now = min((moment for moment in moments if moment is not None and moment <= until), default=None)
             if now is None:
                 self.now = until
                 return
             self.now = max(self.now, now)
-            self.settle()
+            self.catch_up()
             for session in [each for each in self.sessions if each.ends_at == self.now]:
                 self.end(session)
             for line in (self.takers, self.putters):
                 for waiter in [each for each in line if each.deadline == self.now]:
                     line.remove(waiter)
                     waiter.answers.append([] if isinstance(waiter.put, list) else None)
-            self.settle()
+            self.catch_up()
 
     def expire(self) -> bool:
         """Let everything happen that is due, in the order of the moments, then of the ids; False if nothing is."""
@@ -312,7 +312,7 @@ class Model:
             else:
                 self.change(task, "-", "ttl", "ttl", "delete")
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Let everything happen that is due or possible now: what is due, then waiting puts, then waiting takes."""
         self.expire()
         again = True
@@ -342,7 +342,7 @@ class Model:
         if not self.room():
             return None
         shown = self.add(data, options)
-        self.settle()
+        self.catch_up()
         return shown
 
     def add(self, data: Any, options: dict[str, Any]) -> Shown:
@@ -367,7 +367,7 @@ class Model:
             return None
         free = [task for task in self.tasks if task.state == "r" and self.is_free(self.lane(task))]
         if self.options.get("order") == "round_robin" and free:
-            first = min((self.lane(task) for task in free), key=lambda name: self.paces[name or ""].number)
+            first = min((self.lane(task) for task in free), key=lambda name: self.rate_limits[name or ""].number)
             free = [task for task in free if self.lane(task) == first]
         return min(free, key=self.place, default=None)
 
@@ -375,7 +375,7 @@ class Model:
         """Whether a task of this lane may be taken."""
         if name is None:
             return True
-        _, most = self.limits(self.paces.get(name, Pace()))
+        _, most = self.limits(self.rate_limits.get(name, RateLimit()))
         return self.states(name).count("t") < most and self.next_start(name) <= self.now
 
     def give(self, task: Task, connection: Connection) -> Shown:
@@ -385,10 +385,10 @@ class Model:
         name = self.lane(task)
         if name is not None:
             self.number += 1
-            pace = self.pace(name)
-            pace.number = self.number
-            if pace.asked or self.options.get("interval") or self.options.get("order") == "round_robin":
-                pace.start = (self.now, task.id, task.attempts)
+            rate_limit = self.rate_limit(name)
+            rate_limit.number = self.number
+            if rate_limit.asked or self.options.get("interval") or self.options.get("order") == "round_robin":
+                rate_limit.start = (self.now, task.id, task.attempts)
         self.change(task, "t", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
         return self.show(task)
 
@@ -398,14 +398,14 @@ class Model:
         if task is None:
             return None
         shown = self.give(task, connection)
-        self.settle()
+        self.catch_up()
         return shown
 
     def wait(self, connection: Connection, timeout: int | None, put: Any = None) -> Waiter:
         """Take, or put, and wait if need be."""
         waiter = Waiter(connection, None if timeout is None else self.now + timeout, put)
         (self.takers if put is None else self.putters).append(waiter)
-        self.settle()
+        self.catch_up()
         return waiter
 
     def ack(self, connection: Connection, ref: int | Ref) -> Shown:
@@ -438,7 +438,7 @@ class Model:
         if not self.room(len(items)):
             return []
         shown = [self.add(*item) for item in items]
-        self.settle()
+        self.catch_up()
         return shown
 
     def take_many(self, connection: Connection, limit: int) -> list[Shown]:
@@ -446,7 +446,7 @@ class Model:
         shown: list[Shown] = []
         while len(shown) < limit and (task := self.first()) is not None:
             shown.append(self.give(task, connection))
-        self.settle()
+        self.catch_up()
         return shown
 
     def ack_many(self, connection: Connection, refs: list[int | Ref]) -> dict[int, bool]:
@@ -476,7 +476,7 @@ class Model:
                 done[id] = False
             else:
                 done[id] = True
-        self.settle()
+        self.catch_up()
         return done
 
     def touch(self, connection: Connection, ref: int | Ref, span: int) -> Shown:
@@ -515,7 +515,7 @@ class Model:
         """The task as its verb left it, gone if that is past its ttl, before anything else followed from that."""
         self.expire()
         shown = self.show(task)
-        self.settle()
+        self.catch_up()
         return shown
 
     def kick(self, count: int) -> int:
@@ -523,7 +523,7 @@ class Model:
         kicked = sorted((task for task in self.tasks if task.state == "!"), key=self.place)[:count]
         for task in kicked:
             self.change(task, "r", "kick", "kick")
-        self.settle()
+        self.catch_up()
         return len(kicked)
 
     def release_all(self, owner: Session | None = None) -> None:
@@ -531,31 +531,32 @@ class Model:
         for task in [each for each in self.tasks if each.state == "t"]:
             if owner is None or task.owner is owner:
                 self.change(task, "r", "release", "release")
-        self.settle()
+        self.catch_up()
 
     def block(self, name: str, span: int) -> None:
         """Block."""
-        pace = self.pace(name)
-        pace.blocked = self.now + span if span else 0
-        pace.asked = pace.asked or span > 0
-        self.settle()
+        rate_limit = self.rate_limit(name)
+        rate_limit.blocked = self.now + span if span else 0
+        rate_limit.asked = rate_limit.asked or span > 0
+        self.catch_up()
 
     def configure(self, name: str, changes: dict[str, int | None]) -> None:
         """Configure."""
-        pace = self.pace(name)
+        rate_limit = self.rate_limit(name)
         for limit, value in changes.items():
-            setattr(pace, limit, value)
-            pace.asked = pace.asked or value is not None
-        self.settle()
+            setattr(rate_limit, limit, value)
+            rate_limit.asked = rate_limit.asked or value is not None
+        self.catch_up()
 
     def utubes(self) -> list[tuple[str, int, int, float | None, float, int]]:
         """All lanes, as users see them."""
         lanes: list[tuple[str, int, int, float | None, float, int]] = []
-        for name in sorted({*self.paces, *(self.lane(task) or "" for task in self.tasks)}):
-            states, pace, moment = self.states(name), self.paces.get(name, Pace()), self.next_start(name)
+        for name in sorted({*self.rate_limits, *(self.lane(task) or "" for task in self.tasks)}):
+            states, moment = self.states(name), self.next_start(name)
+            rate_limit = self.rate_limits.get(name, RateLimit())
             resting = moment > self.now
-            if {"r", "t"} & set(states) or resting or (pace.interval, pace.max_in_flight) != (None, None):
-                interval, most = self.limits(pace)
+            if {"r", "t"} & set(states) or resting or (rate_limit.interval, rate_limit.max_in_flight) != (None, None):
+                interval, most = self.limits(rate_limit)
                 next_start = moment / SECOND if resting else None
                 lanes.append((name, states.count("r"), states.count("t"), next_start, interval / SECOND, most))
         return lanes
@@ -563,18 +564,18 @@ class Model:
     def truncate(self) -> None:
         """Truncate."""
         self.tasks.clear()
-        self.paces.clear()
-        self.settle()
+        self.rate_limits.clear()
+        self.catch_up()
 
     def pause(self, span: int | None) -> None:
         """Pause."""
         self.paused, self.paused_until = True, None if span is None else self.now + span
-        self.settle()
+        self.catch_up()
 
     def resume(self) -> None:
         """End a pause."""
         self.paused, self.paused_until = False, None
-        self.settle()
+        self.catch_up()
 
     def drop(self, force: bool) -> None:
         """Drop, and create anew."""
@@ -607,7 +608,7 @@ class Model:
             for waiter in [each for each in line if each.connection is connection]:
                 line.remove(waiter)
                 waiter.answers.append(QueueClosed)
-        self.settle()
+        self.catch_up()
         self.leave(connection.session, lost=lost)
 
     def identify(self, connection: Connection, session: Session) -> None:

@@ -56,7 +56,7 @@ class EventSubscription:
             if self._thread is None:
                 self._stopped = threading.Event()
                 self._thread = threading.Thread(
-                    target=self._hear, args=(self._stopped,), name="tubes-ears", daemon=True
+                    target=self._hear, args=(self._stopped,), name="tubes-events", daemon=True
                 )
                 self._thread.start()
         try:
