@@ -41,6 +41,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
         yield server
 
 
+def test_a_driver_that_is_not_there_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["put", "nix"])
+    assert "there is no driver 'nix'" in capsys.readouterr().err
+
+
 def test_an_error_of_a_script_names_its_line(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("jobs")

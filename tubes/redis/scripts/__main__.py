@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tubes.drivers import Registry
 from tubes.drivers.options import SECOND
+from tubes.errors import DriverNotFound
 from tubes.redis.scripts.assembly import TubeSettings, assembled
 from tubes.redis.scripts.lines import LUA
 
@@ -27,7 +28,11 @@ def main(words: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(words)
     rests = ((SECOND,), 0.0, 0) if asked.backoff else None
     settings = TubeSettings(rests, 60_000 if asked.idle else None, asked.capacity)
-    lines = assembled(asked.verb, Registry().find(asked.driver), settings)
+    try:
+        driver = Registry().find(asked.driver)
+    except DriverNotFound as error:
+        parser.error(str(error))
+    lines = assembled(asked.verb, driver, settings)
     width = max(len(line.source) for line in lines)
     for number, line in enumerate(lines, 1):
         print(f"{number:5} {line.source:{width}} {line.text}")
