@@ -61,11 +61,6 @@ def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
     return Unreadable(what=what, why=with_source(reply)) if _FAILED.match(str(reply)) else error_of(reply, url)
 
 
-def is_broken(reply: object) -> bool:
-    """Whether a script has failed since it met what it cannot read."""
-    return isinstance(reply, ErrorReply) and _FAILED.match(str(reply)) is not None
-
-
 def _fields(told: bytes | None) -> dict[str, Any]:
     if not told:
         raise ValueError("there is none")
