@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -62,29 +63,25 @@ def test_a_log_whose_end_is_lost(cut: int, seed: int) -> None:
             go_on_and_check(actors, server.url)
 
 
+def lag_and_take_over(pair: Promoted | Watched, take_over: Callable[[], object]) -> None:
+    """A replica that has not got everything becomes the master while actors go on."""
+    make(pair.url)
+    with Actors(pair.url) as actors:
+        actors.start(2, 2)
+        actors.go_on(100)
+        pair.replicate()
+        pair.stall()
+        actors.start(2, 2)
+        actors.go_on(200)
+        take_over()
+        go_on_and_check(actors, pair.url)
+
+
 def test_a_replica_that_had_not_got_everything_becomes_the_master() -> None:
     with Promoted() as pair:
-        make(pair.url)
-        with Actors(pair.url) as actors:
-            actors.start(2, 2)
-            actors.go_on(100)
-            pair.replicate()
-            pair.stall()
-            actors.start(2, 2)
-            actors.go_on(200)
-            pair.promote()
-            go_on_and_check(actors, pair.url)
+        lag_and_take_over(pair, pair.promote)
 
 
 def test_a_sentinel_makes_a_replica_the_master_that_had_not_got_everything() -> None:
     with Watched(is_linked=True) as watched:
-        make(watched.url)
-        with Actors(watched.url) as actors:
-            actors.start(2, 2)
-            actors.go_on(100)
-            watched.replicate()
-            watched.stall()
-            actors.start(2, 2)
-            actors.go_on(200)
-            watched.fail_over()
-            go_on_and_check(actors, watched.url)
+        lag_and_take_over(watched, watched.fail_over)
