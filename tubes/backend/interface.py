@@ -35,7 +35,7 @@ Soon: TypeAlias = "T | CoroutineType[Any, Any, T]"
 #: Options by name, as users give them, or checked and in the machine's units.
 Options: TypeAlias = dict[str, Any]
 #: What a put asks for: its data, encoded, and its options, checked.
-NewTask: TypeAlias = tuple[Any, Options]
+PreparedPut: TypeAlias = tuple[Any, Options]
 #: Makes the listener that an API needs of a user's callback.
 Wrap: TypeAlias = "Callable[[Any], Listener]"
 
@@ -120,7 +120,7 @@ class AnyPort(WaitLine, Protocol):
     @property
     def codec(self) -> Codec | None: ...
     def gather(self, items: object, options: Options, /) -> Batch: ...
-    def request(self, data: object, options: Options, /) -> tuple[int | None, NewTask]: ...
+    def request(self, data: object, options: Options, /) -> tuple[int | None, PreparedPut]: ...
     def release_later(self, task: object, /) -> None: ...
 
 

@@ -15,7 +15,7 @@ from tubes.values.codecs import encode
 from tubes.values.task import FINISHED, F, TaskView
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import NewTask, Options, Replies
+    from tubes.backend.interface import Options, PreparedPut, Replies
     from tubes.backend.listeners import Listener
     from tubes.drivers.driver import Driver
     from tubes.values.codecs import Codec
@@ -40,13 +40,13 @@ class PortBase(Generic[F]):
         #: What is called at every change of the tube, if this port listens.
         self.listener: Listener | None = None
 
-    def prepare(self, data: object, options: Options) -> NewTask:
+    def prepare(self, data: object, options: Options) -> PreparedPut:
         """Encode the data of a put, and check its options."""
         if options:
             options = self._driver.check_put(options)
         return (data if self.codec is None else encode(self.codec, data)), options
 
-    def request(self, data: object, options: Options) -> tuple[int | None, NewTask]:
+    def request(self, data: object, options: Options) -> tuple[int | None, PreparedPut]:
         """The timeout of a put that may wait, and what it puts."""
         new = self.prepare(data, options)
         return new[1].get("timeout"), new

@@ -15,7 +15,7 @@ from tubes.values.batch import Batch
 from tubes.values.task import FINISHED, F, TaskView, log_lost, snapshot
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import NewTask, Options
+    from tubes.backend.interface import Options, PreparedPut
     from tubes.backend.waiters import Waiter
     from tubes.drivers.entry import Hold
     from tubes.memory.shared_tube import SharedTube
@@ -208,7 +208,7 @@ class Port(PortBase[F]):
         # One of them may be the first task of all that has a time to live.
         return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
 
-    def put_waiting(self, now: int, request: Batch | NewTask) -> F | list[F]:
+    def put_waiting(self, now: int, request: Batch | PreparedPut) -> F | list[F]:
         """Put what a caller waits with, who has room now. Under the lock."""
         if isinstance(request, Batch):
             return self.put_all(now, request)

@@ -22,7 +22,7 @@ from tubes.values.task import TaskView, snapshot
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.backend.interface import NewTask, Options
+    from tubes.backend.interface import Options, PreparedPut
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Entry
@@ -143,7 +143,7 @@ class SharedTube:
         """Whether there is room for the first of the waiting putters."""
         return bool(self.putters) and self.admits(now, next(iter(self.putters)).request)
 
-    def admits(self, now: int, request: Batch | NewTask) -> bool:
+    def admits(self, now: int, request: Batch | PreparedPut) -> bool:
         """Whether a put has room, or needs none."""
         if not isinstance(request, Batch):
             return self.engine.admits(now, request[1])

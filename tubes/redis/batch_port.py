@@ -13,14 +13,14 @@ from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
 from tubes.redis.port import name_of
 from tubes.redis.scripts.msgpack_array import packed
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.task import F
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import NewTask
+    from tubes.backend.interface import PreparedPut
 
 #: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
 PUTS: Final = 4_000
@@ -100,7 +100,9 @@ class BatchPort(LookingPort[F]):
             tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
         return tasks
 
-    def _show_keyed(self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: Reply) -> Flow[list[F]]:
+    def _show_keyed(
+        self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: ScriptReply
+    ) -> Flow[list[F]]:
         """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
 
         Of those for which the answer had no room it tells the ids.
@@ -123,7 +125,7 @@ class BatchPort(LookingPort[F]):
                     tasks.append(self._show_kept(answer, new, raw, options))
         return tasks
 
-    def put_waiting(self, request: Batch | NewTask) -> Flow[F | list[F] | None]:
+    def put_waiting(self, request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
         """Put what a caller waits with; None if there is no room for it."""
         if isinstance(request, Batch):
             return (yield from self.put_batch(request, waits=True))
@@ -161,7 +163,7 @@ class BatchPort(LookingPort[F]):
             if not (yield from shared.serve_one()):
                 return []
         tasks: list[F] = []
-        reply: Reply = None
+        reply: ScriptReply = None
         try:
             more = True
             while more and len(tasks) < limit:
@@ -188,7 +190,7 @@ class BatchPort(LookingPort[F]):
             raise
         return [first, *others]
 
-    def show_many(self, reply: list[Reply]) -> list[F]:
+    def show_many(self, reply: list[ScriptReply]) -> list[F]:
         """What `take_many` answers."""
         if not reply:
             return []
@@ -199,7 +201,7 @@ class BatchPort(LookingPort[F]):
             self.shared.watch(soonest)
         return task_codec.shown_taken(self.kind, self.tube, take, ids.split(), attempts.split(), moments, raws)
 
-    def untake_many(self, reply: Reply) -> None:
+    def untake_many(self, reply: ScriptReply) -> None:
         """Give back what was taken for somebody who is gone."""
         self._untake_later(_taken_in(reply))
 
@@ -271,7 +273,7 @@ _LOST: Final = b"0"
 _NAMED: Final = b"?"
 
 
-def _taken_in(reply: Reply) -> dict[int, int]:
+def _taken_in(reply: ScriptReply) -> dict[int, int]:
     """By id the takes of the tasks of which `take_many` tells."""
     if reply.__class__ is not list or not reply:
         return {}

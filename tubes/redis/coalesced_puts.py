@@ -14,7 +14,7 @@ from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.scripts import replies
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
 from tubes.values.task import F
@@ -52,10 +52,10 @@ class CoalescedPuts(ScriptCall):
         # Where it stands as long as it is open.
         self._open: Final = open
         self._puts: Final[list[tuple[task_codec.NewTask, bytes]]] = []
-        self._answers: Final[list[asyncio.Future[Reply]]] = []
+        self._answers: Final[list[asyncio.Future[ScriptReply]]] = []
         self._size = 0
 
-    def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[Reply]) -> None:
+    def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[ScriptReply]) -> None:
         """One more put. `answer`: gets what the script `put` would answer it."""
         self._puts.append((new, raw))
         self._answers.append(answer)
@@ -100,7 +100,7 @@ class CoalescedPuts(ScriptCall):
         """Whether nobody waits for it any more: that is asked of each put when the reply is there."""
         return False
 
-    def set_result(self, reply: Reply) -> None:
+    def set_result(self, reply: ScriptReply) -> None:
         """Give each put its part of the reply, or the server's error."""
         self._close()
         together = reply.__class__ is bytes and len(self._puts) > 1
@@ -149,7 +149,7 @@ class LoopPort(BatchPort[F]):
     ) -> F | None:
         if self.gone is not None:
             raise self.gone()
-        answer: asyncio.Future[Reply] = channel.loop.create_future()
+        answer: asyncio.Future[ScriptReply] = channel.loop.create_future()
         puts = channel.coalesced.get(self.shared.key)
         if puts is not None and puts.session is session:
             puts.add(new, raw, answer)

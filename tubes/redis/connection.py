@@ -32,7 +32,7 @@ from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
 from tubes.redis.session import Session, leave_out, sane
 from tubes.redis.store import born_of, open_store
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots
@@ -153,7 +153,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            there: Reply = yield ScriptCall(script("there"), self.store.key(tube), ())
+            there: ScriptReply = yield ScriptCall(script("there"), self.store.key(tube), ())
             if if_not_exists and there.__class__ is list:
                 its = validation.driver_name(tube, there[0])
                 if its != name:
@@ -212,7 +212,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
                 leave_out(self.store, dict.fromkeys(strange, "is no name of a tube"))
                 return known
 
-    def _names(self, what: str, name: str | bytes) -> Flow[Reply]:
+    def _names(self, what: str, name: str | bytes) -> Flow[ScriptReply]:
         key = f"{self.store.prefix}:names"
         return sane(self.store, (yield ScriptCall(script("names"), key, (what, name))), key)
 
@@ -223,7 +223,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         if there is not None:
             yield from self._names("add", name)
 
-    def _opened(self, name: str, reply: Reply) -> Flow[AnyPort]:
+    def _opened(self, name: str, reply: ScriptReply) -> Flow[AnyPort]:
         with validation.reading(f"tube {name!r}"):
             driver, options, number, token, now, unheard = reply
         if unheard:

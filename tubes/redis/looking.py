@@ -10,7 +10,7 @@ from tubes.drivers.options import SECOND, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec, validation
-from tubes.redis.task_codec import Parsed, Reply
+from tubes.redis.task_codec import Parsed, ScriptReply
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.verbs import VerbPort
 from tubes.values.lane import Utube, lane_of
@@ -36,7 +36,7 @@ class LookingPort(VerbPort[F]):
         """How many tasks there are by state, and what was done so far."""
         shared = self.shared
 
-        def show(reply: Reply) -> Statistics:
+        def show(reply: ScriptReply) -> Statistics:
             with validation.reading(f"tube {shared.name!r}"):
                 return statistics_of(reply, shared.store.count_waiting(shared.name, reply[4]))
 
@@ -117,7 +117,7 @@ class LookingPort(VerbPort[F]):
 
     def _utubes(self, most: int) -> Flow[list[Utube]]:
         found: dict[str, Utube] = {}
-        cursor: Reply = 0
+        cursor: ScriptReply = 0
         while True:
             cursor, *seen = yield from self.ask("utubes", cursor)
             for raw, ready, taken, rest, interval, in_flight in zip(*[iter(seen)] * 6, strict=True):
@@ -131,7 +131,7 @@ class LookingPort(VerbPort[F]):
                 return [found[name] for name in sorted(found)[:most]]
 
 
-def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
+def statistics_of(reply: ScriptReply, waiting: int, now: int | None = None) -> Statistics:
     """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
     total, taken, buried, counted, _, paused = reply
     puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)

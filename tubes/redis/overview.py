@@ -9,7 +9,7 @@ from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.looking import statistics_of
 from tubes.redis.scripts.assembly import TubeSettings, script
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
 from tubes.redis.transport.wire import ErrorReply, error_of
 from tubes.values.overview import Overview
@@ -38,7 +38,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _TUBES):
         keys = [store.key(name) for name in some]
-        reply: Reply = yield ScriptCall(script("overview"), keys[0], (store.now(), *keys))
+        reply: ScriptReply = yield ScriptCall(script("overview"), keys[0], (store.now(), *keys))
         if isinstance(reply, ErrorReply):
             raise error_of(reply, store.url)
         now, *seen = reply
@@ -52,7 +52,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     return found, strange
 
 
-def _seen(store: RedisStore, name: str, now: int, about: Reply, *, ages: bool) -> Flow[Overview]:
+def _seen(store: RedisStore, name: str, now: int, about: ScriptReply, *, ages: bool) -> Flow[Overview]:
     if len(about) == 1:  # Why the script could not look.
         raise Unreadable(what=f"tube {name!r}", why=about[0].decode(errors="replace"))
     driver, options, counted, sessions, lanes, resting, due = about
@@ -72,7 +72,7 @@ def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[st
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _NAMES):
         keys = [store.key(name) for name in some]
-        reply: Reply = yield ScriptCall(script("living"), keys[0], (*keys,))
+        reply: ScriptReply = yield ScriptCall(script("living"), keys[0], (*keys,))
         if isinstance(reply, ErrorReply):
             raise error_of(reply, store.url)
         for name, driver in zip(some, reply, strict=True):
@@ -98,7 +98,7 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
         return None
     start: int | str = ""
     for _ in range(_TRIES):
-        reply: Reply = yield ScriptCall(known, store.key(name), (start,), _NOBODY, store.now())
+        reply: ScriptReply = yield ScriptCall(known, store.key(name), (start,), _NOBODY, store.now())
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None

@@ -20,7 +20,7 @@ from tubes.errors import (
 )
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import script
-from tubes.redis.task_codec import Parsed, Reply, put_of
+from tubes.redis.task_codec import Parsed, ScriptReply, put_of
 from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook, TubeSession
 from tubes.redis.transport.wire import ErrorReply, Word, error_of
 from tubes.values.task import F, TaskView
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: What becomes of a script's reply, and the arguments of the script.
-Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...]]
+Request: TypeAlias = tuple[Callable[[ScriptReply], T], tuple[Word, ...]]
 
 #: Refusals that a verb tells its caller in its own words.
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
@@ -119,10 +119,10 @@ class Port(PortBase[F]):
         self,
         verb: str,
         *args: Word,
-        orphaned: Callable[[Reply], None] | None = None,
+        orphaned: Callable[[ScriptReply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
-    ) -> Flow[Reply]:
+    ) -> Flow[ScriptReply]:
         """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
 
         `slot`, `parts`: as for `ScriptCall`.
@@ -159,19 +159,19 @@ class Port(PortBase[F]):
             return True  # It was done before its answer was lost.
         raise self.refusal(reply)
 
-    def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
+    def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[ScriptReply]:
         """Call a script that knows no session, and that may be done twice; answers as `ask`."""
         return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
-    def look(self, *commands: bytes) -> Flow[list[Reply]]:
+    def look(self, *commands: bytes) -> Flow[list[ScriptReply]]:
         """The replies to plain commands that only look, packed: at one moment, while the tube is there. For threads."""
-        replies: list[Reply]
+        replies: list[ScriptReply]
         *replies, there = yield from self._answer(ScriptLook(commands, script("there"), self.shared.key))
         if there is None:
             raise self.refusal(ErrorReply("TUBEGONE there is no such tube"))
         return replies
 
-    def _answer(self, call: ScriptCall) -> Flow[Reply]:
+    def _answer(self, call: ScriptCall) -> Flow[ScriptReply]:
         reply = yield call
         if reply.__class__ is ErrorReply and reply.code not in _ABOUT_TASKS:
             raise self.refusal(reply)
@@ -199,7 +199,7 @@ class Port(PortBase[F]):
 
     # -- takes for those who wait, and what is undone ------------------------------------------------------------------
 
-    def take_waiting(self, count: int) -> Flow[Reply]:
+    def take_waiting(self, count: int) -> Flow[ScriptReply]:
         """For a caller that waits, one of so many: what `show` shows, or the moment at which something is due."""
         reply = yield from self.ask("take", count, self.shared.store.process, orphaned=self.untake, slot=SERVING)
         return reply if reply.__class__ is int else task_codec.parse(reply)
@@ -214,12 +214,12 @@ class Port(PortBase[F]):
             return None
         args = (count, self.shared.store.process)
 
-        def orphaned(reply: Reply) -> None:
+        def orphaned(reply: ScriptReply) -> None:
             self.untake(reply, session)
 
         return ScriptCall(self.shared.script("take"), self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
 
-    def untake(self, reply: Reply, session: TubeSession | None = None) -> None:
+    def untake(self, reply: ScriptReply, session: TubeSession | None = None) -> None:
         """Give back what was taken for somebody who is gone."""
         if reply.__class__ is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)

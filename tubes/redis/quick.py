@@ -17,7 +17,7 @@ from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.port import Owner, Request
 from tubes.redis.scripts.replies import BYTES, answers_of
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Word, pack
 from tubes.values.task import F, TaskView
@@ -100,7 +100,7 @@ class ThreadPort(BatchPort[F]):
     def _end_of_put(self, new: task_codec.NewTask) -> bytes:
         return _words(*(new.due, new.pri, new.lane, self._room)[: self._of_put - 2])
 
-    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
+    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[ScriptReply], None] | None) -> ScriptCall:
         """The call by that number, to send it again."""
         words = self.put_words(*words, waits=False) if verb == "put" else words
         known, sent = self.shared.script(verb), (self._channel.slot, number)

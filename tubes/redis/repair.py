@@ -13,7 +13,7 @@ from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import TAKES, knobs_of, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Word, error_of
 from tubes.values.problem import BEYOND, KINDS, Problem
@@ -37,7 +37,7 @@ _TRIES: Final = 3
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
     """What is wrong with a tube; `repairs`: it is mended."""
-    about: Reply = yield ScriptCall(script("there"), store.key(name), ())
+    about: ScriptReply = yield ScriptCall(script("there"), store.key(name), ())
     if isinstance(about, ErrorReply):
         raise error_of(about, store.url)
     if about is None:
@@ -63,7 +63,7 @@ def _asked(options: Options) -> str:
     return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d}"
 
 
-def _session_of(score: Reply) -> int:
+def _session_of(score: ScriptReply) -> int:
     """The number of the session that has a taken task, by its score; -1: that is none."""
     return int(score) // TAKES if score.isdigit() else -1
 
@@ -76,7 +76,7 @@ class _Found:
         self._known: Final[dict[str, set[str]]] = {}
         self._counts: Final[Counter[str]] = Counter()
 
-    def add(self, words: list[Reply]) -> bool:
+    def add(self, words: list[ScriptReply]) -> bool:
         """Kinds, and what each is about, as scripts answer them; whether there were any."""
         for kind, about in zip(*[map(_text, words)] * 2, strict=True):
             known = self._known.setdefault(kind, set())
@@ -98,7 +98,7 @@ class _Found:
         return Problem(kind, self._counts[kind], tuple(some), self._mends and kind not in BEYOND)
 
 
-def _text(word: Reply) -> str:
+def _text(word: ScriptReply) -> str:
     return word.decode("utf-8", "backslashreplace") if isinstance(word, bytes) else str(word)
 
 
@@ -113,9 +113,11 @@ class _Examination:
         self._found: Final = found
         self._mends: Final = repairs
 
-    def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
+    def _ask(self, verb: str, *args: Word) -> Flow[ScriptReply]:
         words = ("1" if self._mends else "", self._store.now(), *args)
-        reply: Reply = yield ScriptCall(script(verb, self._driver), self._store.key(self._name), words, parts=PARTS)
+        reply: ScriptReply = yield ScriptCall(
+            script(verb, self._driver), self._store.key(self._name), words, parts=PARTS
+        )
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
@@ -147,7 +149,7 @@ class _Examination:
     def _ids(self) -> Flow[set[int]]:
         """The ids of all tasks."""
         ids: set[int] = set()
-        cursor: Reply = 0
+        cursor: ScriptReply = 0
         while True:
             cursor, some, wrong = yield from self._ask("check_ids", cursor)
             ids.update(map(int, some.split()))
@@ -155,10 +157,10 @@ class _Examination:
             if int(cursor) == 0:
                 return ids
 
-    def _sweep(self, which: str) -> Flow[list[Reply]]:
+    def _sweep(self, which: str) -> Flow[list[ScriptReply]]:
         """Look at all that a key names; answers what the script tells."""
-        found: list[Reply] = []
-        cursor: Reply = 0
+        found: list[ScriptReply] = []
+        cursor: ScriptReply = 0
         while True:
             cursor, wrong, some = yield from self._ask("check_index", which, cursor)
             self._found.add(wrong)
@@ -169,9 +171,9 @@ class _Examination:
     def _lanes(self) -> Flow[dict[str, int]]:
         """How many tasks of each lane are taken by what is noted; no two have one number."""
         found = yield from self._sweep("lanes")
-        taken: dict[Reply, int] = {}
-        named: dict[bytes, Reply] = {}
-        twice: set[Reply] = set()
+        taken: dict[ScriptReply, int] = {}
+        named: dict[bytes, ScriptReply] = {}
+        twice: set[ScriptReply] = set()
         for name, number, count in zip(*[iter(found)] * 3, strict=True):
             taken[name] = count
             if number and named.setdefault(number, name) != name:
@@ -234,7 +236,7 @@ class _Examination:
     def _streams(self) -> Flow[set[int]]:
         """The sessions that have tasks for streams."""
         sessions: set[int] = set()
-        cursor: Reply = 0
+        cursor: ScriptReply = 0
         while True:
             cursor, some = yield from self._ask("check_streams", cursor)
             sessions.update(some)

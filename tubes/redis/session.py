@@ -11,7 +11,7 @@ from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreada
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
 from tubes.redis.transport.wire import ErrorReply, error_of
 
@@ -66,24 +66,24 @@ class Session:
         capacity: int = 0,
         uuid: str | None = None,
         maker: str = "",
-    ) -> Flow[Reply]:
+    ) -> Flow[ScriptReply]:
         """Open a tube for this session."""
         span = self._store.span()
         args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, LAYOUT)
-        reply: Reply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
+        reply: ScriptReply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
-        about: list[Reply] = sane(self._store, reply, f"tube {name!r}")
+        about: list[ScriptReply] = sane(self._store, reply, f"tube {name!r}")
         if len(about) > 2:
             about[3] = validation.token(name, about[3])
         return about
 
-    def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[Reply]:
+    def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[ScriptReply]:
         """Change what is written down of a shared session."""
         key = f"{self._store.prefix}:session:{uuid or self.uuid}"
         span = self._store.span()
         args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self._name)
-        reply: Reply = sane(self._store, (yield ScriptCall(script("session"), key, args)), key)
+        reply: ScriptReply = sane(self._store, (yield ScriptCall(script("session"), key, args)), key)
         if reply is None:
             return None
         names, strange = validation.names(reply[1:])
@@ -137,7 +137,7 @@ class Session:
         """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
         others: dict[str, str] = {}
         if self._shared:
-            left: Reply = yield from self._share(how, uuid=uuid)
+            left: ScriptReply = yield from self._share(how, uuid=uuid)
             if left is None:
                 # The server has lost what was written down: others may speak for the session too, and nobody knows.
                 how = "lose"
@@ -165,7 +165,7 @@ class Session:
             for port in self.ports():
                 port.shared.watch(self._store.clock.micros() + int(span))
 
-    def _open_too(self, name: str, uuid: str | None = None) -> Flow[Reply]:
+    def _open_too(self, name: str, uuid: str | None = None) -> Flow[ScriptReply]:
         """Open another tube of the session; None if it is gone or refused: then the lease runs out there."""
         try:
             reply = yield from self.open(name, "any", uuid=uuid)
@@ -176,7 +176,7 @@ class Session:
 
     def _script_for(self, name: str, key: str) -> Flow[Script | None]:
         """What leaves one of the session's other tubes; None as for `_open_too`, and where its driver is not known."""
-        there: Reply = sane(self._store, (yield ScriptCall(script("there"), key, ())), f"tube {name!r}")
+        there: ScriptReply = sane(self._store, (yield ScriptCall(script("there"), key, ())), f"tube {name!r}")
         if there is None:
             return None
         try:
@@ -192,7 +192,7 @@ def leave_out(store: RedisStore, those: Mapping[str, object] | Mapping[bytes, ob
     store.strangers.leave_out(f"the tubes of {store.url}", those)
 
 
-def sane(store: RedisStore, reply: Reply, what: str = "") -> Reply:
+def sane(store: RedisStore, reply: ScriptReply, what: str = "") -> ScriptReply:
     """A reply that is no error; `what`: the scripts may fail there since they cannot read it."""
     if isinstance(reply, ErrorReply):
         raise validation.refusal(what, reply, store.url) if what else error_of(reply, store.url)

@@ -25,7 +25,7 @@ from tubes.redis import validation
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.rights import CALLING
 from tubes.redis.shared_tube import SharedTube
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
@@ -219,7 +219,7 @@ class RedisStore:
             if not tokens and not listening:
                 continue
             node = ""
-            reply: Reply = None
+            reply: ScriptReply = None
             try:
                 node = self.server.node(shared.key)
                 # One node that does not answer must not cost the sessions on the others their leases.
@@ -258,7 +258,7 @@ class RedisStore:
         if self.manual:
             return
         before = self.clock.micros()
-        reply: Reply = (channel or self._channel).request(self.prefix, "TIME")
+        reply: ScriptReply = (channel or self._channel).request(self.prefix, "TIME")
         after = self.clock.micros()
         if reply.__class__ is not ErrorReply:
             try:
@@ -291,7 +291,7 @@ class RedisStore:
             try:
                 self._check_rights(channel)
                 self.read_time(channel)
-                reply: Reply = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+                reply: ScriptReply = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
             finally:
                 if channel is not self._channel:
                     channel.close()
@@ -304,7 +304,7 @@ class RedisStore:
 
     def _check_rights(self, channel: ThreadChannel) -> None:
         """Raise `ServerRefused` if the server lets this user call no scripts."""
-        reply: Reply = channel.request(self.prefix, "EVAL", CALLING, 0)
+        reply: ScriptReply = channel.request(self.prefix, "EVAL", CALLING, 0)
         if reply.__class__ is bytes:
             reply = ErrorReply(f"NOPERM the user has no right to run {reply.decode()}")
         if reply.__class__ is ErrorReply:
@@ -333,7 +333,7 @@ class RedisStore:
                 self._shared_tubes[name] = shared
             return shared
 
-    def count_waiting(self, name: str, processes: list[Reply]) -> int:
+    def count_waiting(self, name: str, processes: list[ScriptReply]) -> int:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
         now = self.clock.micros()
         others = 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tubes.values.task import Origin
 
 #: What a server answers: None, an int, bytes, a list of replies, or an `ErrorReply`; `answers_of` says which.
-Reply: TypeAlias = Any
+ScriptReply: TypeAlias = Any
 #: What a script says of a task: id, state, attempts, take, when it is due, and the task as it is stored, or its header.
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, bytes]
 

@@ -14,7 +14,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
 from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, name_of, raw_text
-from tubes.redis.task_codec import Reply
+from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply, Word
 from tubes.values.lane import changes_of, lane_of
@@ -67,7 +67,7 @@ class VerbPort(Port[F]):
     def _key_words(options: Mapping[str, Any]) -> tuple[bytes, str]:
         return raw_text(options["key"]), options.get("on_duplicate", "keep")
 
-    def _show_kept(self, reply: Reply, new: task_codec.NewTask, raw: bytes, options: Options) -> F:
+    def _show_kept(self, reply: ScriptReply, new: task_codec.NewTask, raw: bytes, options: Options) -> F:
         """The task that a put found by its key: it lives, or only its key is remembered."""
         if reply.__class__ is not int:
             task = self.show(task_codec.parse(reply) if reply.__class__ is bytes else reply)
@@ -143,7 +143,7 @@ class VerbPort(Port[F]):
             log_lost(TaskNotTaken(id=task.id, tube=self.shared.name))
         return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
 
-    def unnext(self, reply: Reply) -> None:
+    def unnext(self, reply: ScriptReply) -> None:
         """Give back what was taken after an ack for somebody who is gone."""
         if reply.__class__ is bytes and len(reply) > 1:
             self.untake(reply[1:])
@@ -159,7 +159,7 @@ class VerbPort(Port[F]):
         id, _, view = self.refer(task)
         known = None if looks or view is None else view
 
-        def show(reply: Reply) -> F:
+        def show(reply: ScriptReply) -> F:
             if reply.__class__ is ErrorReply:
                 missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
                 raise missing(id=id, tube=self.shared.name)
@@ -228,7 +228,7 @@ class VerbPort(Port[F]):
             return self.peek(task)
         id, _, view = self.refer(task)
 
-        def show(reply: Reply) -> F:
+        def show(reply: ScriptReply) -> F:
             if reply.__class__ is not ErrorReply:
                 return self.show(task_codec.parse(reply))
             if reply.code == "NOTFOUND":
@@ -285,7 +285,7 @@ class VerbPort(Port[F]):
         """Let nothing be taken for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
 
-        def watch(ends: Reply) -> None:
+        def watch(ends: ScriptReply) -> None:
             if span is not None:
                 self.shared.watch(int(ends))
 
@@ -324,7 +324,7 @@ class VerbPort(Port[F]):
         return before
 
 
-def _ignore(reply: Reply) -> None:
+def _ignore(reply: ScriptReply) -> None:
     """Nothing becomes of a reply."""
 
 
