@@ -57,7 +57,7 @@ class Engine:
         "_ack", "_buried", "_delayed", "_ends_taken", "_holds", "_hook", "_in_rounds", "_key_ttl", "_keys",
         "_lanes", "_more", "_offers", "_options", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
         "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "driver",
-        "lane_option", "listener", "name", "next_id", "next_turn", "pause", "plain", "replacing", "tasks",
+        "lane_option", "listener", "name", "next_id", "next_take", "pause", "plain", "replacing", "tasks",
         "throttled", "ticking", "timed", "timers",
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ class Engine:
         self.plain: Final = not (self.timed or self._ranks or driver.lane or self._more or self.capacity)
         #: What the next put and the next take will be numbered.
         self.next_id = 0
-        self.next_turn = 1
+        self.next_take = 1
         # When a task last came back from its taker past its ttl: what is due since before is so only since then.
         self._past = 0
         self.pause: Final = Pause(self._apply_pause)
@@ -335,7 +335,7 @@ class Engine:
         entry.id = entry.rank = id
         entry.data = data
         entry.created = now
-        entry.pri = entry.line = entry.attempts = entry.turn = 0
+        entry.pri = entry.line = entry.attempts = entry.take = 0
         entry.state = entry.utube = entry.lane = entry.hold = entry.index = None
         entry.more = self._more
         step = self._put
@@ -399,7 +399,7 @@ class Engine:
             kept = FullEntry()
             kept.id, kept.data, kept.state, kept.hold = found, data, _DONE, None
             kept.utube, kept.pri = options.get(self.lane_option), options.get("pri", self._pri)
-            kept.created, kept.attempts, kept.turn = now, 0, 0
+            kept.created, kept.attempts, kept.take = now, 0, 0
             kept.ttl = kept.ttr = None
             kept.due = kept.dead = NEVER
         kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(kept=True)
@@ -445,8 +445,8 @@ class Engine:
         """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
         entry = self._pop()
         if entry is not None:
-            entry.turn = turn = self.next_turn
-            self.next_turn = turn + 1
+            entry.take = take = self.next_take
+            self.next_take = take + 1
             entry.attempts += 1
             if self.dated:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
@@ -455,10 +455,10 @@ class Engine:
             self._move(entry, self._take, hold)
         return entry
 
-    def held(self, hold: Hold, id: int, turn: int = 0) -> Entry:
+    def held(self, hold: Hold, id: int, take: int = 0) -> Entry:
         """The task if this hold has it (and, if a turn is named, has it by that take), else `TaskNotTaken`."""
         entry = hold.get(id)
-        if entry is None or (turn and entry.turn != turn):
+        if entry is None or (take and entry.take != take):
             raise TaskNotTaken(id=id, tube=self.name)
         return entry
 

@@ -72,7 +72,7 @@ _ALWAYS = (
     "more",  # what few tasks have; None: nothing
     "rank",  # its place: smaller comes first
     "state",
-    "turn",  # the number of its last take in the tube, which no other take has
+    "take",  # the number of its last take in the tube, which no other take has
 )
 _FURTHER = (
     "dead",  # when its ttl runs out
@@ -103,7 +103,7 @@ class Entry:
     rank: Any
     state: State | None
     attempts: int
-    turn: int
+    take: int
     hold: Hold | None
     index: Index | None
     more: More | None

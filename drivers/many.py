@@ -38,7 +38,7 @@ def put_many(engine: Engine, now: int, data: list[Any], options: Mapping[str, An
         entry.id = entry.rank = id
         entry.data = each
         entry.created = now
-        entry.attempts = entry.turn = 0
+        entry.attempts = entry.take = 0
         entry.state = entry.hold = entry.index = None
         entry.more = more
         entries.append(entry)
@@ -68,8 +68,8 @@ def take_many(engine: Engine, now: int, hold: Hold, limit: int) -> list[Entry]:
         entry = pop()
         if entry is None:
             break
-        entry.turn = turn = engine.next_turn
-        engine.next_turn = turn + 1
+        entry.take = take = engine.next_take
+        engine.next_take = take + 1
         entry.attempts += 1
         entry.state = _TAKEN
         step.uses += 1

@@ -440,7 +440,7 @@ class AsyncTube:
 
     async def _after(self, task: AsyncTask) -> AsyncTask | None:
         """Ack a task and take the next one; None if there is none. It leaves alone what was dealt with."""
-        if task._turn == FINISHED:
+        if task._take == FINISHED:
             return None
         try:
             answer = self._port.next(task)
@@ -803,7 +803,7 @@ class AsyncTask(TaskView):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._turn == FINISHED:
+        if self._take == FINISHED:
             return
         if kind is None:
             await self.ack()

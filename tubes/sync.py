@@ -463,7 +463,7 @@ class Tube:
 
     def _after(self, task: Task) -> Task | None:
         """Ack a task and take the next one; None if there is none. It leaves alone what was dealt with."""
-        if task._turn == FINISHED:
+        if task._take == FINISHED:
             return None
         try:
             return self._port.next(task)
@@ -862,7 +862,7 @@ class Task(TaskView):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._turn == FINISHED:
+        if self._take == FINISHED:
             return
         if kind is None:
             self.ack()

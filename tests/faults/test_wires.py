@@ -437,7 +437,7 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
 
         Between(proxy, take)
         channel = ThreadChannel(port.connection.store.server)
-        run(port.undo("untake", first.id, first._turn), channel.call)
+        run(port.undo("untake", first.id, first._take), channel.call)
         channel.close()
         assert again[0][2] == first.attempts
         assert tube.statistics().tasks["taken"] == 1

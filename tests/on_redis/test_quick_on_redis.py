@@ -82,7 +82,7 @@ class Side:
         answer, known = outcome(acts[what])
         if what in ("take", "next") and answer is not None:
             taken.append(answer)
-        return known if answer is None else facts(answer), [one._turn == FINISHED for one in taken]
+        return known if answer is None else facts(answer), [one._take == FINISHED for one in taken]
 
     def lose(self) -> None:
         """Go on with the session as if a server had forgotten it here."""

@@ -305,7 +305,7 @@ def test_takes_are_undone_in_parts(client: Any, queue: tubes.Queue, driver: str)
     tube.put_many([Item(b"x", utube=str(n)) if lanes else b"x" for n in range(600)])
     taken = tube.take_many(600)
     port = tube._port
-    words = [word for task in taken for word in (task.id, task._turn)]
+    words = [word for task in taken for word in (task.id, task._take)]
     scripts, _ = work(client, lambda: port.connection.run(port.undo("untake", *words)))
     assert scripts >= 12
     assert [task.attempts for task in tube.take_many(600)] == [1] * 600

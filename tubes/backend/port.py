@@ -80,7 +80,7 @@ class PortBase(Generic[F]):
                 raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
             if origin._port.shared is not self.tube._port.shared:
                 return -1, 0, None
-        return task._record.id, task._turn if task._state is _TAKEN else 0, task
+        return task._record.id, task._take if task._state is _TAKEN else 0, task
 
 
 def check_reason(reason: str | None) -> str | None:
@@ -91,7 +91,7 @@ def check_reason(reason: str | None) -> str | None:
 def mark_finished(task: object) -> None:
     """The caller has dealt with what it took."""
     if isinstance(task, TaskView):
-        task._turn = FINISHED
+        task._take = FINISHED
 
 
 class ConnectionBase:

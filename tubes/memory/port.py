@@ -105,7 +105,7 @@ class Port(PortBase[F]):
         engine = self._engine
         store = self._store
         task: F | None = None
-        turn = 0
+        take = 0
         held = False
         try:
             for held in store.entering:
@@ -117,7 +117,7 @@ class Port(PortBase[F]):
                 now = self._micros()
                 if engine.timers.soonest <= now:
                     shared.serve_waiters(now)
-            turn = engine.next_turn
+            take = engine.next_take
             entry = engine.take(now, self.hold)
             if entry is not None:
                 task = snapshot(self.kind, self.tube, entry, engine.dated)
@@ -131,7 +131,7 @@ class Port(PortBase[F]):
         except BaseException as error:
             if held:
                 try:
-                    shared.recover(error, turn=turn)
+                    shared.recover(error, take=take)
                 finally:
                     store.lock.release()
             self._retract(task, is_put=False)
@@ -154,14 +154,14 @@ class Port(PortBase[F]):
                 if engine.timers.soonest <= now:
                     shared.serve_waiters(now)
             entry: Any = task._record if task.__class__ is self.kind else None
-            if entry is None or entry.hold is not self.hold or entry.turn != task._turn:
+            if entry is None or entry.hold is not self.hold or entry.take != task._take:
                 entry = engine.held(self.hold, *self.refer(task)[:2])
             engine.ack(now, entry)
             done = snapshot(self.kind, self.tube, entry, engine.dated)
             if isinstance(task, TaskView):
                 if task._record is not entry:
                     keep_data(done, task, entry)
-                task._turn = FINISHED
+                task._take = FINISHED
             if shared.watched:
                 shared.serve_waiters(now or self._micros())
             held = False
@@ -236,17 +236,17 @@ class Port(PortBase[F]):
                     if is_put is None:
                         answer = act(now)
                     else:
-                        first = engine.next_id if is_put else engine.next_turn
+                        first = engine.next_id if is_put else engine.next_take
                         answer = act(now)
-                        over = engine.next_id if is_put else engine.next_turn
+                        over = engine.next_id if is_put else engine.next_take
                     if shared.watched:
                         shared.serve_waiters(now)
                 except BaseException as error:
                     if is_put is None:
                         shared.recover(error)
                     else:
-                        count = (over if over > 0 else engine.next_id if is_put else engine.next_turn) - first
-                        shared.recover(error, **{"id" if is_put else "turn": first}, count=count)
+                        count = (over if over > 0 else engine.next_id if is_put else engine.next_take) - first
+                        shared.recover(error, **{"id" if is_put else "take": first}, count=count)
                     raise
             if shared.events:
                 shared.tell()

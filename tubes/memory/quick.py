@@ -54,7 +54,7 @@ class QuickPort(VerbPort[F]):
                 entry.id = entry.rank = id
                 entry.data = data
                 entry.created = self._micros()
-                entry.attempts = entry.turn = 0
+                entry.attempts = entry.take = 0
                 entry.hold = entry.more = None
                 engine.next_id = id + 1
                 entry.state = _READY
@@ -66,7 +66,7 @@ class QuickPort(VerbPort[F]):
                 made._tube = self.tube
                 made._record = entry
                 made._state = _READY
-                made._attempts = made._turn = 0
+                made._attempts = made._take = 0
                 made._more = None
                 made._times = NO_TIMES
                 task = made
@@ -90,7 +90,7 @@ class QuickPort(VerbPort[F]):
         store = self._store
         task: F | None = None
         is_empty = False
-        turn = 0
+        take = 0
         held = False
         try:
             for held in store.entering:
@@ -101,11 +101,11 @@ class QuickPort(VerbPort[F]):
             if is_clear and not line:
                 is_empty = True
             elif is_clear and line[0].index is offers:
-                turn = engine.next_turn
+                take = engine.next_take
                 entry = line.popleft()
                 entry.index = None
-                entry.turn = turn
-                engine.next_turn = turn + 1
+                entry.take = take
+                engine.next_take = take + 1
                 entry.attempts = attempts = entry.attempts + 1
                 entry.state = _TAKEN
                 engine._take.uses += 1
@@ -118,14 +118,14 @@ class QuickPort(VerbPort[F]):
                 made._attempts = attempts
                 made._more = entry.more
                 made._times = NO_TIMES
-                made._turn = turn
+                made._take = take
                 task = made
             held = False
             store.lock.release()
         except BaseException as error:
             if held:
                 try:
-                    shared.recover(error, turn=turn)
+                    shared.recover(error, take=take)
                 finally:
                     store.lock.release()
             if task is not None:
@@ -149,7 +149,7 @@ class QuickPort(VerbPort[F]):
             hold = self.hold
             if (
                 entry.hold is hold
-                and entry.turn == task._turn
+                and entry.take == task._take
                 and entry.more is None
                 and not (shared.watched or engine.ticking or self.gone)
             ):
@@ -166,8 +166,8 @@ class QuickPort(VerbPort[F]):
                 made._attempts = entry.attempts
                 made._more = None
                 made._times = NO_TIMES
-                made._turn = entry.turn
-                task._turn = FINISHED
+                made._take = entry.take
+                task._take = FINISHED
                 done = made
             held = False
             store.lock.release()

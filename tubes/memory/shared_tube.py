@@ -87,7 +87,7 @@ class SharedTube:
         """Let happen what is due, answer waiting callers in the order of arrival, set the alarm. Under the lock."""
         engine = self.engine
         takers = self.takers
-        turn = 0
+        take = 0
         try:
             while True:
                 if engine.timers.soonest <= now:
@@ -97,13 +97,13 @@ class SharedTube:
                 while takers:
                     waiter = next(iter(takers))
                     if not self._is_late(waiter, now):
-                        turn = engine.next_turn
+                        take = engine.next_take
                         entry = engine.take(now, waiter.owner.hold)
                         if entry is None:
                             break
                         owner = waiter.owner
                         waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
-                        turn = 0
+                        take = 0
                         if not waiter.wake():
                             engine.untake(now, entry)
                     del takers[waiter]
@@ -111,7 +111,7 @@ class SharedTube:
                 if engine.timers.soonest > now and not self._can_serve_putters(now):
                     break
         except BaseException as error:
-            self._repair_engine(error, turn=turn)
+            self._repair_engine(error, take=take)
             raise
         self.watched = bool(takers or self.putters or engine.listener)
         if self.watched:  # Somebody would notice.
@@ -160,31 +160,31 @@ class SharedTube:
         # Where sleepers go by the store's clock, `ring` ends the wait, after what is due at the same moment.
         return waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes
 
-    def recover(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> None:
+    def recover(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> None:
         """Bring the tube in order after an error has ended a verb, perhaps in the middle of a move. Under the lock.
 
         A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine's indexes are
-        rebuilt. `turn` and `id` name the first of `count` takes or puts whose answer the caller will not get: they are
+        rebuilt. `take` and `id` name the first of `count` takes or puts whose answer the caller will not get: they are
         undone. Then the waiting callers are served.
         """
-        if self._repair_engine(error, turn=turn, id=id, count=count):
+        if self._repair_engine(error, take=take, id=id, count=count):
             self.serve_waiters(self._clock.micros())
 
-    def _repair_engine(self, error: BaseException, *, turn: int = 0, id: int = -1, count: int = 1) -> bool:
+    def _repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
         """Rebuild the indexes and undo those takes and puts; False after a refusal, which has changed nothing."""
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
         now = self._clock.micros()
         rebuild_indexes(engine, now)
-        for entry in [entry for entry in engine.tasks.values() if turn and turn <= entry.turn < turn + count]:
+        for entry in [entry for entry in engine.tasks.values() if take and take <= entry.take < take + count]:
             if entry.state is State.TAKEN:
                 engine.untake(now, entry)
             else:  # It was numbered, and had not moved yet.
                 engine.undo_attempt(now, entry)
         puts = range(id, id + count) if id >= 0 else ()
         for new in [engine.tasks[each] for each in puts if each in engine.tasks]:
-            if new.turn == 0 and new.state in (State.READY, State.DELAYED):
+            if new.take == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
         # Who was answered, but perhaps not woken.
         for waiters in (self.takers, self.putters):
@@ -268,7 +268,7 @@ class SharedTube:
         if not isinstance(task, TaskView):  # It got an error, or nothing.
             return
         entry = self.engine.tasks.get(task.id)
-        if entry is not None and entry.turn == task._turn and task.created_now:
+        if entry is not None and entry.take == task._take and task.created_now:
             if not is_put:
                 if entry.hold is not None:
                     self.engine.untake(self._clock.micros(), entry)

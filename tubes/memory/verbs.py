@@ -106,9 +106,9 @@ class VerbPort(Port[F]):
         def act(now: int) -> None:
             found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
             entries: list[Entry] = []
-            for id, (meant, turn, _) in those.items():
+            for id, (meant, take, _) in those.items():
                 entry = found.get(meant)
-                if entry is not None and (anybody or not turn or entry.turn == turn):
+                if entry is not None and (anybody or not take or entry.take == take):
                     entries.append(entry)
                     done[id] = True
             verb(now, entries)
@@ -126,10 +126,10 @@ class VerbPort(Port[F]):
 
     def _do_held(self, task: object, act: Callable[[int, Entry], None], *, finishes: bool = True) -> F:
         """Do with a task what only its taker may do; `finishes`: that ends its take."""
-        id, turn, view = self.refer(task)
+        id, take, view = self.refer(task)
 
         def do(now: int) -> F:
-            entry = self._engine.held(self.hold, id, turn)
+            entry = self._engine.held(self.hold, id, take)
             act(now, entry)
             answer = self._show_after(entry, now)
             if view is not None and view._record is not entry:

@@ -174,7 +174,7 @@ class BatchPort(LookingPort[F]):
                 more = bool(reply) and (len(reply[5]) == wanted or bool(reply[3]))
         except BaseException:
             # Those of the last reply may be among the tasks already; each is given back once.
-            self._untake_later({**_taken_in(reply), **{task.id: task._turn for task in tasks}})
+            self._untake_later({**_taken_in(reply), **{task.id: task._take for task in tasks}})
             raise
         return tasks
 
@@ -186,7 +186,7 @@ class BatchPort(LookingPort[F]):
         try:
             others = yield from self._take_many(limit - 1)
         except BaseException:
-            self._untake_later({first.id: first._turn})
+            self._untake_later({first.id: first._take})
             raise
         return [first, *others]
 

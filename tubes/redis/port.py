@@ -281,4 +281,4 @@ def name_of(view: TaskView | None, *, by_put: bool = False) -> int | str:
     """What tells a caller's task from another one of its id: its take, or if there is none or `by_put` its put."""
     if view is None:
         return ""
-    return put_of(view) if by_put or view._state is not State.TAKEN else view._turn
+    return put_of(view) if by_put or view._state is not State.TAKEN else view._take

@@ -152,9 +152,9 @@ class ThreadPort(BatchPort[F]):
             return super().ack(task)
         if task._tube is not self.tube or task._state is not _TAKEN or task.key is not None:
             return super().ack(task)
-        id, turn = _named(task)
-        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(turn), turn)
-        head, words = self._heads["ack"], (id, turn, "1")
+        id, take = _named(task)
+        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(take), take)
+        head, words = self._heads["ack"], (id, take, "1")
         reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, self._again, "ack", words, None)
         if type(reply) is int:
             done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
@@ -167,12 +167,12 @@ class ThreadPort(BatchPort[F]):
 
     def next(self, task: F) -> F | None:
         """A held task is done, and the next one is taken; None if there is none."""
-        if task._turn < 0 or task.key is not None or not self._is_plain():
+        if task._take < 0 or task.key is not None or not self._is_plain():
             return super().next(task)
-        id, turn = _named(task)
-        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(turn), turn)
+        id, take = _named(task)
+        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(take), take)
         head = self._heads["next"]
-        reply = self._channel.exchange(self.shared.key, head, tail, BYTES, self._again, "next", (id, turn), self.unnext)
+        reply = self._channel.exchange(self.shared.key, head, tail, BYTES, self._again, "next", (id, take), self.unnext)
         if type(reply) is not bytes:
             return super().next(task)
         return self.show_next(task, reply)
@@ -191,7 +191,7 @@ def _words_of_put(driver: Driver, room: object) -> int:
 
 def _named(task: TaskView) -> tuple[bytes, bytes]:
     """Which task, by which take."""
-    return b"%d" % task._record.id, b"%d" % task._turn
+    return b"%d" % task._record.id, b"%d" % task._take
 
 
 def _words(*words: Word) -> bytes:

@@ -143,5 +143,5 @@ def words_to_undo(waiter: Waiter, answer: TaskView | Sequence[TaskView]) -> tupl
     """The verb that undoes what a waiter was given, and the words for it: of many tasks the last one first."""
     tasks = [answer] if isinstance(answer, TaskView) else [*reversed(answer)]
     if waiter.request is None:
-        return "untake", [word for task in tasks for word in (task.id, task._turn)]
+        return "untake", [word for task in tasks for word in (task.id, task._take)]
     return "unput", [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]

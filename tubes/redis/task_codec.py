@@ -231,7 +231,7 @@ def shown(kind: type[F], tube: Origin, stored: Any, state: State, attempts: int,
     task._more = stored.more
     ttl = stored.ttl
     task._times = (ttl, stored.ttr, due, NEVER if ttl is None else stored.created + ttl)
-    task._turn = take
+    task._take = take
     return task
 
 
@@ -276,7 +276,7 @@ def shown_new(
             stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, lane
             stored.more = new.more
         task._state = state
-        task._attempts = task._turn = 0
+        task._attempts = task._take = 0
         task._more = new.more
         task._times = times
         tasks.append(task)
@@ -314,7 +314,7 @@ def shown_taken(
         stored.data = raw[8:]
         task._state = _TAKEN
         task._attempts = tries
-        task._turn = take
+        task._take = take
         task._more = None
         task._times = _PLAIN_TIMES
         add(task)

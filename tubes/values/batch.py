@@ -166,5 +166,5 @@ def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool
     """The callers have dealt with these tasks, as far as that was done."""
     for id, (_, _, task) in those.items():
         if task is not None and done[id]:
-            task._turn = FINISHED
+            task._take = FINISHED
     return done

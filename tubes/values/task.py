@@ -42,9 +42,9 @@ class TaskView:
         "_more",
         "_record",
         "_state",
+        "_take",
         "_times",
         "_tube",
-        "_turn",
     )
 
     _tube: Any
@@ -54,7 +54,7 @@ class TaskView:
     _more: More | None
     _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
     # Which take of the task this is, and `FINISHED` once the caller has dealt with it through this object.
-    _turn: int
+    _take: int
 
     @property
     def id(self) -> int:
@@ -210,7 +210,7 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
     task._attempts = entry.attempts
     task._more = entry.more
     task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else NO_TIMES
-    task._turn = entry.turn
+    task._take = entry.take
     return task
 
 

@@ -66,8 +66,8 @@ class Handling:
         ended: asyncio.Future[tuple[object, BaseException | None]] = asyncio.get_running_loop().create_future()
 
         def end(result: object, error: BaseException | None) -> None:
-            if mine is not None and mine._turn == FINISHED:
-                task._turn = FINISHED
+            if mine is not None and mine._take == FINISHED:
+                task._take = FINISHED
             if ended.done():
                 log.warning("too late: the handler of %r has ended, and its task has gone back", task)
             else:

@@ -70,7 +70,7 @@ class Verdict(NamedTuple):
     def is_endless(self, task: TaskView) -> bool:
         """Whether a task goes back, at once as far as its handler has asked for, and for any number of times."""
         later = bool(self.delay) and "delay" in task._tube.driver.options
-        return self.verb == "release" and not later and task.max_attempts is None and task._turn != FINISHED
+        return self.verb == "release" and not later and task.max_attempts is None and task._take != FINISHED
 
 
 def verdict_of(error: BaseException) -> Verdict:

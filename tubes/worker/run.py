@@ -195,7 +195,7 @@ class Run:
             self._set_aside(one, verdict)
         elif self._renewer.claim(one):
             one.is_finishing = True
-            outcome = None if task._turn == FINISHED else await self._finishing.finish(task, verdict)
+            outcome = None if task._take == FINISHED else await self._finishing.finish(task, verdict)
             if not told:
                 await self._finishing.tell_caller(task, verdict, if_full=False)
             self._end(one, outcome)
@@ -209,7 +209,7 @@ class Run:
         try:
             if self._would_spin(task, verdict):
                 await self._lifetime.rest(RETRY.delay(task.attempts))
-            if (one.is_finishing or self._renewer.claim(one)) and task._turn != FINISHED:
+            if (one.is_finishing or self._renewer.claim(one)) and task._take != FINISHED:
                 outcome = await self._finishing.finish_alone(task, verdict)
         except Exception:
             log.exception("task %d of tube %r stays with this worker until that ends", task.id, task.tube)
