@@ -44,6 +44,7 @@ from tubes.sync import Queue, Task, Tube, connect
 from tubes.values.batch import Item
 from tubes.values.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
 from tubes.values.lane import Utube
+from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
@@ -76,6 +77,7 @@ __all__ = [
     "OptionNotSupported",
     "Overview",
     "Problem",
+    "PutOptions",
     "Queue",
     "QueueClosed",
     "QueueForked",
@@ -90,11 +92,13 @@ __all__ = [
     "Task",
     "TaskNotFound",
     "TaskNotTaken",
+    "TaskOptions",
     "Tube",
     "TubeBusy",
     "TubeExists",
     "TubeFull",
     "TubeNotFound",
+    "TubeOptions",
     "TubesError",
     "Unreadable",
     "Utube",
