@@ -37,7 +37,7 @@ nitpick_ignore_regex = [
     ("py:obj", ".*"),  # Single backticks of docstrings: links where there is something to link to.
     (
         "py:class",
-        r"(abc|asyncio|collections|concurrent|contextlib|opentelemetry|prometheus_client|pytest|redis|types|uuid)\..*"
+        r"(abc|asyncio|collections|concurrent|contextlib|datetime|opentelemetry|prometheus_client|pytest|redis|types|uuid)\..*"
         r"|Future|([\w.]+\.)?[A-Z]"  # Type variables.
         r"|tubes\.(backend\.alarms|conformance\.bench)\.\w+",  # What only backends and clocks meet.
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tubes.drivers.chance import varied
-from tubes.drivers.options import MAX_SECONDS, SECOND, fraction, micros, positive, whole
+from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, micros, positive, whole
 from tubes.errors import InvalidOption
 
 #: Delays that differ; the last one is used from then on.
@@ -33,9 +33,9 @@ class Backoff:
     [4.95399, 7.111704, 5.269418]
     """
 
-    first: float
+    first: Seconds
     factor: float = 2
-    cap: float = 3600
+    cap: Seconds = 3600
     jitter: float = 0
     seed: int = 0
 

@@ -8,11 +8,16 @@ and equal on every backend; outside it is seconds. Numbers and strings of classe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
 
 from tubes.errors import InvalidOption
 
+#: A span of time: a number of seconds, or a `timedelta`.
+Seconds: TypeAlias = float | timedelta
+
 SECOND: Final = 1_000_000
+_MICROSECOND: Final = timedelta(microseconds=1)
 #: The longest time that any option may name: 100 years, the default ttl of the original.
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
 #: So far ahead moments may be put off, in microseconds: no put asks for more, by a ttl and a delay.
@@ -36,18 +41,28 @@ KEEP: Final[Any] = _Keep()
 
 
 def micros(option: str, value: Any) -> int:
-    """Seconds to microseconds.
+    """Seconds, or a `timedelta`, to microseconds.
 
-    >>> micros("ttl", 0.25)
-    250000
+    >>> micros("ttl", 0.25), micros("ttl", timedelta(minutes=1))
+    (250000, 60000000)
     """
     if value.__class__ is int and 0 <= value <= MAX_SECONDS:
         return value * SECOND
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if isinstance(value, timedelta):
+        span = value // _MICROSECOND
+    elif not isinstance(value, (int, float)) or isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be a number of seconds")
-    if not 0 <= value <= MAX_SECONDS:
+    else:
+        span = round(value * SECOND) if 0 <= value <= MAX_SECONDS else -1
+    if not 0 <= span <= MAX_SECONDS * SECOND:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {MAX_SECONDS} seconds (100 years)")
-    return round(value * SECOND)
+    return span
+
+
+def seconds(option: str, value: Any) -> float:
+    """Seconds as a number, where they are checked here and counted elsewhere."""
+    micros(option, value)
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def whole(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> int:

@@ -30,7 +30,7 @@ from tubes.backend.listeners import LoopListener, callback_of
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver
-from tubes.drivers.options import KEEP, micros
+from tubes.drivers.options import KEEP, Seconds, micros, seconds
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound, TubesError
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
@@ -51,7 +51,7 @@ def connect(
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,
-    session_ttl: float = 30.0,
+    session_ttl: Seconds = 30.0,
 ) -> AsyncQueue:
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
@@ -180,7 +180,7 @@ class AsyncQueue:
         return await answer if type(answer) is CoroutineType else answer
 
     async def take_any(
-        self, tubes: Iterable[AsyncTube | str], timeout: float | None = None, *, fair: bool = False
+        self, tubes: Iterable[AsyncTube | str], timeout: Seconds | None = None, *, fair: bool = False
     ) -> AsyncTask | None:
         """Take the first task that may be taken from any of several tubes.
 
@@ -264,6 +264,8 @@ class AsyncTube:
     Where a method takes a task it takes an `AsyncTask` or an id. An `AsyncTask` that was taken speaks for its own take
     only: when its time to run is over and the task was taken again, by whomever, its verbs raise `TaskNotTaken`.
 
+    Where a method takes seconds it takes a number or a `datetime.timedelta`.
+
     Every method raises `QueueClosed` once the queue is closed, `TubeNotFound` once the tube is dropped, and
     `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
     """
@@ -279,7 +281,7 @@ class AsyncTube:
 
     @overload
     async def put(  # pyright: ignore[reportOverlappingOverload]
-        self, data: object, *, timeout: float, **options: Any
+        self, data: object, *, timeout: Seconds, **options: Any
     ) -> AsyncTask | None: ...
     @overload
     async def put(self, data: object, **options: Any) -> AsyncTask: ...
@@ -340,7 +342,7 @@ class AsyncTube:
             tasks = await answer if type(answer) is CoroutineType else answer
         return tasks or []
 
-    async def call(self, data: object, timeout: float | None = None, **options: Any) -> Any:
+    async def call(self, data: object, timeout: Seconds | None = None, **options: Any) -> Any:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
@@ -362,7 +364,7 @@ class AsyncTube:
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    async def take(self, timeout: float | None = None) -> AsyncTask | None:
+    async def take(self, timeout: Seconds | None = None) -> AsyncTask | None:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
         `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
@@ -380,7 +382,7 @@ class AsyncTube:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
 
-    async def take_many(self, limit: int, timeout: float | None = None) -> list[AsyncTask]:
+    async def take_many(self, limit: int, timeout: Seconds | None = None) -> list[AsyncTask]:
         """Take as many tasks as there are, up to `limit`. Each is taken as by `take`, and in its order.
 
         `limit`: from 1 to 100,000.
@@ -402,7 +404,7 @@ class AsyncTube:
         return tasks
 
     @asynccontextmanager
-    async def taking(self, timeout: float | None = None) -> AsyncGenerator[AsyncTask]:
+    async def taking(self, timeout: Seconds | None = None) -> AsyncGenerator[AsyncTask]:
         """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if none came.
 
         Where having no task is nothing special, ask first: `if task := await tube.take(5):` and then
@@ -412,7 +414,7 @@ class AsyncTube:
         """
         task = await self.take(timeout)
         if task is None:
-            raise NothingReady(tube=self.name, timeout=timeout)
+            raise NothingReady(tube=self.name, timeout=None if timeout is None else seconds("timeout", timeout))
         async with task:
             yield task
 
@@ -467,7 +469,7 @@ class AsyncTube:
         answer = self._port.ack_many(tasks)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def release_many(self, tasks: Iterable[AsyncTask | int], delay: float | None = None) -> dict[int, bool]:
+    async def release_many(self, tasks: Iterable[AsyncTask | int], delay: Seconds | None = None) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
         Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
@@ -479,7 +481,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def release(
-        self, task: AsyncTask | int, delay: float | None = None, *, reason: str | None = None
+        self, task: AsyncTask | int, delay: Seconds | None = None, *, reason: str | None = None
     ) -> AsyncTask:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
@@ -492,7 +494,7 @@ class AsyncTube:
         answer = self._port.release(task, delay, reason)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def touch(self, task: AsyncTask | int, seconds: float) -> AsyncTask:
+    async def touch(self, task: AsyncTask | int, seconds: Seconds) -> AsyncTask:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
 
         However often it is called, it puts neither off beyond 200 years from now on, which is more than a put can ask
@@ -515,7 +517,7 @@ class AsyncTube:
         answer = self._port.bury(task, reason)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
+    async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: Seconds | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each.
 
         `attempts`: so many more attempts each; a task that has had its last one gets one more without it.
@@ -529,7 +531,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick_task(
-        self, task: AsyncTask | int, *, attempts: int | None = None, ttl: float | None = None
+        self, task: AsyncTask | int, *, attempts: int | None = None, ttl: Seconds | None = None
     ) -> AsyncTask:
         """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
 
@@ -549,7 +551,7 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def update(
-        self, task: AsyncTask | int, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+        self, task: AsyncTask | int, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
     ) -> AsyncTask:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
@@ -578,7 +580,7 @@ class AsyncTube:
         answer = self._port.delete(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def renew_many(self, tasks: Iterable[AsyncTask | int], seconds: float) -> dict[int, bool]:
+    async def renew_many(self, tasks: Iterable[AsyncTask | int], seconds: Seconds) -> dict[int, bool]:
         """Let these tasks have at least so many seconds to run from now on. Returns by id whether this session has it.
 
         It keeps a task while it is worked on. Unlike `touch` it adds nothing, and a later take has the ttr that the
@@ -612,7 +614,7 @@ class AsyncTube:
         if type(answer) is CoroutineType:
             await answer
 
-    async def pause(self, seconds: float | None = None) -> None:
+    async def pause(self, seconds: Seconds | None = None) -> None:
         """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).
 
         Takes, of whatever session and process, find nothing and wait; `take_any` goes on to its other tubes. All else
@@ -645,7 +647,7 @@ class AsyncTube:
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
-    async def block(self, utube: str, seconds: float) -> None:
+    async def block(self, utube: str, seconds: Seconds) -> None:
         """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After. O(log n).
 
         The block ends by itself, and callers that wait are served at that moment. Another one replaces it; 0 ends it,
@@ -659,7 +661,7 @@ class AsyncTube:
         if type(answer) is CoroutineType:
             await answer
 
-    async def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
+    async def configure(self, utube: str, *, interval: Seconds | None = KEEP, max_in_flight: int | None = KEEP) -> None:
         """Let a lane have limits of its own, instead of the tube's. O(log n).
 
         `interval`: seconds from one start to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at
@@ -719,7 +721,7 @@ class AsyncTube:
         answer = self._port.oldest_ready_age()
         return await answer if type(answer) is CoroutineType else answer
 
-    async def due_histogram(self, edges: Iterable[float]) -> list[int]:
+    async def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
         """Count the tasks that move by themselves (delay, ttr or ttl over), by how soon.
 
         `edges`: seconds from now, ascending. Returns one number more than there are edges: the tasks that are due
@@ -766,11 +768,11 @@ class AsyncTask(TaskView):
         """Finish the task. See `AsyncTube.ack`."""
         return await self._tube.ack(self)
 
-    async def release(self, delay: float | None = None, *, reason: str | None = None) -> AsyncTask:
+    async def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> AsyncTask:
         """Give the task back. See `AsyncTube.release`."""
         return await self._tube.release(self, delay=delay, reason=reason)
 
-    async def touch(self, seconds: float) -> AsyncTask:
+    async def touch(self, seconds: Seconds) -> AsyncTask:
         """Get more time to work. See `AsyncTube.touch`."""
         return await self._tube.touch(self, seconds)
 
@@ -778,12 +780,12 @@ class AsyncTask(TaskView):
         """Put the task aside. See `AsyncTube.bury`."""
         return await self._tube.bury(self, reason)
 
-    async def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> AsyncTask:
+    async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask:
         """Make the task ready, if it is buried. See `AsyncTube.kick_task`."""
         return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
     async def update(
-        self, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+        self, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
     ) -> AsyncTask:
         """Change the task. See `AsyncTube.update`."""
         return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)

@@ -23,7 +23,7 @@ from tubes.backend.flow import run, run_async
 from tubes.backend.interface import ApiKind
 from tubes.backend.retry import Outage
 from tubes.backend.waiters import ThreadWaiter
-from tubes.drivers.options import Addressed, micros
+from tubes.drivers.options import Addressed, Seconds, micros, seconds
 from tubes.drivers.options import context as check_context
 from tubes.errors import (
     CallFailed,
@@ -73,7 +73,7 @@ class ReplyTube:
         self._port: Final = port
         self.name: Final = port.shared.name
 
-    def take(self, timeout: float) -> TaskView | None:
+    def take(self, timeout: Seconds) -> TaskView | None:
         """Take the next reply; None if none comes in so many seconds."""
         reply = self._port.take()
         if reply is None:
@@ -232,11 +232,11 @@ def of(connection: AnyConnection) -> tuple[Replies, str, Result]:
             return replies, *expected
 
 
-def _checked(timeout: float | None, options: Options) -> float | None:
+def _checked(timeout: Seconds | None, options: Options) -> float | None:
     if "key" in options:
         rule = "is not for calls: who finds a task of the key there would wait for another's reply"
         raise InvalidOption(option="key", value=options["key"], rule=rule)
-    return None if timeout is None else micros("timeout", timeout) / 1_000_000
+    return None if timeout is None else seconds("timeout", timeout)
 
 
 def _addressed(replies: Replies, call: str, options: Options) -> Options:
@@ -293,12 +293,12 @@ class _Wait(_Step):
             raise _Late from None
 
 
-def call(tube: Any, data: object, timeout: float | None, options: Options) -> Any:
+def call(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
     """Put a task, and wait for what its handler returns."""
     return run(_calling(tube, data, timeout, options, of), lambda step: step.take())
 
 
-async def call_async(tube: Any, data: object, timeout: float | None, options: Options) -> Any:
+async def call_async(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
     """Put a task, and wait in an event loop for what its handler returns."""
 
     async def begin(connection: AnyConnection) -> tuple[Replies, str, Result]:
@@ -309,7 +309,7 @@ async def call_async(tube: Any, data: object, timeout: float | None, options: Op
 
 
 def _calling(
-    tube: Any, data: object, timeout: float | None, options: Options, begin: Callable[[AnyConnection], Any]
+    tube: Any, data: object, timeout: Seconds | None, options: Options, begin: Callable[[AnyConnection], Any]
 ) -> Flow[_Step, Any]:
     patience = _checked(timeout, options)
     connection = tube._port.connection
@@ -340,7 +340,7 @@ def _calling(
             raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
         except (_Late, _Lost) as error:
             if isinstance(error, _Late) and until is ends:
-                raise CallTimeout(id=task.id, tube=tube.name, timeout=timeout) from None
+                raise CallTimeout(id=task.id, tube=tube.name, timeout=patience) from None
             raise ConnectionLost(url=connection.url, why=_UNSURE) from None
     finally:
         replies.forget(number)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection
 from tubes.backend.url import SHORTEST_LEASE, read
-from tubes.drivers.options import SECOND, micros
+from tubes.drivers.options import SECOND, Seconds, micros, seconds
 from tubes.errors import InvalidOption
 from tubes.memory.connection import Connection as MemoryConnection
 from tubes.memory.store import open_store
@@ -16,10 +16,11 @@ from tubes.values.codecs import Codec
 
 
 def connect(
-    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind
+    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: Seconds, api: ApiKind
 ) -> Connection[Any]:
     """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
     lease = micros("session_ttl", session_ttl)
+    session_ttl = seconds("session_ttl", session_ttl)
     if not isinstance(url, str):
         other: Connection[Any] | None = getattr(url, "_connection", None)
         if other is not None:

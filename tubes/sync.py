@@ -19,7 +19,7 @@ from tubes.backend.listeners import callback_of, thread_listener
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver
-from tubes.drivers.options import KEEP, micros
+from tubes.drivers.options import KEEP, Seconds, micros, seconds
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound, TubesError
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
@@ -40,7 +40,7 @@ def connect(
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,
-    session_ttl: float = 30.0,
+    session_ttl: Seconds = 30.0,
 ) -> Queue:
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
@@ -176,7 +176,9 @@ class Queue:
         """
         return self._connection.examine(name, True)
 
-    def take_any(self, tubes: Iterable[Tube | str], timeout: float | None = None, *, fair: bool = False) -> Task | None:
+    def take_any(
+        self, tubes: Iterable[Tube | str], timeout: Seconds | None = None, *, fair: bool = False
+    ) -> Task | None:
         """Take the first task that may be taken from any of several tubes.
 
         `tubes`: tubes of this queue, or names, in order of preference: where several have a task, the first of them
@@ -258,6 +260,8 @@ class Tube:
     Where a method takes a task it takes a `Task` or an id. A `Task` that was taken speaks for its own take only: when
     its time to run is over and the task was taken again, by whomever, its verbs raise `TaskNotTaken`.
 
+    Where a method takes seconds it takes a number or a `datetime.timedelta`.
+
     Every method raises `QueueClosed` once the queue is closed, `TubeNotFound` once the tube is dropped, and
     `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
     """
@@ -273,7 +277,7 @@ class Tube:
 
     @overload
     def put(  # pyright: ignore[reportOverlappingOverload]
-        self, data: object, *, timeout: float, **options: Any
+        self, data: object, *, timeout: Seconds, **options: Any
     ) -> Task | None: ...
     @overload
     def put(self, data: object, **options: Any) -> Task: ...
@@ -341,7 +345,7 @@ class Tube:
             tasks = self._port.put_many(batch)
         return tasks or []
 
-    def call(self, data: object, timeout: float | None = None, **options: Any) -> Any:
+    def call(self, data: object, timeout: Seconds | None = None, **options: Any) -> Any:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
@@ -374,7 +378,7 @@ class Tube:
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, timeout: float | None = None) -> Task | None:
+    def take(self, timeout: Seconds | None = None) -> Task | None:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
         `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
@@ -394,7 +398,7 @@ class Tube:
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
 
-    def take_many(self, limit: int, timeout: float | None = None) -> list[Task]:
+    def take_many(self, limit: int, timeout: Seconds | None = None) -> list[Task]:
         """Take as many tasks as there are, up to `limit`. Each is taken as by `take`, and in its order.
 
         `limit`: from 1 to 100,000.
@@ -420,7 +424,7 @@ class Tube:
         return tasks
 
     @contextmanager
-    def taking(self, timeout: float | None = None) -> Generator[Task]:
+    def taking(self, timeout: Seconds | None = None) -> Generator[Task]:
         """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if none came.
 
         Where having no task is nothing special, ask first: `if task := tube.take(5):` and then `with task:`.
@@ -435,7 +439,7 @@ class Tube:
         """
         task = self.take(timeout)
         if task is None:
-            raise NothingReady(tube=self.name, timeout=timeout)
+            raise NothingReady(tube=self.name, timeout=None if timeout is None else seconds("timeout", timeout))
         with task:
             yield task
 
@@ -492,7 +496,7 @@ class Tube:
         """
         return self._port.ack_many(tasks)
 
-    def release_many(self, tasks: Iterable[Task | int], delay: float | None = None) -> dict[int, bool]:
+    def release_many(self, tasks: Iterable[Task | int], delay: Seconds | None = None) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
         Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
@@ -507,7 +511,7 @@ class Tube:
         """
         return self._port.release_many(tasks, delay)
 
-    def release(self, task: Task | int, delay: float | None = None, *, reason: str | None = None) -> Task:
+    def release(self, task: Task | int, delay: Seconds | None = None, *, reason: str | None = None) -> Task:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
@@ -518,7 +522,7 @@ class Tube:
         """
         return self._port.release(task, delay, reason)
 
-    def touch(self, task: Task | int, seconds: float) -> Task:
+    def touch(self, task: Task | int, seconds: Seconds) -> Task:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
 
         However often it is called, it puts neither off beyond 200 years from now on, which is more than a put can ask
@@ -539,7 +543,7 @@ class Tube:
         """
         return self._port.bury(task, reason)
 
-    def kick(self, count: int = 1, *, attempts: int | None = None, ttl: float | None = None) -> int:
+    def kick(self, count: int = 1, *, attempts: int | None = None, ttl: Seconds | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each.
 
         `attempts`: so many more attempts each; a task that has had its last one gets one more without it.
@@ -558,7 +562,7 @@ class Tube:
         """
         return self._port.kick(count, attempts, ttl)
 
-    def kick_task(self, task: Task | int, *, attempts: int | None = None, ttl: float | None = None) -> Task:
+    def kick_task(self, task: Task | int, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task:
         """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
@@ -575,7 +579,7 @@ class Tube:
         return self._port.buried(limit)
 
     def update(
-        self, task: Task | int, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP
+        self, task: Task | int, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
     ) -> Task:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
@@ -606,7 +610,7 @@ class Tube:
         """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
         return self._port.delete(task)
 
-    def renew_many(self, tasks: Iterable[Task | int], seconds: float) -> dict[int, bool]:
+    def renew_many(self, tasks: Iterable[Task | int], seconds: Seconds) -> dict[int, bool]:
         """Let these tasks have at least so many seconds to run from now on. Returns by id whether this session has it.
 
         It keeps a task while it is worked on. Unlike `touch` it adds nothing, and a later take has the ttr that the
@@ -644,7 +648,7 @@ class Tube:
         """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
         self._port.truncate()
 
-    def pause(self, seconds: float | None = None) -> None:
+    def pause(self, seconds: Seconds | None = None) -> None:
         """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).
 
         Takes, of whatever session and process, find nothing and wait; `take_any` goes on to its other tubes. All else
@@ -680,7 +684,7 @@ class Tube:
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
-    def block(self, utube: str, seconds: float) -> None:
+    def block(self, utube: str, seconds: Seconds) -> None:
         """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After. O(log n).
 
         The block ends by itself, and callers that wait are served at that moment. Another one replaces it; 0 ends it,
@@ -698,7 +702,7 @@ class Tube:
         """
         self._port.block(utube, seconds)
 
-    def configure(self, utube: str, *, interval: float | None = KEEP, max_in_flight: int | None = KEEP) -> None:
+    def configure(self, utube: str, *, interval: Seconds | None = KEEP, max_in_flight: int | None = KEEP) -> None:
         """Let a lane have limits of its own, instead of the tube's. O(log n).
 
         `interval`: seconds from one start to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at
@@ -767,7 +771,7 @@ class Tube:
         """
         return self._port.oldest_ready_age()
 
-    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+    def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
         """Count the tasks that move by themselves (delay, ttr or ttl over), by how soon.
 
         `edges`: seconds from now, ascending. Returns one number more than there are edges: the tasks that are due
@@ -827,11 +831,11 @@ class Task(TaskView):
         """Finish the task. See `Tube.ack`."""
         return self._tube.ack(self)
 
-    def release(self, delay: float | None = None, *, reason: str | None = None) -> Task:
+    def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> Task:
         """Give the task back. See `Tube.release`."""
         return self._tube.release(self, delay=delay, reason=reason)
 
-    def touch(self, seconds: float) -> Task:
+    def touch(self, seconds: Seconds) -> Task:
         """Get more time to work. See `Tube.touch`."""
         return self._tube.touch(self, seconds)
 
@@ -839,11 +843,11 @@ class Task(TaskView):
         """Put the task aside. See `Tube.bury`."""
         return self._tube.bury(self, reason)
 
-    def kick(self, *, attempts: int | None = None, ttl: float | None = None) -> Task:
+    def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task:
         """Make the task ready, if it is buried. See `Tube.kick_task`."""
         return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
-    def update(self, *, data: object = KEEP, pri: int = KEEP, delay: float = KEEP, ttl: float = KEEP) -> Task:
+    def update(self, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP) -> Task:
         """Change the task. See `Tube.update`."""
         return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 

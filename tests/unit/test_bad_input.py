@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -26,7 +27,10 @@ from tubes import (
 from tubes.conformance.faces import Face
 
 BAD_NAMES: list[Any] = ["", "x" * 33, "a b", "a/b", "a:b", "ä", "a\n", "a\0", None, 7, b"a", ["a"]]
-BAD_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 1e300, 10**30, 10**5000, "5", True, [1], 1j, b"1"]
+BAD_SECONDS: list[Any] = [
+    *(-1, -0.001, math.nan, math.inf, 1e300, 10**30, 10**5000, "5", True, [1], 1j, b"1"),
+    *(timedelta(seconds=-1), timedelta.max),
+]
 BAD_WHOLES: list[Any] = [-1, 1.5, 2**53, 10**5000, "1", True, math.nan, [1]]
 BAD_IDS: list[Any] = ["0", -1, 0.5, None, True, 2**60, (0,)]
 

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -103,6 +104,22 @@ def test_a_handler_can_ask_for_another_attempt_later(
     clock.advance(30)
     assert work(queue, kind(later)) == Summary(buried=1)
     assert tube.buried()[0].reason == "Retry: again in 30 s"
+
+
+def test_spans_of_a_worker_may_be_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock) -> None:
+    worker = Worker(queue, grace=timedelta(minutes=1))
+    assert worker.grace == 60
+
+    def later(task: Any) -> None:
+        raise Retry(delay=timedelta(minutes=2))
+
+    worker.on(tube, later, timeout=timedelta(minutes=3))
+    tube.put("ann", max_attempts=2)
+    assert worker.run(burst=True) == Summary(released=1)
+    assert tube.peek(0).due == clock.now() + 120
+    clock.advance(120)
+    assert worker.run(burst=True) == Summary(buried=1)
+    assert tube.buried()[0].reason == "Retry: again in 120.0 s"
 
 
 def test_where_a_driver_has_no_delays_the_task_is_ready_at_once(queue: tubes.Queue, kind: Any) -> None:

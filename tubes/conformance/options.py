@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import Enum, IntEnum
 
-from tubes import InvalidOption, OptionNotSupported
+from tubes import Backoff, InvalidOption, OptionNotSupported
 from tubes.conformance.bench import Bench, needs
 
 TASKS = ("pri", "ttl", "ttr", "delay", "utube")
 TUBES = ("pri", "ttl", "ttr")
 SPANNING = ("ttl", "ttr")
-SPANS: list[object] = [-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1", [1], True]
+SPANS: list[object] = [
+    *(-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1", [1], True),
+    *(timedelta(seconds=-1), timedelta(days=-1, hours=1), timedelta.max),
+]
 WHOLE: list[object] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
 
 
@@ -81,6 +85,60 @@ class Options(Bench):
                 if option in (*SPANNING, "key_ttl"):
                     with self.refused(InvalidOption):
                         self.create("other", **{option: value})
+
+    def test_a_span_of_time_may_be_a_timedelta(self) -> None:
+        span = timedelta(seconds=90, microseconds=1)
+        tube = self.create("other", key_ttl=span, **{option: span for option in SPANNING if self.knows(option)})
+        task = tube.put(0, **{option: 2 * span for option in SPANNING if self.knows(option)}, **self.lane("a"))
+        for option in SPANNING:
+            if self.knows(option):
+                assert (getattr(task, option), getattr(tube.peek(task), option)) == (180.000002, 180.000002)
+        assert tube.take(timeout=timedelta(0)).id == task.id
+        assert (tube.take_many(1, timedelta(0)), self.queue.take_any([tube], timedelta(0))) == ([], None)
+        tube.pause(span)
+        assert tube.statistics().paused == self.clock.now() + 90.000001
+        assert tube.due_histogram([span]) == [0, int(self.knows("ttr"))]
+
+    @needs("delay")
+    def test_a_delay_may_be_a_timedelta(self) -> None:
+        second = timedelta(seconds=1)
+        task = self.put(delay=2 * second)
+        assert task.due == self.clock.now() + 2
+        assert self.tube.update(task, delay=3 * second).due == self.clock.now() + 3
+        self.clock.advance(3)
+        assert self.take().release(4 * second).due == self.clock.now() + 4
+        self.clock.advance(4)
+        assert self.tube.release_many([self.take()], 5 * second) == {task.id: True}
+        assert self.tube.peek(task).due == self.clock.now() + 5
+
+    @needs("ttr")
+    def test_more_time_to_run_may_be_a_timedelta(self) -> None:
+        task = self.taken(ttr=10)
+        assert self.tube.touch(task, timedelta(minutes=1)).due == self.clock.now() + 70
+        assert self.tube.renew_many([task], timedelta(minutes=2)) == {task.id: True}
+        assert self.tube.peek(task).due == self.clock.now() + 120
+
+    @needs("ttl")
+    def test_a_task_may_be_kicked_with_a_ttl_that_is_a_timedelta(self) -> None:
+        task = self.buried()
+        assert self.tube.kick(ttl=timedelta(minutes=1)) == 1
+        assert self.tube.peek(task).ttl == 60
+
+    @needs("lane")
+    def test_the_limits_of_a_lane_may_be_timedeltas(self) -> None:
+        minute = timedelta(minutes=1)
+        tube = self.create("other", interval=minute)
+        tube.configure("a", interval=2 * minute)
+        tube.block("a", minute)
+        (lane,) = tube.utubes()
+        assert (lane.interval, lane.next_start) == (120, self.clock.now() + 60)
+
+    @needs("delay")
+    def test_a_backoff_may_be_of_timedeltas(self) -> None:
+        for backoff in ([timedelta(minutes=1)], Backoff(timedelta(minutes=1), cap=timedelta(hours=1))):
+            tube = self.create(f"of-{type(backoff).__name__}", backoff=backoff)
+            tube.put(0, **self.lane("a"))
+            assert tube.release(tube.take(0)).due == self.clock.now() + 60
 
     @needs("pri")
     def test_a_priority_is_a_whole_number_of_32_bits(self) -> None:

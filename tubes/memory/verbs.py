@@ -11,7 +11,7 @@ from tubes.backend.listeners import check_listener
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
 from tubes.drivers.many import ack_many, take_many
-from tubes.drivers.options import SECOND, flag, micros, whole
+from tubes.drivers.options import SECOND, Seconds, flag, micros, whole
 from tubes.errors import TubeBusy, TubeNotFound, TubesError
 from tubes.memory.overview import count
 from tubes.memory.port import Port, keep_data
@@ -59,7 +59,7 @@ class VerbPort(Port[F]):
         """Held tasks are done."""
         return self._do_many(tasks, lambda now, entries: ack_many(self._engine, now, entries))
 
-    def release_many(self, tasks: object, delay: float | None) -> dict[int, bool]:
+    def release_many(self, tasks: object, delay: Seconds | None) -> dict[int, bool]:
         """Give held tasks back."""
         span = None if delay is None else micros("delay", delay)
         if span is not None:
@@ -71,7 +71,7 @@ class VerbPort(Port[F]):
 
         return self._do_many(tasks, release)
 
-    def renew_many(self, tasks: object, seconds: float) -> dict[int, bool]:
+    def renew_many(self, tasks: object, seconds: Seconds) -> dict[int, bool]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
         self.need("ttr")
@@ -141,7 +141,7 @@ class VerbPort(Port[F]):
             mark_finished(task)
         return answer
 
-    def release(self, task: object, delay: float | None, reason: str | None = None) -> F:
+    def release(self, task: object, delay: Seconds | None, reason: str | None = None) -> F:
         """Give a held task back; without a delay after as long as the tube's backoff says."""
         reason = check_reason(reason)
         span = None if delay is None else micros("delay", delay)
@@ -157,7 +157,7 @@ class VerbPort(Port[F]):
         """Give a held task back at once: nothing has failed."""
         return self._do_held(task, self._engine.release)
 
-    def touch(self, task: object, seconds: float) -> F:
+    def touch(self, task: object, seconds: Seconds) -> F:
         """Prolong the time to run of a held task."""
         span = micros("seconds", seconds)
 
@@ -185,7 +185,7 @@ class VerbPort(Port[F]):
         """Look at a task."""
         return self._do_any(task, lambda now, entry: None)
 
-    def kick_task(self, task: object, attempts: int | None, ttl: float | None) -> F:
+    def kick_task(self, task: object, attempts: int | None, ttl: Seconds | None) -> F:
         """Make one buried task ready."""
         respawn = self._driver.check_kick(attempts, ttl)
         return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, *respawn))
@@ -203,7 +203,7 @@ class VerbPort(Port[F]):
             mark_finished(task)
         return answer
 
-    def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
+    def kick(self, count: int, attempts: int | None, ttl: Seconds | None) -> int:
         """Make buried tasks ready."""
         most = whole("count", count)
         respawn = self._driver.check_kick(attempts, ttl)
@@ -223,7 +223,7 @@ class VerbPort(Port[F]):
 
         return self._do(act)
 
-    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+    def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
         """Count tasks by when they move by themselves."""
         spans = known.edges(edges)
         return self._do(lambda now: self._engine.due_histogram([now + span for span in spans]))
@@ -236,7 +236,7 @@ class VerbPort(Port[F]):
         """Remove all tasks."""
         self._do(lambda now: self._engine.truncate())
 
-    def pause(self, seconds: float | None) -> None:
+    def pause(self, seconds: Seconds | None) -> None:
         """Let nothing be taken for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
         self._do(lambda now: self._engine.pause.begin(now, span))

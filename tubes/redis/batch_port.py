@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from tubes.drivers.options import micros
+from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TubesError
 from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
@@ -218,14 +218,14 @@ class BatchPort(LookingPort[F]):
         """Held tasks are done."""
         return self.change(self._about_many("ack_many", tasks_by_id(tasks, self.refer)))
 
-    def release_many(self, tasks: object, delay: float | None) -> dict[int, bool]:
+    def release_many(self, tasks: object, delay: Seconds | None) -> dict[int, bool]:
         """Give held tasks back."""
         rest = self.rest_word(delay)
         if delay is not None:
             self.need("delay")
         return self.change(self._about_many("release_many", tasks_by_id(tasks, self.refer), rest))
 
-    def renew_many(self, tasks: object, seconds: float) -> dict[int, bool]:
+    def renew_many(self, tasks: object, seconds: Seconds) -> dict[int, bool]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
         self.need("ttr")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tubes.drivers import options as known_options
-from tubes.drivers.options import SECOND, whole
+from tubes.drivers.options import SECOND, Seconds, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec, validation
@@ -105,7 +105,7 @@ class LookingPort(VerbPort[F]):
                 return None if reply is None else int(reply) / SECOND
             start = reply
 
-    def due_histogram(self, edges: Iterable[float]) -> list[int]:
+    def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
         """Count tasks by when they move by themselves."""
         return self.run(self.ask("due", *known_options.edges(edges)))
 

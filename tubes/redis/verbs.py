@@ -9,7 +9,7 @@ from tubes.backend.listeners import Listener, check_listener
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.entry import NOTHING_MORE, More
 from tubes.drivers.moves import State
-from tubes.drivers.options import flag, micros, whole
+from tubes.drivers.options import Seconds, flag, micros, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
 from tubes.redis import task_codec, validation
@@ -178,7 +178,7 @@ class VerbPort(Port[F]):
         """A held task is done."""
         return self.call("ack", self.about(task, ends=True))
 
-    def release(self, task: object, delay: float | None, reason: str | None = None) -> F:
+    def release(self, task: object, delay: Seconds | None, reason: str | None = None) -> F:
         """Give a held task back; without a delay after as long as the tube's backoff says."""
         why, rest = check_reason(reason), self.rest_word(delay)
         if delay is not None and "delay" not in self._driver.options:
@@ -189,13 +189,13 @@ class VerbPort(Port[F]):
         """Give a held task back at once: nothing has failed."""
         return self.call("release", self.about(task, "", ends=True))
 
-    def rest_word(self, delay: float | None) -> int | str:
+    def rest_word(self, delay: Seconds | None) -> int | str:
         """For how long a task that is released rests, as scripts are told it."""
         if delay is not None:
             return micros("delay", delay)
         return "backoff" if "backoff" in self._options else ""
 
-    def touch(self, task: object, seconds: float) -> F:
+    def touch(self, task: object, seconds: Seconds) -> F:
         """Prolong the time to run of a held task."""
         span = micros("seconds", seconds)
         if "ttr" not in self._driver.options:
@@ -239,7 +239,7 @@ class VerbPort(Port[F]):
         others = [checked.get(name, "") for name in _CHANGES]
         return self.call("update", (show, (id, name_of(view, by_put=True), "", *data, *others)))
 
-    def kick(self, count: int, attempts: int | None, ttl: float | None) -> int:
+    def kick(self, count: int, attempts: int | None, ttl: Seconds | None) -> int:
         """Make buried tasks ready."""
         return self.change(self._kick(whole("count", count), self._respawn(attempts, ttl)))
 
@@ -251,11 +251,11 @@ class VerbPort(Port[F]):
             if some < _KICKS or kicked == most:
                 return kicked
 
-    def kick_task(self, task: object, attempts: int | None, ttl: float | None) -> F:
+    def kick_task(self, task: object, attempts: int | None, ttl: Seconds | None) -> F:
         """Make one buried task ready."""
         return self.call("kick_task", self.about(task, *self._respawn(attempts, ttl), looks=True))
 
-    def _respawn(self, attempts: int | None, ttl: float | None) -> tuple[int | str, ...]:
+    def _respawn(self, attempts: int | None, ttl: Seconds | None) -> tuple[int | str, ...]:
         most, span = self._driver.check_kick(attempts, ttl)
         return "" if most is None else most, "" if span is None else span
 
@@ -281,7 +281,7 @@ class VerbPort(Port[F]):
         limits = [unset if wanted is None else wanted for wanted, unset in given]
         return self.call("pace", (_ignore, (raw_text(name), "", *limits)))
 
-    def pause(self, seconds: float | None) -> None:
+    def pause(self, seconds: Seconds | None) -> None:
         """Let nothing be taken for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
 

@@ -31,6 +31,7 @@ from tubes.worker.outcomes import Outcome, Verdict, reason_of
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+    from tubes.drivers.options import Seconds
     from tubes.sync import Tube
     from tubes.values.task import TaskView
     from tubes.worker.lifetime import Lifetime
@@ -45,7 +46,7 @@ def carry_out(
 ) -> Flow[_Step, Outcome]:
     """Do with a task what is to be done, however long the backend is away, unless the run has `ended`."""
     verb = getattr(tube, verdict.verb)
-    facts: dict[str, float | str | None] = {}
+    facts: dict[str, Seconds | str | None] = {}
     if verdict.verb == "bury":
         facts = {"reason": verdict.reason}
     elif verdict.verb == "release":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from tubes.drivers.options import micros
+from tubes.drivers.options import Seconds, micros, seconds
 from tubes.values.task import FINISHED, TaskView
 
 #: Characters of a reason.
@@ -22,12 +22,11 @@ class Retry(Exception):
     tubes.worker.outcomes.Retry: again in 30 s
     """
 
-    delay: float | None = None
+    delay: Seconds | None = None
 
-    def __init__(self, delay: float | None = None, reason: str | None = None) -> None:
-        if delay is not None:
-            micros("delay", delay)
-        super().__init__(reason or ("again" if delay is None else f"again in {delay} s"))
+    def __init__(self, delay: Seconds | None = None, reason: str | None = None) -> None:
+        again = "again" if delay is None else f"again in {seconds('delay', delay)} s"
+        super().__init__(reason or again)
         self.delay = delay
 
 
@@ -55,7 +54,7 @@ class Verdict(NamedTuple):
     #: Why, if it is not an ack.
     reason: str | None = None
     #: Seconds of a release; None: as the tube's backoff says.
-    delay: float | None = None
+    delay: Seconds | None = None
     #: The handler's error; None: it has returned, or asked for this.
     error: BaseException | None = None
     #: What the handler has returned.

@@ -10,7 +10,7 @@ from typing import Final
 
 from tubes.aio import AsyncTube
 from tubes.drivers.driver import check_name
-from tubes.drivers.options import micros, positive
+from tubes.drivers.options import Seconds, positive, seconds
 from tubes.errors import InvalidOption
 from tubes.sync import Tube
 from tubes.worker.hooks import Handler
@@ -36,15 +36,16 @@ class Route:
         return inspect.iscoroutinefunction(inspect.unwrap(self.handler)) or inspect.iscoroutinefunction(called)
 
 
-def make_route(tubes: object, handler: object, concurrency: int | None, timeout: float | None) -> Route:
+def make_route(tubes: object, handler: object, concurrency: int | None, timeout: Seconds | None) -> Route:
     """A route from a user's arguments, which are checked."""
     if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidOption(option="handler", value=handler, rule="must be a function of a task, plain or async")
     if concurrency is not None:
         positive("concurrency", concurrency)
-    if timeout is not None and micros("timeout", timeout) == 0:
+    limit = None if timeout is None else seconds("timeout", timeout)
+    if limit == 0:
         raise InvalidOption(option="timeout", value=timeout, rule="must be more than 0 seconds, or None")
-    return Route(tube_names(tubes), handler, concurrency, timeout)
+    return Route(tube_names(tubes), handler, concurrency, limit)
 
 
 def tube_names(tubes: object) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
-from tubes.drivers.options import micros, positive
+from tubes.drivers.options import Seconds, positive, seconds
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.worker.connections import connected
 from tubes.worker.hooks import Hook, check_hook
@@ -53,15 +53,14 @@ class Worker:
     ([1, 4, 9], 3)
     """
 
-    def __init__(self, queue: sync.Queue | aio.AsyncQueue, *, concurrency: int = 1, grace: float = 30.0) -> None:
+    def __init__(self, queue: sync.Queue | aio.AsyncQueue, *, concurrency: int = 1, grace: Seconds = 30.0) -> None:
         if not isinstance(queue, (sync.Queue, aio.AsyncQueue)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="queue", value=queue, rule="must be a Queue or an AsyncQueue")
         positive("concurrency", concurrency)
-        micros("grace", grace)
         #: How many tasks each handler works on at a time; what is set here counts from the next `run` on.
         self.concurrency = concurrency
         #: Seconds for which handlers may go on when the worker is stopped.
-        self.grace = grace
+        self.grace = seconds("grace", grace)
         self._queue: Final = queue
         self._routes: list[Route] = []
         self._hooks: list[Hook] = []
@@ -80,11 +79,13 @@ class Worker:
     # -- what it does --------------------------------------------------------------------------------------------------
 
     @overload
-    def on(self, tubes: Tubes, handler: H, *, concurrency: int | None = None, timeout: float | None = None) -> H: ...
+    def on(self, tubes: Tubes, handler: H, *, concurrency: int | None = None, timeout: Seconds | None = None) -> H: ...
     @overload
-    def on(self, tubes: Tubes, *, concurrency: int | None = None, timeout: float | None = None) -> Callable[[H], H]: ...
     def on(
-        self, tubes: Tubes, handler: Any = None, *, concurrency: int | None = None, timeout: float | None = None
+        self, tubes: Tubes, *, concurrency: int | None = None, timeout: Seconds | None = None
+    ) -> Callable[[H], H]: ...
+    def on(
+        self, tubes: Tubes, handler: Any = None, *, concurrency: int | None = None, timeout: Seconds | None = None
     ) -> Any:
         """Have tasks of a tube, or of several, handled by a function; without one it is a decorator.
 
@@ -106,7 +107,7 @@ class Worker:
             return decorate
         return self._add_route(tubes, handler, concurrency, timeout)
 
-    def _add_route(self, tubes: Tubes, handler: H, concurrency: int | None, timeout: float | None) -> H:
+    def _add_route(self, tubes: Tubes, handler: H, concurrency: int | None, timeout: Seconds | None) -> H:
         route = make_route(tubes, handler, concurrency, timeout)
         with self._lock:
             for name in route.tubes:
