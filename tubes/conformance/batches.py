@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +21,6 @@ from tubes import (
     TubesError,
 )
 from tubes.conformance.bench import Bench, eventually, lacks, needs
-from tubes.conformance.faces import AioFace
 
 #: More than one call brings to a server, and than one command has arguments.
 MANY = 2_500
@@ -76,9 +74,7 @@ class Batches(Bench):
         assert self.count("put") == 0
 
     def test_what_is_no_collection_is_refused(self) -> None:
-        for items in (5, None, "abc", b"abc", Item(1)):
-            with self.refused(InvalidOption):
-                self.tube.put_many(items)
+        assert self.refuses(self.tube.put_many, 5, None, "abc", b"abc", Item(1))
 
     @needs("pri")
     def test_an_items_own_options_come_before_those_of_the_batch(self) -> None:
@@ -351,9 +347,7 @@ class Batches(Bench):
 
     def test_a_limit_is_a_whole_number_from_1_to_100_000(self) -> None:
         self.put()
-        for limit in (0, -1, 1.5, "1", None, True, 100_001):
-            with self.refused(InvalidOption):
-                self.tube.take_many(limit, timeout=0)
+        assert self.refuses(lambda limit: self.tube.take_many(limit, timeout=0), 0, -1, 1.5, "1", None, True, 100_001)
 
     def test_a_batch_waits_for_its_first_task(self) -> None:
         call = self.begin(None, "take_many", 3, timeout=9)
@@ -377,8 +371,7 @@ class Batches(Bench):
         assert self.state(self.put()) == "r"
 
     def test_a_cancelled_batch_takes_nothing(self) -> None:
-        if not isinstance(self.face, AioFace):
-            pytest.skip("a thread that waits cannot be cancelled")
+        self.cancelling()
         call = self.begin(None, "take_many", 3)
         call.cancel()
         assert self.waiting(0)
@@ -386,20 +379,9 @@ class Batches(Bench):
         assert eventually(lambda: (self.count("ready"), self.count("take")) == (2, 0))
 
     def test_a_batch_that_is_cancelled_too_late_gives_its_tasks_back(self) -> None:
-        if not isinstance(self.face, AioFace):
-            pytest.skip("a thread that waits cannot be cancelled")
-        items, tube = self.items(3), self.tube.inner
-
-        async def put_and_cancel() -> bool:
-            call = asyncio.ensure_future(tube.take_many(2))
-            while not (await tube.statistics()).waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await tube.put_many(items)
-            call.cancel()
-            await asyncio.wait([call])
-            return bool(call.cancelled())
-
-        taken = 0 if self.face.run(put_and_cancel()) else 2
+        self.cancelling()
+        tube = self.tube.inner
+        taken = 0 if self.cancels_late(lambda: tube.take_many(2), tube, lambda: tube.put_many(self.items(3))) else 2
         assert eventually(lambda: (self.count("ready"), self.count("take")) == (3 - taken, taken))
         if not taken:
             assert {task.attempts for task in self.tube.take_many(9, timeout=0)} == {1}
@@ -472,9 +454,7 @@ class Batches(Bench):
         for bad in (-1, "0", None, True, foreign):
             with self.blamed(2, InvalidOption):
                 getattr(self.tube, verb)([*held, bad])
-        for bad in (5, None, "01", held[0]):
-            with self.refused(InvalidOption):
-                getattr(self.tube, verb)(bad)
+        assert self.refuses(lambda bad: getattr(self.tube, verb)(bad), 5, None, "01", held[0])
 
     def test_what_was_dealt_with_in_a_batch_is_left_alone_by_its_block(self) -> None:
         self.put_some(2)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import pytest
 
-from tubes import Driver, DriverNotFound, TaskNotFound, TubesError
+from tubes import Driver, DriverNotFound, InvalidOption, TaskNotFound, TubesError
 from tubes.conformance.faces import AioFace, Face, SyncFace
 from tubes.drivers.options import micros
 from tubes.drivers.registry import Registry
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from tubes import Queue, Task
@@ -26,7 +27,7 @@ PATIENCE = 10.0
 
 
 def needs(*knobs: str) -> Callable[[T], T]:
-    """The test is about options or knobs; a driver that lacks one skips it."""
+    """The test is about options or knobs; a driver that lacks one skips it. Of a class: each of its tests is."""
     return _mark("needs", knobs)
 
 
@@ -37,7 +38,12 @@ def lacks(*knobs: str) -> Callable[[T], T]:
 
 def _mark(name: str, knobs: tuple[str, ...]) -> Callable[[T], T]:
     def mark(test: T) -> T:
-        setattr(test, name, knobs)
+        if isinstance(test, type):
+            for each in vars(test).copy():
+                if each.startswith("test_"):
+                    mark(vars(test)[each])
+        else:
+            setattr(test, name, {*getattr(test, name, ()), *knobs})
         return test
 
     return mark
@@ -148,6 +154,26 @@ class Bench:
         if not isinstance(self.face, AioFace):
             pytest.skip("a thread that waits cannot be cancelled")
         return self.face
+
+    def cancels_late(
+        self, call: Callable[[], Awaitable[object]], tube: Any, serve: Callable[[], Awaitable[object]]
+    ) -> bool:
+        """Cancel a call that waits on a tube right after what serves it; whether the call ended as cancelled.
+
+        A backend that answers on its way may be in time; then what was taken is taken, and stays so.
+        """
+
+        async def run() -> bool:
+            waiting = asyncio.ensure_future(call())
+            # That it is counted is the only sign that it waits.
+            while not (await tube.statistics()).waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await serve()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            return waiting.cancelled()
+
+        return bool(self.cancelling().run(run()))
 
     # -- acting ----------------------------------------------------------------------------------------------
 
@@ -267,6 +293,21 @@ class Bench:
     def everything(self) -> object:
         """All that can be seen of the tube."""
         return [self._peek(id) for id in self._ids], self.tube.statistics()
+
+    def turns(self, task: Task, before: str, now: str, *, after: float) -> bool:
+        """Whether a task stays in one state until so many seconds have passed, and is in another one then."""
+        self.pass_time(after - 0.001)
+        assert self.state(task) == before
+        self.clock.advance(0.001)
+        assert self.state(task) == now
+        return True
+
+    def refuses(self, call: Callable[[Any], object], *values: Any, error: type[TubesError] = InvalidOption) -> bool:
+        """Whether a call with each of these raises this error, and changes nothing."""
+        for value in values:
+            with self.refused(error):
+                call(value)
+        return True
 
     @contextmanager
     def refused(self, error: type[TubesError]) -> Generator[None]:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tubes import InvalidOption, Task, TaskNotFound, TaskNotTaken
+from tubes import Task, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, eventually, lacks, needs
 
 TASKS = {"ready", "taken", "buried", "delayed", "done", "total"}
@@ -146,9 +146,7 @@ class Events(Bench):
             assert eventually(lambda: "the callback failed" in caplog.text)
 
     def test_what_cannot_be_called_is_no_callback(self) -> None:
-        for callback in (1, "name"):
-            with self.refused(InvalidOption):
-                self.tube.on_task_change(callback)
+        assert self.refuses(self.tube.on_task_change, 1, "name")
 
     def test_tasks_are_counted_by_state(self) -> None:
         self.tube.ack(self.taken())

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
-from tubes import InvalidOption, Task
-from tubes.conformance.bench import Bench, Worker, lacks, needs
-
-#: A way by which a worker's task leaves its lane to a neighbour: what the driver must know, what happens.
-Way: TypeAlias = Callable[[Bench, Worker, Task], object]
-FREEING: dict[str, tuple[str, Way]] = {
-    "ack": ("", lambda bench, worker, task: worker.tube.ack(task)),
-    "bury": ("", lambda bench, worker, task: bench.tube.bury(task)),
-    "delete": ("", lambda bench, worker, task: bench.tube.delete(task)),
-    "delayed release": ("delay", lambda bench, worker, task: worker.tube.release(task, delay=99)),
-}
-#: A way by which it leaves the lane free and is ready itself.
-RETURNING: dict[str, tuple[str, Way]] = {
-    "release": ("", lambda bench, worker, task: worker.tube.release(task)),
-    "release_all": ("", lambda bench, worker, task: bench.tube.release_all()),
-    "end of session": ("", lambda bench, worker, task: worker.queue.close()),
-    "ttr": ("ttr", lambda bench, worker, task: bench.pass_time(9)),
-}
+from tubes import Task
+from tubes.conformance.bench import Bench, Worker, needs
+from tubes.conformance.ways import LEAVING, RETURNING, Way
 
 
+@needs("lane")
 class Lanes(Bench):
     """Lanes, for drivers that have some."""
 
@@ -38,59 +23,49 @@ class Lanes(Bench):
         assert held.id == tasks[0].id
         return worker, held, tasks[1]
 
-    @needs("lane")
     def test_a_task_knows_its_lane(self) -> None:
         assert self.put(**self.lane("x")).utube == "x"
         assert self.take().utube == "x"
 
-    @needs("lane")
     def test_of_one_lane_only_one_task_is_taken(self) -> None:
         _, _, neighbour = self.pair()
         assert self.tube.take(timeout=0) is None
         assert (self.state(neighbour), self.count("ready")) == ("r", 1)
 
-    @needs("lane")
     def test_a_busy_lane_is_busy_for_its_own_worker_too(self) -> None:
         worker, _, _ = self.pair()
         assert worker.tube.take(timeout=0) is None
 
-    @needs("lane")
     def test_other_lanes_go_on(self) -> None:
         self.pair()
         other = self.put(**self.lane("y"))
         assert self.drain() == [other.id]
 
-    @needs("lane")
-    @pytest.mark.parametrize("way", FREEING)
-    def test_a_task_that_leaves_frees_its_neighbour(self, way: str) -> None:
-        needed, go = FREEING[way]
-        self.require(needed)
+    @pytest.mark.parametrize("way", LEAVING.values(), ids=LEAVING)
+    def test_a_task_that_leaves_frees_its_neighbour(self, way: Way) -> None:
+        self.require(way.needs)
         worker, held, neighbour = self.pair()
-        go(self, worker, held)
+        way.go(self, worker, held)
         assert self.drain() == [neighbour.id]
 
-    @needs("lane")
-    @pytest.mark.parametrize("way", RETURNING)
-    def test_a_task_that_returns_is_first_in_its_lane_again(self, way: str) -> None:
-        needed, go = RETURNING[way]
-        self.require(needed)
-        worker, held, _ = self.pair(**({"ttr": 9} if way == "ttr" else {}))
-        go(self, worker, held)
+    @pytest.mark.parametrize("way", RETURNING.values(), ids=RETURNING)
+    def test_a_task_that_returns_is_first_in_its_lane_again(self, way: Way) -> None:
+        self.require(way.needs)
+        worker, held, _ = self.pair(**way.options)
+        way.go(self, worker, held)
         assert self.drain() == [held.id]
 
-    @needs("lane")
     def test_a_buried_task_does_not_hold_its_lane(self) -> None:
         self.buried(**self.lane("x"))
         task = self.put(**self.lane("x"))
         assert self.drain() == [task.id]
 
-    @needs("lane", "delay")
+    @needs("delay")
     def test_a_delayed_task_does_not_hold_its_lane(self) -> None:
         self.put(**self.lane("x"), delay=5)
         task = self.put(**self.lane("x"))
         assert self.drain() == [task.id]
 
-    @needs("lane")
     def test_a_task_kicked_into_a_busy_lane_is_ready_and_waits(self) -> None:
         buried = self.buried(**self.lane("x"))
         held = self.taken(**self.lane("x"))
@@ -100,62 +75,48 @@ class Lanes(Bench):
         self.tube.ack(held)
         assert self.drain() == [buried.id]
 
-    @needs("lane", "pri")
+    @needs("pri")
     def test_a_better_task_that_came_meanwhile_goes_before_the_returned_one(self) -> None:
         held = self.taken(**self.lane("x"), pri=5)
         others = [self.put(**self.lane("x"), pri=pri) for pri in (1, 9)]
         self.tube.release(held)
         assert self.drain() == [self.in_order([held, *others])[0].id]
 
-    @needs("lane")
     def test_one_order_goes_through_all_lanes(self) -> None:
         tasks = self.in_order([self.put(**self.lane(name)) for name in "xxyxzyzz"])
         free = {name: next(task for task in tasks if task.utube == name) for name in "xyz"}
         assert self.drain() == [task.id for task in self.in_order(list(free.values()))]
 
-    @needs("lane")
     def test_a_lane_is_served_to_its_end_in_order(self) -> None:
         tasks = self.in_order([self.put(**self.lane("x")) for _ in range(20)])
         assert [self.tube.ack(self.take()).id for _ in range(20)] == [task.id for task in tasks]
 
-    @needs("lane")
     def test_a_delete_in_the_middle_of_a_lane_disturbs_nobody(self) -> None:
         tasks = self.in_order([self.put(**self.lane("x")) for _ in range(6)])
         for index in (0, 3, 4):
             self.tube.delete(tasks[index])
         assert [self.tube.ack(self.take()).id for _ in range(3)] == [tasks[index].id for index in (1, 2, 5)]
 
-    @needs("lane")
     def test_tasks_without_a_lane_share_one_which_is_called_nil(self) -> None:
         tasks = [self.tube.put(0), self.tube.put(1), self.put(**self.lane("nil"))]
         assert [task.utube for task in tasks] == [None, None, "nil"]
         assert self.drain() == [self.in_order(tasks)[0].id]
 
-    @needs("lane")
     def test_a_lane_of_none_is_no_lane(self) -> None:
         first = self.in_order([self.tube.put(0), self.put(**self.lane(None))])[0]
         assert self.drain() == [first.id]
 
-    @needs("lane")
     def test_whole_numbers_and_booleans_are_written_out(self) -> None:
         for lane, written in ((1, "1"), (-7, "-7"), (True, "true"), (False, "false")):
             assert self.put(**self.lane(lane)).utube == written
             self.put(**self.lane(written))
             assert len(self.drain()) == 1
 
-    @needs("lane")
     def test_any_string_names_a_lane(self) -> None:
         for lane in ("", "a b", "ä:{x}", "x" * 1000, "0"):
             tasks = [self.put(**self.lane(name)) for name in (lane, lane, lane + "'")]
             assert [task.utube for task in tasks] == [lane, lane, lane + "'"]
             assert len(self.drain()) == 2
 
-    @needs("lane")
     def test_nothing_else_names_a_lane(self) -> None:
-        for lane in (1.5, b"x", ["x"], ("x",)):
-            with self.refused(InvalidOption):
-                self.put(**self.lane(lane))
-
-    @lacks("lane")
-    def test_without_lanes_a_task_has_none(self) -> None:
-        assert self.put().utube is None
+        assert self.refuses(lambda name: self.put(**self.lane(name)), 1.5, b"x", ["x"], ("x",))

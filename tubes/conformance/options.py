@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import Enum, IntEnum
+from functools import partial
 
-from tubes import Backoff, InvalidOption, OptionNotSupported
-from tubes.conformance.bench import Bench, needs
+from tubes import Backoff, OptionNotSupported
+from tubes.conformance.bench import Bench, lacks, needs
 
 TASKS = ("pri", "ttl", "ttr", "delay", "utube")
 TUBES = ("pri", "ttl", "ttr")
@@ -55,36 +56,37 @@ class Options(Bench):
         assert len(tube.put_many([1], **options, **lane)) == 1
 
     def test_put_refuses_an_option_that_the_driver_lacks(self) -> None:
-        for option in {*TASKS, "capacity", "interval", "colour"} - self.knobs.options:
-            with self.refused(OptionNotSupported):
-                self.tube.put(0, **{option: 1})
+        lacking = {*TASKS, "capacity", "interval", "colour"} - self.knobs.options
+        assert self.refuses(lambda option: self.tube.put(0, **{option: 1}), *lacking, error=OptionNotSupported)
 
     def test_a_tube_refuses_an_option_that_the_driver_lacks(self) -> None:
-        for option in {*TUBES, "colour"} - self.knobs.options:
-            with self.refused(OptionNotSupported):
-                self.create("other", **{option: 1})
+        lacking = {*TUBES, "colour"} - self.knobs.options
         if self.knobs.lane is None:
-            for option in ("max_in_flight", "interval", "jitter", "order"):
-                with self.refused(OptionNotSupported):
-                    self.create("other", **{option: 1})
+            lacking |= {"max_in_flight", "interval", "jitter", "order"}
+        assert self.refuses(lambda option: self.create("other", **{option: 1}), *lacking, error=OptionNotSupported)
         if "delay" not in self.knobs.options:
             with self.refused(OptionNotSupported):
                 self.create("other", backoff=[1])
         assert self.queue.tubes() == ["contract"]
 
     def test_what_is_a_tasks_own_is_refused_for_a_tube(self) -> None:
-        for option in ("delay", "timeout", "utube", self.knobs.lane or "utube"):
-            with self.refused(OptionNotSupported):
-                self.create("other", **{option: 1})
+        own = ("delay", "timeout", "utube", self.knobs.lane or "utube")
+        assert self.refuses(lambda option: self.create("other", **{option: 1}), *own, error=OptionNotSupported)
+
+    @lacks("lane")
+    def test_without_lanes_a_task_has_none_and_nothing_is_throttled(self) -> None:
+        assert self.put().utube is None
+        calls = (partial(self.tube.block, "x", 1), partial(self.tube.configure, "x", interval=1), self.tube.utubes)
+        assert self.refuses(lambda call: call(), *calls, error=OptionNotSupported)
+        options = ({"interval": 1}, {"max_in_flight": 2}, {"jitter": 0.5}, {"order": "round_robin"})
+        assert self.refuses(lambda given: self.create("other", **given), *options, error=OptionNotSupported)
 
     def test_a_span_of_time_is_a_number_of_seconds(self) -> None:
         for option in ({"ttl", "ttr", "delay"} & self.knobs.options) | {"timeout", "key_ttl"}:
-            for value in SPANS:
-                with self.refused(InvalidOption):
-                    self.tube.put(0, **{option: value})
-                if option in (*SPANNING, "key_ttl"):
-                    with self.refused(InvalidOption):
-                        self.create("other", **{option: value})
+            bad = [{option: value} for value in SPANS]
+            assert self.refuses(lambda given: self.tube.put(0, **given), *bad)
+            if option in (*SPANNING, "key_ttl"):
+                assert self.refuses(lambda given: self.create("other", **given), *bad)
 
     def test_a_span_of_time_may_be_a_timedelta(self) -> None:
         span = timedelta(seconds=90, microseconds=1)
@@ -142,16 +144,11 @@ class Options(Bench):
 
     @needs("pri")
     def test_a_priority_is_a_whole_number_of_32_bits(self) -> None:
-        for value in [*WHOLE, 2**32]:
-            with self.refused(InvalidOption):
-                self.tube.put(0, pri=value)
-            with self.refused(InvalidOption):
-                self.create("other", pri=value)
+        assert self.refuses(lambda value: self.tube.put(0, pri=value), *WHOLE, 2**32)
+        assert self.refuses(lambda value: self.create("other", pri=value), *WHOLE, 2**32)
 
     def test_a_capacity_is_a_whole_number(self) -> None:
-        for value in WHOLE:
-            with self.refused(InvalidOption):
-                self.create("other", capacity=value)
+        assert self.refuses(lambda value: self.create("other", capacity=value), *WHOLE)
 
     def test_an_option_of_none_counts_as_not_given(self) -> None:
         for option in (self.knobs.options - {"capacity"}) | {

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import pytest
 
 from tubes import Task
-from tubes.conformance.bench import Bench, Worker, needs
-
-#: A way by which a task that a worker has becomes ready again: what the driver must know, and what happens.
-Way: TypeAlias = Callable[[Bench, Worker, Task], object]
-WAYS: dict[str, tuple[str, Way]] = {
-    "release": ("", lambda bench, worker, task: worker.tube.release(task)),
-    "release_all": ("", lambda bench, worker, task: bench.tube.release_all()),
-    "bury and kick": ("", lambda bench, worker, task: (bench.tube.bury(task), bench.tube.kick())),
-    "end of session": ("", lambda bench, worker, task: worker.queue.close()),
-    "ttr": ("ttr", lambda bench, worker, task: bench.pass_time(9)),
-    "end of delay": (
-        "delay",
-        lambda bench, worker, task: (worker.tube.release(task, delay=1), bench.pass_time(1)),
-    ),
-}
+from tubes.conformance.bench import Bench, needs
+from tubes.conformance.ways import RETURNING, Way
 
 
 class Order(Bench):
@@ -47,15 +31,14 @@ class Order(Bench):
         assert [task.pri for task in tasks] == [1, 2, 3, 2]
         assert self.drain_all(self.in_order(tasks))
 
-    @pytest.mark.parametrize("way", WAYS)
-    def test_a_task_returns_to_its_own_place(self, way: str) -> None:
-        needed, go = WAYS[way]
-        self.require(needed)
-        tasks = self.in_order([self.put(**({"ttr": 9} if way == "ttr" else {})) for _ in range(4)])
+    @pytest.mark.parametrize("way", RETURNING.values(), ids=RETURNING)
+    def test_a_task_returns_to_its_own_place(self, way: Way) -> None:
+        self.require(way.needs)
+        tasks = self.in_order([self.put(**way.options) for _ in range(4)])
         worker = self.another()
         held = self.take(worker.tube)
         assert held.id == tasks[0].id
-        go(self, worker, held)
+        way.go(self, worker, held)
         assert self.drain_all(tasks)
 
     def test_tasks_return_to_their_own_places_in_whatever_order_they_return(self) -> None:

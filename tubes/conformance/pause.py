@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 
-from tubes import InvalidOption, QueueClosed, State
+from tubes import QueueClosed, State
 from tubes.conformance.bench import Bench, eventually, needs
 
 
@@ -251,9 +251,7 @@ class Pauses(Bench):
 
     def test_a_pause_is_a_span_of_time(self) -> None:
         self.put()
-        for seconds in (-1, float("nan"), float("inf"), "1", True):
-            with self.refused(InvalidOption):
-                self.tube.pause(seconds)
+        assert self.refuses(self.tube.pause, -1, float("nan"), float("inf"), "1", True)
         assert self.take().attempts == 1
 
     def test_a_waiting_caller_of_a_tube_that_pauses_is_sent_away_as_ever(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import (
@@ -11,7 +9,6 @@ from tubes import (
     Driver,
     DriverExists,
     DriverNotFound,
-    InvalidOption,
     OptionNotSupported,
     TubeBusy,
     TubeExists,
@@ -87,12 +84,8 @@ class Queues(Bench):
         assert tube.put(1).id == self.take(tube).id
 
     def test_a_name_is_short_and_plain(self) -> None:
-        names: list[Any] = ["", "x" * 33, "a b", "a/b", "{a}", "ä", "a\n", 7, None]
-        for name in names:
-            with self.refused(InvalidOption):
-                self.create(name)
-            with self.refused(InvalidOption):
-                self.queue.tube(name)
+        for call in (self.create, self.queue.tube):
+            assert self.refuses(call, "", "x" * 33, "a b", "a/b", "{a}", "ä", "a\n", 7, None)
         assert self.queue.tubes() == ["contract"]
 
     def test_letters_digits_and_a_few_signs_make_a_name(self) -> None:
@@ -100,9 +93,7 @@ class Queues(Bench):
             assert self.create(name).name == name
 
     def test_a_flag_is_true_or_false(self) -> None:
-        for option in ("if_not_exists", "temporary"):
-            with self.refused(InvalidOption):
-                self.create("other", **{option: 1})
+        assert self.refuses(lambda option: self.create("other", **{option: 1}), "if_not_exists", "temporary")
 
     def test_an_unknown_driver_is_not_found(self) -> None:
         with self.refused(DriverNotFound):
@@ -131,9 +122,7 @@ class Queues(Bench):
         assert self.queue.create_tube("other", self.knobs.name).driver == self.knobs
 
     def test_what_is_no_driver_is_refused(self) -> None:
-        for driver in (7, None):
-            with self.refused(InvalidOption):
-                self.queue.create_tube("other", driver)
+        assert self.refuses(lambda driver: self.queue.create_tube("other", driver), 7, None)
 
     def test_a_dropped_tube_is_gone(self) -> None:
         task = self.put()

@@ -21,39 +21,31 @@ PASSING: dict[str, Callable[[Bench, Task], object]] = {
 }
 
 
+@needs("ttl")
 class TimeToLive(Bench):
     """ttl."""
 
-    @needs("ttl")
     def test_a_ready_task_is_removed_when_its_ttl_is_over(self) -> None:
         task = self.put(ttl=5)
         assert (task.ttl, task.expires, task.due) == (5, 5, 5)
-        self.clock.advance(4.9)
-        assert self.state(task) == "r"
-        self.clock.advance(0.1)
-        assert (self.state(task), self.tube.take(timeout=0)) == ("-", None)
+        assert self.turns(task, "r", "-", after=5)
+        assert self.tube.take(timeout=0) is None
 
-    @needs("ttl")
     def test_a_buried_task_is_removed_when_its_ttl_is_over(self) -> None:
         task = self.buried(ttl=5)
-        self.clock.advance(4.9)
-        assert self.state(task) == "!"
-        self.clock.advance(0.1)
-        assert (self.state(task), self.tube.kick()) == ("-", 0)
+        assert self.turns(task, "!", "-", after=5)
+        assert self.tube.kick() == 0
 
-    @needs("ttl")
     def test_an_expired_task_counts_as_ttl_delete_and_done(self) -> None:
         self.put(ttl=1)
         self.clock.advance(1)
         assert [self.count(name) for name in ("total", "done", "ttl", "delete", "ack")] == [0, 1, 1, 1, 0]
 
-    @needs("ttl")
     def test_a_task_with_ttl_0_is_gone_before_anybody_takes_it(self) -> None:
         task = self.put(ttl=0)
         assert task.state == State.READY
         assert (self.tube.take(timeout=0), self.state(task), self.count("ttl")) == (None, "-", 1)
 
-    @needs("ttl")
     def test_a_tubes_ttl_is_its_tasks_default(self) -> None:
         self.tube = self.create("short", ttl=2)
         default, own = self.put(), self.put(ttl=4)
@@ -62,73 +54,57 @@ class TimeToLive(Bench):
         self.clock.advance(2)
         assert self.state(own) == "-"
 
-    @needs("ttl")
     def test_a_task_without_ttl_lives_for_ever(self) -> None:
         task = self.put()
         assert (task.ttl, task.expires) == (None, None)
         self.clock.advance(50 * 365 * 86400)
         assert self.state(task) == "r"
 
-    @needs("ttl")
     @pytest.mark.parametrize("passing", PASSING)
     def test_nothing_on_its_way_renews_a_tasks_ttl(self, passing: str) -> None:
         task = self.put(ttl=5)
         self.clock.advance(3)
         PASSING[passing](self, task)
-        self.clock.advance(1.9)
-        assert self.state(task) == "r"
-        self.clock.advance(0.1)
-        assert self.state(task) == "-"
+        assert self.turns(task, "r", "-", after=2)
 
-    @needs("ttl", "ttr")
+    @needs("ttr")
     def test_a_ttr_that_ends_does_not_renew_the_ttl(self) -> None:
         task = self.taken(ttl=5, ttr=3)
-        self.clock.advance(4.9)
-        assert self.state(task) == "r"
-        self.clock.advance(0.1)
-        assert self.state(task) == "-"
+        assert self.turns(task, "r", "-", after=5)
 
-    @needs("ttl", "delay")
+    @needs("delay")
     def test_a_put_with_a_delay_prolongs_the_ttl_by_it(self) -> None:
         task = self.put(ttl=2, delay=3)
         assert (task.ttl, task.expires, task.due) == (5, 5, 3)
-        self.clock.advance(4.9)
-        assert self.state(task) == "r"
-        self.clock.advance(0.1)
-        assert self.state(task) == "-"
+        assert self.turns(task, "r", "-", after=5)
 
-    @needs("ttl", "delay")
+    @needs("delay")
     def test_a_release_with_a_delay_prolongs_the_ttl_by_it(self) -> None:
         task = self.taken(ttl=5)
         self.clock.advance(1)
         released = self.tube.release(task, delay=3)
         assert (released.ttl, released.expires, released.due) == (8, 8, 4)
-        self.clock.advance(6.9)
-        assert self.state(task) == "r"
-        self.clock.advance(0.1)
-        assert self.state(task) == "-"
+        assert self.turns(task, "r", "-", after=7)
 
-    @needs("ttl", "delay")
+    @needs("delay")
     def test_a_delayed_task_outlives_its_delay(self) -> None:
         task = self.put(ttl=1, delay=9)
-        self.clock.advance(8.9)
-        assert self.state(task) == "~"
-        self.clock.advance(0.1)
-        assert self.state(task) == "r"
+        assert self.turns(task, "~", "r", after=9)
 
-    @needs("ttl")
+    @lacks("ttr")
+    def test_without_ttr_a_tubes_ttl_limits_no_run(self) -> None:
+        self.tube = self.create("short", ttl=5)
+        assert self.taken().ttr is None
+
     @lacks("ttl_spares_taken")
     def test_a_taken_task_is_lost_to_its_worker_when_its_ttl_is_over(self) -> None:
         task = self.taken(ttl=5)
-        self.clock.advance(4.9)
-        assert self.state(task) == "t"
-        self.clock.advance(0.1)
-        assert self.state(task) == "-"
+        assert self.turns(task, "t", "-", after=5)
         with self.refused(TaskNotTaken):
             self.tube.ack(task)
         assert [self.count(name) for name in ("ttr", "ttl", "delete", "done")] == [1, 1, 1, 1]
 
-    @needs("ttl", "ttl_spares_taken")
+    @needs("ttl_spares_taken")
     def test_a_worker_may_finish_a_task_past_its_ttl(self) -> None:
         task = self.taken(ttl=5)
         self.clock.advance(60)
@@ -136,7 +112,7 @@ class TimeToLive(Bench):
         assert self.tube.ack(task).state == State.DONE
         assert [self.count(name) for name in ("ttl", "ack")] == [0, 1]
 
-    @needs("ttl", "ttl_spares_taken")
+    @needs("ttl_spares_taken")
     @pytest.mark.parametrize("way", ["release", "release_all", "bury", "end of session", "ttr"])
     def test_a_spared_task_past_its_ttl_is_removed_as_soon_as_it_comes_back(self, way: str) -> None:
         worker = self.another()
@@ -154,7 +130,7 @@ class TimeToLive(Bench):
             getattr(worker.tube, way)(task)
         assert (self.tube.take(timeout=0), self.state(task), self.count("ttl")) == (None, "-", 1)
 
-    @needs("ttl", "ttl_spares_taken")
+    @needs("ttl_spares_taken")
     @pytest.mark.parametrize("way", ["release", "bury", "last release"])
     def test_who_brings_a_task_back_past_its_ttl_hears_that_it_is_gone(self, way: str) -> None:
         task = self.taken(ttl=5, max_attempts=1 if way == "last release" else None)
@@ -162,14 +138,12 @@ class TimeToLive(Bench):
         answer = self.tube.bury(task) if way == "bury" else self.tube.release(task)
         assert (answer.state, answer.due, self.count("ttl")) == ("-", None, 1)
 
-    @needs("ttl")
     def test_a_new_ttl_lasts_from_now_on_and_is_told_from_the_put(self) -> None:
         task = self.buried(ttl=100)
         self.clock.advance(60)
         kicked = self.tube.kick_task(task, ttl=5)
         assert (kicked.ttl, kicked.expires) == (65, 65)
 
-    @needs("ttl")
     def test_a_new_ttl_of_0_ends_a_task_at_once(self) -> None:
         updated = self.tube.update(self.put(), ttl=0)
         kicked = self.tube.kick_task(self.buried(), ttl=0)

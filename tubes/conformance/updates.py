@@ -117,10 +117,8 @@ class Updates(Bench):
         for task in (mortal, immortal):
             updated = self.tube.update(task, ttl=6)
             assert (updated.ttl, updated.expires) == (10, 10)
-        self.clock.advance(5.9)
-        assert self.state(mortal) == "r"
-        self.clock.advance(0.1)
-        assert (self.state(mortal), self.state(immortal)) == ("-", "-")
+        assert self.turns(mortal, "r", "-", after=6)
+        assert self.state(immortal) == "-"
 
     @needs("ttl")
     def test_a_taken_task_is_prolonged_by_a_touch_only(self) -> None:

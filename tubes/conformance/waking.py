@@ -2,70 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
 import pytest
 
-from tubes import Task
-from tubes.conformance.bench import Bench, Worker, needs
-
-#: Something that makes one task takeable: what the driver must know, how the task is put, and the event.
-Event: TypeAlias = tuple[str, dict[str, Any], Callable[[Bench, Worker, Task], object]]
-EVENTS: dict[str, Event] = {
-    "release": ("", {}, lambda bench, worker, task: worker.tube.release(task)),
-    "kick": ("", {}, lambda bench, worker, task: (bench.tube.bury(task), bench.tube.kick())),
-    "release_all": ("", {}, lambda bench, worker, task: bench.tube.release_all()),
-    "end of session": ("", {}, lambda bench, worker, task: worker.queue.close()),
-    "end of a detached session": (
-        "",
-        {},
-        lambda bench, worker, task: (worker.queue.detach(), bench.pass_time(bench.session_ttl)),
-    ),
-    "ttr": ("ttr", {"ttr": 9}, lambda bench, worker, task: bench.pass_time(9)),
-    "end of delay": (
-        "delay",
-        {},
-        lambda bench, worker, task: (worker.tube.release(task, delay=1), bench.pass_time(1)),
-    ),
-}
-#: The same for a neighbour in the lane of a taken task.
-NEIGHBOURS: dict[str, Event] = {
-    "ack": ("", {}, lambda bench, worker, task: worker.tube.ack(task)),
-    "bury": ("", {}, lambda bench, worker, task: bench.tube.bury(task)),
-    "delete": ("", {}, lambda bench, worker, task: bench.tube.delete(task)),
-    "delayed release": ("delay", {}, lambda bench, worker, task: worker.tube.release(task, delay=99)),
-}
+from tubes.conformance.bench import Bench, needs
+from tubes.conformance.ways import LEAVING, RETURNING, Way
 
 
 class Waking(Bench):
     """Waking."""
 
-    @pytest.mark.parametrize("event", EVENTS)
-    def test_a_task_that_becomes_ready_serves_one_waiting_take(self, event: str) -> None:
-        needed, options, happen = EVENTS[event]
-        self.require(needed)
+    @pytest.mark.parametrize("way", RETURNING.values(), ids=RETURNING)
+    def test_a_task_that_becomes_ready_serves_one_waiting_take(self, way: Way) -> None:
+        self.require(way.needs)
         worker = self.another()
-        self.put(**options)
+        self.put(**way.options)
         task = self.take(worker.tube)
         calls = [self.begin(), self.begin()]
-        happen(self, worker, task)
+        way.go(self, worker, task)
         again = self.got(calls[0])
         assert (again.id, again.attempts) == (task.id, 2)
         assert self.waiting(1)
         assert not calls[1].done()
 
     @needs("lane")
-    @pytest.mark.parametrize("event", NEIGHBOURS)
-    def test_a_lane_that_becomes_free_serves_one_waiting_take(self, event: str) -> None:
-        needed, options, happen = NEIGHBOURS[event]
-        self.require(needed)
+    @pytest.mark.parametrize("way", LEAVING.values(), ids=LEAVING)
+    def test_a_lane_that_becomes_free_serves_one_waiting_take(self, way: Way) -> None:
+        self.require(way.needs)
         worker = self.another()
-        first, second, _ = self.in_order([self.put(**self.lane("x"), **options) for _ in range(3)])
+        first, second, _ = self.in_order([self.put(**self.lane("x")) for _ in range(3)])
         task = self.take(worker.tube)
         assert task.id == first.id
         calls = [self.begin(), self.begin()]
-        happen(self, worker, task)
+        way.go(self, worker, task)
         assert self.got(calls[0]).id == second.id
         assert self.waiting(1)
         assert not calls[1].done()
