@@ -134,8 +134,8 @@ def test_a_burst_says_that_a_tube_is_not_there_by_its_code(url: str, queue: tube
     ("target", "code", "said"),
     [
         ("jobs", Exit.USAGE, "must be module:worker"),
-        ("nosuch:worker", Exit.NOT_FOUND, "no module 'nosuch'"),
-        ("jobs:nosuch", Exit.NOT_FOUND, "has no 'nosuch'"),
+        ("nosuch:worker", Exit.USAGE, "no module 'nosuch'"),
+        ("jobs:nosuch", Exit.USAGE, "has no 'nosuch'"),
         ("jobs:number", Exit.USAGE, "is no Worker, but int"),
         ("jobs:nothing", Exit.USAGE, "made no Worker, but NoneType"),
         ("jobs:picky", Exit.USAGE, "jobs:picky must be a function of one argument, the queue: missing"),

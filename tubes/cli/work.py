@@ -120,14 +120,14 @@ def _found(target: str) -> Any:
     except Exception as error:
         # What the module needs may be missing too.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise Stop(f"there is no module {module!r} here, or on the path of Python", Exit.NOT_FOUND) from error
+            raise Stop(f"there is no module {module!r} here, or on the path of Python", Exit.USAGE) from error
         why = f"{type(error).__name__}: {error}"
         raise Stop(f"module {module!r} cannot be imported: {why}", Exit.USAGE) from error
     found: Any = loaded
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise Stop(f"module {module!r} has no {name!r}", Exit.NOT_FOUND)
+        raise Stop(f"module {module!r} has no {name!r}", Exit.USAGE)
     if not isinstance(found, Worker) and not callable(found):
         raise Stop(f"{target} is no Worker, but {type(found).__name__}", Exit.USAGE)
     return found
