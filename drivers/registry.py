@@ -47,6 +47,11 @@ class Registry:
         return found
 
 
+def known_drivers() -> list[str]:
+    """The names of the drivers that are installed."""
+    return sorted(_points())
+
+
 @cache
 def _points() -> dict[str, EntryPoint]:
     """The entry points by name, read once, since that takes milliseconds; of several with one name the first counts."""

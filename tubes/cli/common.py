@@ -17,6 +17,7 @@ from tubes.backend.connect_timeout import connect_within
 from tubes.backend.url import redact_url
 from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.cli.streams import somebody_types
+from tubes.drivers.registry import known_drivers
 from tubes.memory.store import named
 
 #: Seconds after which somebody who looks on is told that the server does not answer.
@@ -39,7 +40,7 @@ def complete_tubes(incomplete: str) -> list[str]:
 
 def complete_drivers(incomplete: str) -> list[str]:
     """The names of drivers that begin so."""
-    return [name for name in ("fifo", "fifottl", "limfifottl", "utube", "utubettl") if name.startswith(incomplete)]
+    return [name for name in known_drivers() if name.startswith(incomplete)]
 
 
 def complete_states(incomplete: str) -> list[str]:
