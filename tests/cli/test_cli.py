@@ -92,6 +92,54 @@ def test_text_stays_text(shell: Shell) -> None:
     assert shell.json("take", "mail")[0]["data"] == "5"
 
 
+def test_strict_refuses_what_is_not_json(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    assert shell.lines("put", "mail", '{"to": "ann"}', "5", "--strict") == ["0", "1"]
+    for data in ("{bad json", "hello", '["a",]'):
+        said = shell("put", "mail", "6", data, "--strict", code=Exit.USAGE).stderr
+        assert f"{data!r} is not JSON: " in said
+        assert "--text puts it as a string" in said
+    assert "line 2 of stdin: 'x...' is not JSON" in shell(
+        "put", "mail", "--strict", stdin=f"1\n{'x' * 100}\n", code=Exit.USAGE
+    ).stderr.replace("x" * 80, "x")
+    for excluded in (["--text"], ["--codec", "raw"]):
+        shell("put", "mail", "5", "--strict", *excluded, code=Exit.USAGE)
+    assert tube.statistics().tasks["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "backoff"),
+    [
+        ("1,5", [1, 5]),
+        ("0.5", [0.5]),
+        ("[1, 5]", [1, 5]),
+        ('{"first": 1}', tubes.Backoff(1)),
+        ('{"first": 1, "factor": 3, "cap": 60, "jitter": 0.5, "seed": 7}', tubes.Backoff(1, 3, 60, 0.5, 7)),
+    ],
+)
+def test_a_backoff_is_written_as_delays_or_as_a_rule(
+    shell: Shell, queue: tubes.Queue, word: str, backoff: tubes.Backoff | list[float]
+) -> None:
+    shell("create", "mail", "fifottl", "-o", f"backoff={word}")
+    queue.create_tube("mail", "fifottl", backoff=backoff, if_not_exists=True)  # Else it would be another tube.
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("soon", "--option backoff=soon: must be 1,5 or [1, 5] (seconds), or"),
+        ('{"frist": 1}', "of which only first is needed"),
+        ('{"first": -1}', "first=-1: must be"),
+        ("1,-5", "backoff=-5.0: must be"),
+        ("[]", "backoff=[]: must have 1 to 1000 delays"),
+        ("true", "backoff=True: must"),
+    ],
+)
+def test_a_backoff_that_makes_no_sense_creates_nothing(shell: Shell, queue: tubes.Queue, word: str, said: str) -> None:
+    assert said in shell("create", "mail", "fifottl", "-o", f"backoff={word}", code=Exit.USAGE).stderr
+    assert queue.tubes() == []
+
+
 def test_a_task_that_is_released_or_held_is_not_gone(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put("hello")
@@ -214,7 +262,7 @@ def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> 
     (mail,) = shell.json("stats", "mail")
     assert (mail["tasks"], mail["calls"]) == (tube.statistics().tasks, tube.statistics().calls)
     assert [one["tube"] for one in shell.json("stats")] == ["crawl", "mail"]
-    for words in (("stats",), ("stats", "mail"), ("top", "--once")):
+    for words in (("stats",), ("stats", "mail"), ("top", "--count", "1")):
         assert "ready" in shell(*words).stdout
     assert "example.com" in shell("utubes", "crawl").stdout
     assert shell.json("utubes", "crawl")[0]["ready"] == 1
@@ -233,7 +281,7 @@ def test_a_tube_that_pauses_gives_nothing_until_it_is_resumed(shell: Shell, queu
     shell("pause", "mail", 3700)
     assert "tube 'mail' is paused for 1h01m more" in shell("take", "mail", code=Exit.NOTHING).stderr
     shell("pause", "mail", 60)
-    assert "paused 1m00s" in shell("top", "--once").stdout.replace("60s", "1m00s").replace("59s", "1m00s")
+    assert "paused 1m00s" in shell("top", "--count", "1").stdout.replace("60s", "1m00s").replace("59s", "1m00s")
     shell("resume", "mail")
     assert shell.lines("take", "mail") == ["hello"]
 
@@ -251,6 +299,14 @@ def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tu
     assert "cannot be dropped" in shell("drop", "mail", "--yes", code=Exit.REFUSED).stderr
     shell("drop", "mail", "--yes", "--force")
     assert queue.tubes() == []
+
+
+def test_top_looks_as_often_as_it_is_told_to(shell: Shell, queue: tubes.Queue) -> None:
+    queue.create_tube("mail").put(1)
+    looks = shell.json("top", "--count", 3, "--interval", 0.1)
+    assert [(look["tube"], look["tasks"]["ready"]) for look in looks] == [("mail", 1)] * 3
+    assert len(shell.lines("top", "--count", 2, "--interval", 0.1)) == 4
+    shell("top", "--count", 0, code=Exit.USAGE)
 
 
 def test_a_full_tube_takes_nothing_more(shell: Shell, queue: tubes.Queue) -> None:

@@ -259,7 +259,7 @@ def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: in
     for number in (9_998, 9_999):
         tube.bury(number, "ValueError: there is no such address, and there never was one")
     queue.create_tube("paused").pause(1000)
-    commands = [f"buried {name}", f"peek {name} 9997 9998", "stats", f"stats {name}", f"utubes {name}", "top --once"]
+    commands = [f"buried {name}", f"peek {name} 9997 9998", "stats", f"stats {name}", f"utubes {name}", "top --count 1"]
     screen = spawn(url, sys.executable, "-c", SEVERAL, *commands, columns=columns)
     screen.expect(pexpect.EOF)
     screen.close()

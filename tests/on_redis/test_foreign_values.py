@@ -181,7 +181,7 @@ def test_what_is_no_tube_is_left_out(place: Place, queue: tubes.Queue, caplog: p
             queue.tube(name)
     for name in ("parts", "counted", "waited"):
         assert name in refuses(queue.tube(name).statistics)
-    for words in ("tubes", "tubes --json", "stats", "stats --json", "top --once", "export good"):
+    for words in ("tubes", "tubes --json", "stats", "stats --json", "top --count 1", "export good"):
         result = CliRunner().invoke(app, [*words.split(), "--url", place.url])
         assert result.exit_code == 0, result.output
         assert "good" in result.output

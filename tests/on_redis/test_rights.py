@@ -130,7 +130,7 @@ def test_a_monitor_changes_nothing(users: Users) -> None:
         registry.register(collector)
         assert registry.get_sample_value("tubes_tasks", {"tube": "lanes", "state": "ready"}) == 1
         collector.close()
-    for words in (["stats"], ["top", "--once"]):
+    for words in (["stats"], ["top", "--count", "1"]):
         result = CliRunner().invoke(app, words, env={"TUBES_URL": users.url("monitor")})
         assert result.exit_code == 0, result.output
     after = users.admin.info("commandstats")

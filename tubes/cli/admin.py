@@ -7,16 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+import tubes
 from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, connected, pairs, sure
-from tubes.cli.exits import say
+from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, until
 from tubes.cli.streams import from_json
+from tubes.drivers.registry import known_drivers
 
 
 def create(
     name: Name,
     driver: Annotated[
-        str, typer.Argument(help="fifo, fifottl, limfifottl, utube or utubettl.", autocompletion=complete_drivers)
+        str, typer.Argument(help=f"One of {', '.join(known_drivers())}.", autocompletion=complete_drivers)
     ] = "fifo",
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="As `create_tube` has: ttr=60.")
@@ -26,11 +28,19 @@ def create(
     as_json_: AsJson = False,
 ) -> None:
     """Create a tube."""
-    options = {name: _value(word) for name, word in pairs(option or [], "--option").items()}
+    options = tube_options(option or [])
     with connected(url) as queue:
         queue.create_tube(name, driver, if_not_exists=if_not_exists, **options)
     if as_json_:
         as_json({"tube": name, "driver": driver})
+
+
+def tube_options(words: list[str]) -> dict[str, Any]:
+    """The options of a tube, from words like `ttr=60` and `backoff=1,5`."""
+    options = {name: _value(word) for name, word in pairs(words, "--option").items()}
+    if "backoff" in options:
+        options["backoff"] = _backoff(options["backoff"])
+    return options
 
 
 def _value(word: str) -> Any:
@@ -38,6 +48,21 @@ def _value(word: str) -> Any:
         return from_json(word)
     except ValueError:
         return word
+
+
+def _backoff(value: Any) -> Any:
+    """A backoff as `create_tube` takes it, from `1,5`, `[1, 5]`, `30` or `{"first": 1, "factor": 2}`."""
+    try:
+        if isinstance(value, str):
+            return [float(word) for word in value.split(",")]
+        if isinstance(value, dict):
+            return tubes.Backoff(**value)
+    except tubes.InvalidOption:
+        raise
+    except (TypeError, ValueError):
+        forms = '1,5 or [1, 5] (seconds), or {"first": 1, "factor": 2, "cap": 3600, "jitter": 0, "seed": 0}'
+        raise Stop(f"--option backoff={value}: must be {forms}, of which only first is needed", Exit.USAGE) from None
+    return [value] if isinstance(value, (int, float)) else value
 
 
 def pause(

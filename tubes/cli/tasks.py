@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 
@@ -35,6 +36,8 @@ from tubes.drivers.options import SECOND, micros
 
 #: How many lines of stdin are put in one call.
 _LINES = 1000
+#: How many characters of data an error quotes.
+_LONGEST = 80
 
 Session = Annotated[
     str | None, typer.Option("--session", metavar="UUID", help="The session that has it: `take --hold` tells it.")
@@ -48,6 +51,7 @@ def put(
         typer.Argument(metavar="[DATA]...", help="JSON, or a string if it is none. - or nothing: lines of stdin."),
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Data is a string, also where it looks like JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse data that is not JSON.")] = False,
     utube: Annotated[str | None, typer.Option(help="The lane.")] = None,
     pri: Annotated[int | None, typer.Option(help="The priority; 0 comes first.")] = None,
     delay: Annotated[float | None, typer.Option(help="Seconds until it is ready.")] = None,
@@ -68,6 +72,9 @@ def put(
     as_json_: AsJson = False,
 ) -> None:
     """Put tasks; prints their ids."""
+    if strict and (text or codec == "raw"):
+        raise Stop(f"--strict asks for JSON, which {'--text' if text else '--codec raw'} excludes", Exit.USAGE)
+    read = partial(_datum, text=text, strict=strict)
     with connected(url, codec) as queue:
         if create is not None and name not in queue.tubes():
             queue.create_tube(name, create, if_not_exists=True)
@@ -78,7 +85,7 @@ def put(
         options |= lanes(tube, utube)
         if context:
             options["context"] = pairs(context, "--context")
-        words = _lines(codec, text=text) if data in (None, [], ["-"]) else _arguments(data or [], codec, text=text)
+        words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
         while batch := list(islice(words, _LINES)):
             put_tasks = tube.put_many(batch, timeout=0, **options)
             if not put_tasks:
@@ -90,33 +97,41 @@ def put(
                     line(str(task.id))
 
 
-def _arguments(words: list[str], codec: str, *, text: bool) -> Iterator[Any]:
+def _arguments(words: list[str], codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
     """What words of the command line say."""
     for word in words:
-        yield os.fsencode(word) if codec == "raw" else _datum(word, text=text)
+        try:
+            yield os.fsencode(word) if codec == "raw" else read(word)
+        except ValueError as error:
+            raise Stop(str(error), Exit.USAGE) from error
 
 
-def _lines(codec: str, *, text: bool) -> Iterator[Any]:
+def _lines(codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
     """What the lines of stdin say."""
     for number, raw in enumerate(stdin(), 1):
         if codec == "raw":
             yield raw.removesuffix(b"\n")
             continue
         try:
-            yield _datum(text_of(raw).rstrip("\r\n"), text=text)
+            word = text_of(raw).rstrip("\r\n")
         except ValueError as error:
             raise Stop(f"line {number} of stdin: {error}; --codec raw puts bytes as they are", Exit.USAGE) from error
+        try:
+            yield read(word)
+        except ValueError as error:
+            raise Stop(f"line {number} of stdin: {error}", Exit.USAGE) from error
 
 
-def _datum(word: str, *, text: bool) -> Any:
-    """JSON, or a string where it is none."""
+def _datum(word: str, *, text: bool, strict: bool) -> Any:
+    """JSON, or a string where it is none. Raises ValueError; `strict`: also for a string that is not JSON."""
     if text:
         return word
     try:
         return from_json(word)
-    except TooDeep as error:
-        raise Stop(f"the data is no JSON for me: {error}; --text puts it as a string", Exit.USAGE) from error
-    except ValueError:
+    except ValueError as error:
+        if strict or isinstance(error, TooDeep):
+            shown = word if len(word) <= _LONGEST else f"{word[:_LONGEST]}..."
+            raise ValueError(f"{shown!r} is not JSON: {error}; --text puts it as a string") from None
         return word
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count as counted
 from typing import Annotated, NamedTuple
 
 import typer
@@ -182,18 +183,25 @@ def _rates(before: tubes.Overview | None, now: tubes.Overview) -> dict[str, floa
 
 def top(
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Look so many times, and end.", show_default=False)
+    ] = None,
     lanes: Annotated[int, typer.Option("--utubes", min=0, help="How many of the busiest utubes to show.")] = 5,
     url: Url = None,
-    as_json_: Annotated[bool, typer.Option("--json", help="For programs: a line of JSON for each tube.")] = False,
+    as_json_: Annotated[
+        bool, typer.Option("--json", help="A stream of JSON: at each look a line for each tube.")
+    ] = False,
 ) -> None:
-    """A live table of all tubes; q or Ctrl-C ends it."""
+    """Show a live table of all tubes, until q or Ctrl-C.
+
+    In a pipe, and with --json, it prints each look below the one before. It ends by --count or Ctrl-C.
+    """
     with _soon() as stack:
         queue = stack.enter_context(connected(url))
         board = Board(queue, 0 if as_json_ else lanes)
         board.look()
-        if as_json_ or once or not sys.stdout.isatty():
-            _print(board, interval, once=once, as_json_=as_json_)
+        if as_json_ or count is not None or not sys.stdout.isatty():
+            _print(board, interval, count, as_json_=as_json_)
             return
         output = console()
         title = redact_url(place_of(url))
@@ -226,11 +234,11 @@ def _soon() -> Generator[ExitStack]:
         ending.join(_PATIENCE)
 
 
-def _print(board: Board, interval: float, *, once: bool, as_json_: bool) -> None:
-    """For pipes: each look below the one before."""
+def _print(board: Board, interval: float, looks: int | None, *, as_json_: bool) -> None:
+    """For pipes: each look below the one before; so many of them, or until Ctrl-C."""
     with suppress(KeyboardInterrupt):
-        while True:
-            if board.error and once:
+        for look in counted(1):
+            if board.error and look == looks:
                 raise Stop(board.error, Exit.UNREACHABLE)
             if board.error:
                 say(board.error)
@@ -238,7 +246,7 @@ def _print(board: Board, interval: float, *, once: bool, as_json_: bool) -> None
                 board.json()
             else:
                 console().print(board.show(10**6))
-            if once:
+            if look == looks:
                 return
             time.sleep(interval)
             board.look()
