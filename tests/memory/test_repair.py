@@ -76,7 +76,7 @@ def test_a_shell_is_told_what_is_wrong_by_a_code(shell: Callable[..., Result]) -
 def test_a_shell_mends_what_is_wrong_and_says_what_that_was(shell: Callable[..., Result]) -> None:
     told = shell("repair").stdout.splitlines()
     assert told[0] == "fine: fine"
-    assert told[1].startswith("mail: tasks that stand nowhere")
+    assert told[1] == "mail: tasks that stand nowhere, and so come to nobody: 0, 1, 2; put them into their places"
     assert shell("check").stdout == "fine: fine\nmail: fine\n"
     assert shell("take", "mail", "-n", "3").stdout == "0\n1\n2\n"
 
@@ -86,7 +86,11 @@ def test_programs_are_told_so_in_json(shell: Callable[..., Result]) -> None:
     found = json.loads(shell("check", "--json", code=Exit.DAMAGED).stdout)
     assert (found["tube"], found["kind"], found["count"], found["mended"]) == ("mail", "stranded", 3, False)
     assert found["examples"] == ["0", "1", "2"]
-    assert json.loads(shell("repair", "--json").stdout) == {**found, "mended": True}
+    assert json.loads(shell("repair", "--json").stdout) == {
+        **found,
+        "mended": True,
+        "remedy": "put them into their places",
+    }
     assert shell("check", "--json").stdout == ""
 
 

@@ -58,7 +58,8 @@ def _show(name: str, problem: tubes.Problem, *, as_json_: bool) -> None:
         facts = dataclasses.asdict(problem)
         as_json({"tube": name, **facts, "what": problem.what, "remedy": problem.remedy})
     else:
-        line(printable(f"{name}: {problem.what}; repair {problem.remedy}"))
+        who = "" if problem.mended else "repair "
+        line(printable(f"{name}: {problem.what}; {who}{problem.remedy}"))
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (check, repair)
