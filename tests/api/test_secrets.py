@@ -204,7 +204,7 @@ def test_no_error_shows_a_part_of_the_password(seen: Seen, url: str) -> None:
 
 @pytest.mark.parametrize("url", URLS, ids=range(len(URLS)))
 def test_the_command_shows_no_part_of_the_password(seen: Seen, url: str) -> None:
-    commands = [["tubes", "--url", url], ["top", "--count", "1", "--url", url], ["bench", url]]
+    commands = [["tubes", "--url", url], ["top", "--count", "1", "--url", url], ["bench", "--url", url]]
     if "@" in url or "redis:" in url:  # One that stands in the wrong place.
         commands += [["stats", url], ["stats", "mail", url], [url]]
     for words in commands:
@@ -278,7 +278,7 @@ def test_who_is_let_in_shows_no_part_of_the_password(seen: Seen, guarded: LocalS
         with pytest.warns(RuntimeWarning, match="maxmemory-policy") as warned:
             tubes.connect(place, session_ttl=31).close()
         seen.add(*(warning.message for warning in warned))
-    for words in (["top", "--count", "1", "--url", place], ["bench", place, "-n", "5"], ["stats", "mail", "-u", place]):
+    for words in (["top", "--count", "1", "--url", place], ["bench", "-u", place, "-n", "5"], ["stats", "mail", "-u", place]):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0
         seen.add(result.output, result.stderr)

@@ -391,8 +391,8 @@ def test_an_error_that_nobody_has_thought_of_is_one_line_too(shell: Shell, monke
 
 
 def test_the_bench_measures_in_a_tube_of_its_own(shell: Shell, queue: tubes.Queue) -> None:
-    results = [json.loads(line) for line in shell.lines("bench", shell.url, "-n", 20, "--json", "--driver", "utube")]
-    assert [result["verb"].split()[0] for result in results] == [
+    results = [json.loads(line) for line in shell.lines("bench", "-n", 20, "--json", "--driver", "utube")]
+    assert [result["method"].split()[0] for result in results] == [
         "put",
         "take",
         "ack",
@@ -401,7 +401,7 @@ def test_the_bench_measures_in_a_tube_of_its_own(shell: Shell, queue: tubes.Queu
         "ack_many",
     ]
     assert all(result["per_second"] > 0 and result["p99_ms"] >= result["median_ms"] for result in results)
-    assert "tasks/s" in shell("bench", shell.url, "-n", 5).stdout
+    assert "tasks/s" in shell("bench", "-n", 5).stdout
     assert queue.tubes() == []
 
 
@@ -461,7 +461,7 @@ DEEP = "[" * 200_000
         (("import", "mail"), b'{"data": 1}\n{"data": "\xff"}', "line 2: is no JSON: byte 0xff at 10 is not UTF-8"),
         (("import", "mail"), DEEP.encode(), "line 1: is no JSON: it is nested too deeply"),
         (("import", "mail"), b'{"data": ' + DEEP.encode() + b"]" * 200_000 + b"}", "nested too deeply"),
-        (("bench", "memory://", "--size", "99999999999999"), None, "--size"),
+        (("bench", "--url", "memory://", "--size", "99999999999999"), None, "--size"),
         (("stats", "\x1b[2J\u202e"), None, "there is no tube"),
     ],
     ids=lambda value: str(value)[:50],  # pytest keeps it in the environment, where a process can't be started with more
@@ -479,7 +479,7 @@ def test_bad_input_is_no_mistake_of_the_program(
 
 def in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command with what a shell does to its streams."""
-    command = f"exec {shlex.quote(sys.executable)} -m tubes.cli {words}"
+    command = f"exec {shlex.quote(sys.executable)} -m tubes {words}"
     known = {**os.environ, "TUBES_URL": url, **environment}
     return subprocess.run(["/bin/sh", "-c", command], env=known, capture_output=True, text=True, check=False)
 
@@ -522,7 +522,7 @@ def test_json_moves_no_cursor(shell: Shell, queue: tubes.Queue) -> None:
 
 def test_a_bench_that_is_told_to_end_drops_its_tube(url: str) -> None:
     with tubes.connect(url) as queue:
-        bench = subprocess.Popen([sys.executable, "-m", "tubes.cli", "bench", url, "-n", "1000000"])
+        bench = subprocess.Popen([sys.executable, "-m", "tubes", "bench", "--url", url, "-n", "1000000"])
         while not queue.tubes():
             assert bench.poll() is None
         while not queue.overview()[queue.tubes()[0]].statistics.calls["put"]:
@@ -570,6 +570,12 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == "tubes: the command needs typer: pip install 'tubes-queue[cli]'\n"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"]])
+def test_python_m_tubes_is_the_command(words: list[str]) -> None:
+    run = subprocess.run([sys.executable, "-m", "tubes", *words], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.split()[0], run.stderr) == (0, "tubes" if "--version" in words else "Usage:", "")
 
 
 def test_tubes_does_not_import_what_the_command_needs() -> None:

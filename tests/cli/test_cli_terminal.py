@@ -19,7 +19,7 @@ from tubes.cli.columns import Column, fit
 from tubes.cli.exits import Exit
 from tubes.testing import LocalServer
 
-COMMAND = [sys.executable, "-m", "tubes.cli"]
+COMMAND = [sys.executable, "-m", "tubes"]
 #: How many real seconds a terminal may take to show something.
 PATIENCE = 30
 

@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def begin(url: str, folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tubes.cli", "worker", *words]
+    command = [sys.executable, "-m", "tubes", "worker", *words]
     environment = os.environ | {"TUBES_URL": url, "PYTHONPATH": f"{Path(tubes.__file__).parent.parent}"}
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -17,7 +17,7 @@ import tubes
 from tubes.backend.connect_timeout import connect_within
 from tubes.backend.url import redact_url
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import PATIENCE, complete_drivers, place_of
+from tubes.cli.common import PATIENCE, Url, complete_drivers, place_of
 from tubes.cli.exits import say
 from tubes.cli.show import as_json, console, text
 
@@ -30,28 +30,31 @@ _LARGEST = 10_000_000
 
 
 def bench(
-    url: Annotated[str | None, typer.Argument(metavar="[URL]", help="A server, or memory://. Else TUBES_URL.")] = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many tasks.")] = 2000,
     size: Annotated[int, typer.Option("--size", min=0, max=_LARGEST, help="Characters of data in each.")] = 100,
     driver: Annotated[str, typer.Option("--driver", autocompletion=complete_drivers)] = "fifo",
-    as_json_: Annotated[bool, typer.Option("--json", help="For programs: a line of JSON for each verb.")] = False,
+    url: Url = None,
+    as_json_: Annotated[bool, typer.Option("--json", help="For programs: a line of JSON for each method.")] = False,
 ) -> None:
-    """Measure put, take and ack, one at a time and in batches, in a tube of its own that is dropped afterwards."""
+    """Measure put, take and ack, one task at a time and in batches.
+
+    It creates a tube of its own and drops it at the end. --url memory:// measures the backend in memory.
+    """
     place = place_of(url)
     with _told_to_end(), connect_within(PATIENCE), tubes.connect(place, codec="json") as queue:
         tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
         try:
-            results = [_result(verb, spans, per) for verb, spans, per in _measure(tube, count, "x" * size)]
+            results = [_result(method, spans, per) for method, spans, per in _measure(tube, count, "x" * size)]
         finally:
             tube.drop(force=True)
     if as_json_:
         for result in results:
             as_json(result)
         return
-    made = Grid([Column("verb"), *(Column(name, right=True) for name in ("tasks/s", "median", "99 %"))])
+    made = Grid([Column("method"), *(Column(name, right=True) for name in ("tasks/s", "median", "99 %"))])
     for result in results:
         spans = (f"{result['median_ms']:.3f} ms", f"{result['p99_ms']:.3f} ms")
-        made.add_row(text(result["verb"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
+        made.add_row(text(result["method"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
     say(f"{count} tasks of {size} characters, {driver}, one thread, {redact_url(place)}")
     console().print(made)
 
@@ -88,7 +91,7 @@ class _Stopwatch:
 
 
 def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, list[float], int]]:
-    """What was measured: the verb, the seconds of each call, how many tasks a call had."""
+    """What was measured: the method, the seconds of each call, how many tasks a call had."""
     options: dict[str, Any] = {}
     puts, takes, acks = _Stopwatch(), _Stopwatch(), _Stopwatch()
     for number in range(count):
@@ -113,14 +116,14 @@ def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, lis
             tasks = tube.take_many(size)
         with many[2].lap():
             tube.ack_many(tasks)
-    for verb, watch in zip(("put_many", "take_many", "ack_many"), many, strict=True):
-        yield f"{verb} {size}", watch.spans, size
+    for method, watch in zip(("put_many", "take_many", "ack_many"), many, strict=True):
+        yield f"{method} {size}", watch.spans, size
 
 
-def _result(verb: str, spans: list[float], per: int) -> dict[str, object]:
+def _result(method: str, spans: list[float], per: int) -> dict[str, object]:
     ordered = sorted(spans)
     return {
-        "verb": verb,
+        "method": method,
         "per_second": len(spans) * per / max(sum(spans), 1e-9),
         "median_ms": ordered[len(ordered) // 2] * 1000,
         "p99_ms": ordered[int((len(ordered) - 1) * 0.99)] * 1000,

@@ -1,4 +1,4 @@
-"""`python -m tubes.cli` is the command `tubes`."""
+"""`python -m tubes` is the command `tubes`."""
 
 from tubes.cli import main
 
