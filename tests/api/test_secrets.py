@@ -278,7 +278,11 @@ def test_who_is_let_in_shows_no_part_of_the_password(seen: Seen, guarded: LocalS
         with pytest.warns(RuntimeWarning, match="maxmemory-policy") as warned:
             tubes.connect(place, session_ttl=31).close()
         seen.add(*(warning.message for warning in warned))
-    for words in (["top", "--count", "1", "--url", place], ["bench", "-u", place, "-n", "5"], ["stats", "mail", "-u", place]):
+    for words in (
+        ["top", "--count", "1", "--url", place],
+        ["bench", "-u", place, "-n", "5"],
+        ["stats", "mail", "-u", place],
+    ):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0
         seen.add(result.output, result.stderr)
