@@ -48,9 +48,9 @@ class Waiting:
     def __init__(self, tube: Tube, timeout: float | None = 20) -> None:
         self.answer: Any = None
         self._thread = threading.Thread(target=self._take, args=(tube, timeout))
-        before = port_of(tube).shared.count_local()
+        before = port_of(tube).shared.queue.count()
         self._thread.start()
-        assert eventually(lambda: port_of(tube).shared.count_local() > before)
+        assert eventually(lambda: port_of(tube).shared.queue.count() > before)
 
     def _take(self, tube: Tube, timeout: float | None) -> None:
         try:
@@ -70,7 +70,7 @@ def test_the_server_takes_for_a_process_that_does_not_come_to_it(server: LocalSe
         tube = queue.create_tube("load")
         waiting = Waiting(tube)
         assert asleep(server)
-        with port_of(tube).shared.lock:  # Here it would give the task to the waiter.
+        with port_of(tube).shared.queue.lock:  # Here it would give the task to the waiter.
             others = other.tube("load")
             others.put("job")
             assert others.statistics().tasks["taken"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from tubes.drivers.options import Seconds, micros
@@ -62,7 +62,7 @@ class BatchPort(LookingPort[F]):
         if not batch.staged and (batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES):
             batch.staged, is_there = uuid4().hex, False
         about = (batch.size, batch.staged, len(words), shared.options.get("capacity") or "")
-        waiting = (shared.count_local(), shared.store.process) if waits else ("", "")
+        waiting = (shared.queue.count(), shared.store.process) if waits else ("", "")
         try:
             while True:
                 if not is_there:
@@ -159,8 +159,8 @@ class BatchPort(LookingPort[F]):
 
     def _take_many(self, limit: int) -> Flow[list[F]]:
         shared = self.shared
-        while shared.takers and self.serves:
-            if not (yield from shared.serve_one()):
+        while shared.queue.takers and self.serves:
+            if not (yield from shared.serving.serve_one()):
                 return []
         tasks: list[F] = []
         reply: ScriptReply = None
@@ -267,6 +267,8 @@ class BatchPort(LookingPort[F]):
         return done
 
 
+#: The port of any connection to a server.
+RedisPort: TypeAlias = BatchPort[Any]
 #: What a script answers for a task with which nothing was done.
 _LOST: Final = b"0"
 #: How an id begins that stands for a task.

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from tubes.backend.flow import run
@@ -23,7 +23,7 @@ from tubes.errors import (
     TubesError,
 )
 from tubes.redis import validation
-from tubes.redis.batch_port import BatchPort
+from tubes.redis.batch_port import RedisPort
 from tubes.redis.coalesced_puts import Channels, LoopPort
 from tubes.redis.overview import living, overview
 from tubes.redis.port import Owner, Port
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from tubes.values.problem import Problem
 
 T = TypeVar("T")
-AnyPort: TypeAlias = BatchPort[Any]
 #: Milliseconds for which replies stay at least when nobody looks for them.
 _REPLIES_STAY: Final = 12_000
 
@@ -68,7 +67,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         self._api: Final = api
         #: Whether its verbs are to be awaited.
         self.awaited = api.awaited
-        self._ports: Final[dict[SharedTube, AnyPort]] = {}
+        self._ports: Final[dict[SharedTube, RedisPort]] = {}
         self.session: Final = Session(store, self._ports)
         store.join(self.session, begins_later=api.awaited)
 
@@ -91,14 +90,14 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
 
     def create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
-    ) -> AnyPort:
+    ) -> RedisPort:
         """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
         return self.run(self._create(name, driver, if_not_exists, temporary, options))
 
     def _create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
-    ) -> Flow[AnyPort]:
+    ) -> Flow[RedisPort]:
         name = check_name("tube", name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
@@ -132,7 +131,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         registry.register(driver)
         return (yield from self._opened(name, reply))
 
-    def open_replies(self, name: str) -> AnyPort:
+    def open_replies(self, name: str) -> RedisPort:
         """The port of a fifo that nobody sees, and that goes by itself when nobody uses it; made if it is not there."""
         self.check()
         return self.run(self._open_replies(name))
@@ -140,7 +139,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
     #: A server may have lost it, and its owner is about to make it anew: what comes meanwhile is there then.
     find_replies = open_replies
 
-    def _open_replies(self, name: str) -> Flow[AnyPort]:
+    def _open_replies(self, name: str) -> Flow[RedisPort]:
         # Who waits looks every few seconds.
         idle = max(round(self.store.lease * 1000), _REPLIES_STAY)
         about = (describe(self.store.registry.find("fifo")), describe_options({"idle": idle}))
@@ -160,12 +159,12 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
                     raise TubeExists(name=tube, why=f"with driver {its!r}, not {name!r}") from None
             raise
 
-    def find(self, name: str) -> AnyPort:
+    def find(self, name: str) -> RedisPort:
         """The port of a living tube."""
         self.check()
         return self.run(self._find(name))
 
-    def _find(self, name: str) -> Flow[AnyPort]:
+    def _find(self, name: str) -> Flow[RedisPort]:
         name = check_name("tube", name)
         reply = yield from self.session.open(name, "any")
         if isinstance(reply, ErrorReply):
@@ -223,7 +222,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         if there is not None:
             yield from self._names("add", name)
 
-    def _opened(self, name: str, reply: ScriptReply) -> Flow[AnyPort]:
+    def _opened(self, name: str, reply: ScriptReply) -> Flow[RedisPort]:
         with validation.reading(f"tube {name!r}"):
             driver, options, number, token, now, unheard = reply
         if unheard:
@@ -232,7 +231,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         shared = self.store.shared(name, driver, options, token)
         if self.closed is not None:
             raise self.closed()
-        port: AnyPort | None = self._ports.get(shared)
+        port: RedisPort | None = self._ports.get(shared)
         if port is None:
             port = self.make_port(shared)
             port.kind, port.tube = self._api.task, self._api.tube(port)
@@ -279,7 +278,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         self.session.closing = True
         for port in self.session.ports():
             port.gone = _closed
-            port.shared.dismiss(port.shared.waiters_of(port), _closed)
+            port.shared.dismiss(port.shared.queue.waiters(port), _closed)
             port.listener = None
             port.shared.subscription.note(port)
         return self.run(self._close("lose" if lost else "leave"))
@@ -294,7 +293,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
             self.hang_up()
             self.store.leave()
 
-    def make_port(self, shared: SharedTube) -> AnyPort:
+    def make_port(self, shared: SharedTube) -> RedisPort:
         """Make the port of this connection for a tube."""
         raise NotImplementedError
 
@@ -355,7 +354,7 @@ class ThreadConnection(Connection):
     def hang_up(self) -> None:
         self.channel.close()
 
-    def make_port(self, shared: SharedTube) -> AnyPort:
+    def make_port(self, shared: SharedTube) -> RedisPort:
         return ThreadPort(self, shared, self.channel)
 
 
@@ -389,7 +388,7 @@ class LoopConnection(Connection):
         self.channels[loop] = channel
         return channel
 
-    def make_port(self, shared: SharedTube) -> AnyPort:
+    def make_port(self, shared: SharedTube) -> RedisPort:
         return LoopPort(self, shared, self.channels)
 
     def hang_up(self) -> None:

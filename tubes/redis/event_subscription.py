@@ -16,9 +16,8 @@ from tubes.redis.transport.script_call import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tubes.redis.roles import ListeningPort, Store
+    from tubes.redis.port import Port
+    from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.script_call import Flow
 
 _log = logging.getLogger("tubes")
@@ -30,13 +29,10 @@ _SILENCE: Final = 15.0
 class EventSubscription:
     """The subscription of one process to the changes of one tube. It is there as long as somebody listens."""
 
-    def __init__(self, store: Store, key: str, name: str, watch: Callable[[int], None]) -> None:
-        self._store: Final = store
-        self._key: Final = key
-        self._name: Final = name
-        self._watch: Final = watch
+    def __init__(self, shared: SharedTube) -> None:
+        self._shared: Final = shared
         self._lock: Final = threading.Lock()
-        self._ports: Final[WeakKeyDictionary[ListeningPort, None]] = WeakKeyDictionary()
+        self._ports: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -48,7 +44,7 @@ class EventSubscription:
         """Whether anybody listens."""
         return bool(self._ports)
 
-    def open(self, port: ListeningPort) -> Flow[None]:
+    def open(self, port: Port[Any]) -> Flow[None]:
         """Subscribe for a port: it is told whatever happens after this. Raises the error of a server that refuses."""
         with self._lock:
             if self._wire is None:  # Others may listen, and have lost it.
@@ -60,15 +56,15 @@ class EventSubscription:
                 )
                 self._thread.start()
         try:
-            soonest = yield from port.ask("listen", self._store.span())
+            soonest = yield from port.ask("listen", self._shared.store.span())
         except BaseException:
             self.note(port)
             raise
         self._ports[port] = None
         if soonest:
-            self._watch(soonest)
+            self._shared.watch(soonest)
 
-    def note(self, port: ListeningPort) -> None:
+    def note(self, port: Port[Any]) -> None:
         """Note whether a port listens now. When no port does any more, the subscription ends."""
         self._ports.pop(port, None)
         if port.listener is not None and port.gone is None:
@@ -86,9 +82,9 @@ class EventSubscription:
             wire.hang_up()
 
     def _subscribe(self) -> Wire:
-        wire = Wire(self._store.server, self._key)
+        wire = Wire(self._shared.store.server, self._shared.key)
         try:
-            wire.send(pack("SUBSCRIBE", f"{self._key}:events"))
+            wire.send(pack("SUBSCRIBE", f"{self._shared.key}:events"))
             reply = wire.receive(LIST)
             if type(reply) is ErrorReply:
                 raise ConnectionLost(url=wire.url, why=reply) if reply.code in PASSING else error_of(reply, wire.url)
@@ -129,7 +125,7 @@ class EventSubscription:
                     if self._wire is wire:
                         self._wire = None
                 asked = False
-                stopped.wait(outage.rest(f"what happens in tube {self._name!r} is not heard", error))
+                stopped.wait(outage.rest(f"what happens in tube {self._shared.name!r} is not heard", error))
         if wire is not None:
             wire.close()
 
@@ -140,12 +136,12 @@ class EventSubscription:
         except Exception as error:  # Anybody may publish there.
             if not self._is_foreign:
                 self._is_foreign = True
-                _log.warning("tube %r was told what is no change of a task: %r (%s)", self._name, message, error)
+                _log.warning("tube %r was told what is no change of a task: %r (%s)", self._shared.name, message, error)
 
     def _tell(self, message: bytes) -> None:
         event, reply = task_codec.heard(message)
         if reply[4] >= 0:
-            self._watch(reply[4])
+            self._shared.watch(reply[4])
         for port in list(self._ports):
             callback = port.listener
             if callback is None:

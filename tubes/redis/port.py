@@ -101,8 +101,8 @@ class Port(PortBase[F]):
         """Run a verb that may make something takeable, or make room: those who wait in this process are served then."""
         shared = self.shared
         # Else the thread that looks after them hears of it as soon.
-        if shared.store.manual and (shared.takers or shared.putters):
-            flow = shared.after(flow)
+        if shared.store.manual and (shared.queue.takers or shared.queue.putters):
+            flow = shared.serving.after(flow)
         return self.connection.run(flow)
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:

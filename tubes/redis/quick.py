@@ -70,7 +70,7 @@ class ThreadPort(BatchPort[F]):
     def _is_plain(self) -> bool:
         """Whether nothing is in the way."""
         shared = self.shared
-        if shared.takers or shared.putters or self.gone is not None or self.session is None:
+        if shared.queue.takers or shared.queue.putters or self.gone is not None or self.session is None:
             return False
         if self.session is not self._packed_for:
             self._pack_ahead(self.session)

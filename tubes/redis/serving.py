@@ -14,7 +14,8 @@ from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.roles import TakenTask, WaitingPort
+    from tubes.redis.batch_port import RedisPort
+    from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow, ScriptCall
     from tubes.redis.wait_queue import WaitQueue
 
@@ -64,7 +65,7 @@ class Serving:
             _log.debug("those who wait could not be served", exc_info=True)
         return answer
 
-    def hand_out(self, port: WaitingPort, call: ScriptCall, reply: bytes) -> Flow[None]:
+    def hand_out(self, port: RedisPort, call: ScriptCall, reply: bytes) -> Flow[None]:
         """Give a task that was taken ahead to whoever is the first now, if that one is of the session; else back."""
         task: TaskView | Unreadable | None = None
         first: Waiter | None = None
@@ -91,7 +92,7 @@ class Serving:
         waiter = self._queue.first(self._queue.takers)
         if waiter is None:
             return 0
-        port: WaitingPort = waiter.owner
+        port: RedisPort = waiter.owner
         try:
             reply = yield from port.take_waiting(self._queue.count())
         except ConnectionLost:
@@ -110,7 +111,7 @@ class Serving:
         waiter = self._queue.ask_first_putter()
         if waiter is None:
             return False
-        port: WaitingPort = waiter.owner
+        port: RedisPort = waiter.owner
         why = "lose"  # Whatever is raised here, nobody knows whether the put was done.
         try:
             answer: TaskView | Sequence[TaskView] | Exception | None
@@ -131,12 +132,13 @@ class Serving:
             self._queue.move(waiter, why)  # Of one that has left its line this changes nothing.
 
 
-def _shown(port: WaitingPort, taken: TakenTask) -> TaskView | Unreadable:
+def _shown(port: RedisPort, taken: Parsed) -> TaskView | Unreadable:
     """The task for a waiter, or the error of one that cannot be read: it stays taken."""
     try:
-        return port.show(taken)
+        shown: TaskView = port.show(taken)
     except Unreadable as error:
         return error
+    return shown
 
 
 def words_to_undo(waiter: Waiter, answer: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:

@@ -16,6 +16,7 @@ from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
 from tubes.redis.transport.wire import ErrorReply, error_of
 
 if TYPE_CHECKING:
+    from tubes.redis.batch_port import RedisPort
     from tubes.redis.port import Port
     from tubes.redis.scripts.assembly import Script
     from tubes.redis.shared_tube import SharedTube
@@ -29,7 +30,7 @@ class Session:
     down, and others may join it.
     """
 
-    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, Port[Any]]) -> None:
+    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, RedisPort]) -> None:
         self.uuid = uuid4().hex
         #: The name by which its answers are kept.
         self.caller = "0"
@@ -43,7 +44,7 @@ class Session:
         self._name: Final = uuid4().hex[:12]
         self._shared = False
 
-    def ports(self) -> list[Port[Any]]:
+    def ports(self) -> list[RedisPort]:
         """The ports as they are now: the thread that finds a tube dropped takes its port out."""
         return list(self._ports.values())
 

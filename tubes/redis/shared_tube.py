@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.errors import TubesError
-    from tubes.redis.port import Port
+    from tubes.redis.batch_port import RedisPort
     from tubes.redis.scripts.assembly import Script
     from tubes.redis.store import RedisStore
     from tubes.redis.transport.script_call import Flow
-    from tubes.redis.wait_queue import Line
 
 
 class SharedTube:
@@ -49,21 +48,13 @@ class SharedTube:
         self._settings: Final = TubeSettings.of(options)
         #: Which of the tubes that have had this name.
         self.born: Final = born
-        self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
+        self.ports: Final[WeakSet[RedisPort]] = WeakSet()
         self.gone = False
         # A test's clock ends waits by `ring`, after what is due at the same moment.
         self.queue: Final = WaitQueue((lambda: 0) if store.manual else store.clock.micros, store.url)
-        self.takers: Final[Line] = self.queue.takers
-        self.putters: Final[Line] = self.queue.putters
-        self.lock: Final = self.queue.lock
-        self.count_local: Final = self.queue.count
-        self.has_unserved: Final = self.queue.has_unserved
-        self.waiters_of: Final = self.queue.waiters
         self.serving: Final = Serving(self.queue)
-        self.serve_one: Final = self.serving.serve_one
-        self.after: Final = self.serving.after
-        self.wait_loop: Final = WaitLoop(store, key, name, self.queue, self.serving, self.tick, self.watch)
-        self.subscription: Final = EventSubscription(store, key, name, self.watch)
+        self.wait_loop: Final = WaitLoop(self)
+        self.subscription: Final = EventSubscription(self)
         self._alarm: Final = Alarm(store.clock, self.ring)
 
     def script(self, verb: str) -> Script:
@@ -78,7 +69,7 @@ class SharedTube:
         if manual:
             # It is not counted before somebody has looked what there is for it: then the test goes on.
             queue.arriving.add(waiter)
-        with self.lock:
+        with self.queue.lock:
             if (gone := waiter.owner.gone) is not None:  # From here on whoever closes the port finds the waiter.
                 queue.arriving.discard(waiter)
                 raise gone()
@@ -96,17 +87,17 @@ class SharedTube:
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take a waiter out of its line; answers None, or what it was given meanwhile. `undo`: give that back."""
-        with self.lock:
+        with self.queue.lock:
             self.queue.move(waiter, "leave")
             is_gone = self.queue.state(waiter) is WaitState.GONE
             answer = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.answer)
             alone = self.wait_loop.on and self.queue.is_empty()
         if alone and not self.store.manual:  # The server is not to wait on for somebody who has gone.
             self.store.poke(self.key)
-        if answer is None and waiter.request is not None and self.putters:
+        if answer is None and waiter.request is not None and self.queue.putters:
             self.nudge()  # Who stands behind it may need less room.
         if undo and isinstance(answer, TaskView | list):
-            port: Port[Any] = waiter.owner
+            port: RedisPort = waiter.owner
             verb, words = words_to_undo(waiter, answer)
             self.store.later(lambda: port.undo(verb, *words))
         return answer
@@ -117,17 +108,17 @@ class SharedTube:
 
     def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
         """Answer an error to these waiters, as far as they still wait."""
-        with self.lock:
+        with self.queue.lock:
             for waiter in waiters:
                 self.queue.move(waiter, "dismiss", error())
-            left = bool(self.putters)
+            left = bool(self.queue.putters)
         self.wait_loop.release(waiters)
         if left:  # Who stood behind one of them may need less room.
             self.nudge()
 
     def waits_for_nobody(self) -> bool:
         """Whether the server may think that somebody waits here, and nobody does."""
-        with self.lock:
+        with self.queue.lock:
             return self.wait_loop.has_served() and self.queue.is_empty()
 
     def nudge(self) -> None:
@@ -135,7 +126,7 @@ class SharedTube:
         self.store.later(self._nudge)
 
     def _nudge(self) -> Flow[None]:
-        for marker, line in (("marker", self.takers), ("room", self.putters)):
+        for marker, line in (("marker", self.queue.takers), ("room", self.queue.putters)):
             if line:
                 yield ScriptCall(self.store.marking, self.key, (marker,), parts=(marker,))
 
@@ -158,7 +149,7 @@ class SharedTube:
                 self.store.later(self.tick)
             return
         self.store.run_now(self.tick())
-        with self.lock:
+        with self.queue.lock:
             for waiter in self.queue.waiters():
                 if waiter.deadline is None:
                     continue
@@ -166,7 +157,7 @@ class SharedTube:
                     self._alarm.set(waiter.deadline)
                 elif not self.queue.move(waiter, "keep"):
                     self.queue.move(waiter, "end")
-            putters = bool(self.putters)
+            putters = bool(self.queue.putters)
         if putters:  # Who stood behind one whose time is over may need less room.
             self.store.run_now(self.tick())
 
@@ -201,10 +192,10 @@ class SharedTube:
         def gone() -> TubesError:
             return TubeNotFound(name=self.name)
 
-        with self.lock:
+        with self.queue.lock:
             if self.gone:
                 return
-            self.gone = self.wait_loop.stopped = True
+            self.gone = True
             ports = list(self.ports)
         self.store.forget(self)
         for port in ports:

@@ -348,7 +348,7 @@ class RedisStore:
         if 2 * there > len(some) > 0:
             others = round(others * there * 2 / len(some))
         shared = self._shared_tubes.get(name)
-        return others if shared is None else others + shared.count_local()
+        return others if shared is None else others + shared.queue.count()
 
     def driver_of(self, name: str, about: bytes) -> Driver:
         """The driver of a tube that a server told about: the one that is registered here, if it is the same."""

@@ -60,7 +60,7 @@ class VerbPort(Port[F]):
         """What the script is told of a new task."""
         shared = self.shared
         room = shared.options.get("capacity") or ""
-        waiting = (shared.count_local(), shared.store.process) if waits else ("", "")
+        waiting = (shared.queue.count(), shared.store.process) if waits else ("", "")
         return new.flags, new.header + raw, new.due, new.pri, new.lane, room, *waiting
 
     @staticmethod
@@ -113,8 +113,8 @@ class VerbPort(Port[F]):
 
     def _take(self) -> Flow[F | None]:
         shared = self.shared
-        while self.serves and shared.has_unserved():
-            if not (yield from shared.serve_one()):
+        while self.serves and shared.queue.has_unserved():
+            if not (yield from shared.serving.serve_one()):
                 return None
         reply = yield from self.ask("take", orphaned=self.untake)
         return None if reply.__class__ is int else self.show(task_codec.parse(reply))
@@ -126,7 +126,7 @@ class VerbPort(Port[F]):
     def _next(self, task: F) -> Flow[F | None]:
         shared = self.shared
         id, _, view = self.refer(task)
-        if shared.takers and self.serves:
+        if shared.queue.takers and self.serves:
             try:
                 yield from self.asked("ack", self.about(task, ends=True))
             except TaskNotTaken as lost:
@@ -304,7 +304,7 @@ class VerbPort(Port[F]):
 
     def _drop(self, force: bool) -> Flow[None]:
         shared = self.shared
-        busy = yield from self.ask("drop", "1" if force else "", shared.store.process, shared.count_local())
+        busy = yield from self.ask("drop", "1" if force else "", shared.store.process, shared.queue.count())
         if busy.__class__ is list:
             raise TubeBusy(name=shared.name, taken=busy[0], waiting=busy[1])
         shared.vanish()

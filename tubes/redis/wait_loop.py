@@ -19,13 +19,9 @@ from tubes.redis.transport.wire import ErrorReply, error_of
 from tubes.redis.wake_timer import WakeTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tubes.backend.waiters import Waiter
-    from tubes.redis.roles import Store, WaitingPort
-    from tubes.redis.serving import Serving
-    from tubes.redis.transport.script_call import Flow
-    from tubes.redis.wait_queue import WaitQueue
+    from tubes.redis.batch_port import RedisPort
+    from tubes.redis.shared_tube import SharedTube
 
 #: Seconds for which the thread sleeps at most before it looks again: what bounds the harm of a marker that was lost
 #: together with the process that had it.
@@ -45,7 +41,7 @@ class _TakeAhead(NamedTuple):
     """A take that was sent before there is a task: for whom, and through which port."""
 
     waiter: Waiter
-    port: WaitingPort
+    port: RedisPort
     call: ScriptCall
 
 
@@ -62,27 +58,13 @@ class WaitLoop:
     they would wait for nothing.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        key: str,
-        name: str,
-        queue: WaitQueue,
-        serving: Serving,
-        tick: Callable[[], Flow[None]],
-        watch: Callable[[int], None],
-    ) -> None:
-        self._store: Final = store
-        self._key: Final = key
-        self._name: Final = name
-        self._queue: Final = queue
-        self._serving: Final = serving
-        self._tick: Final = tick
-        self._watch: Final = watch
+    def __init__(self, shared: SharedTube) -> None:
+        self._shared: Final = shared
+        self._store: Final = shared.store
+        self._key: Final = shared.key
+        self._queue: Final = shared.queue
         #: Whether there is a thread.
         self.on = False
-        #: Whether the tube is gone.
-        self.stopped = False
         # Who waits in the thread.
         self._own: ThreadWaiter | None = None
         self._channel: ThreadChannel | None = None
@@ -91,8 +73,8 @@ class WaitLoop:
         # What was known when the wait on the server began: the next moment at which something is due, how many wait.
         self._soonest = 0
         self._count = 0
-        self._wake_timer: Final = WakeTimer(store, key)
-        self._leaving: Final = Alarm(store.clock, self._leave)
+        self._wake_timer: Final = WakeTimer(shared.store, shared.key)
+        self._leaving: Final = Alarm(shared.store.clock, self._leave)
         self._outage: Final = Outage(longest=1.0)
 
     def begin(self) -> bool:
@@ -156,10 +138,10 @@ class WaitLoop:
                     if not channel.waiting:
                         self._ask_again(channel)
                         if soonest is None:
-                            soonest = run(self._serving.serve_all(), channel.call)
+                            soonest = run(self._shared.serving.serve_all(), channel.call)
                             marked = False
                             if soonest and self._store.manual:
-                                self._watch(soonest)
+                                self._shared.watch(soonest)
                         if self._goes_on(own):
                             self._fall_asleep(channel, soonest)
                     if channel.waiting:
@@ -171,8 +153,8 @@ class WaitLoop:
                     if isinstance(refusal, TubesError):
                         self._refuse(refusal)
                     if self._goes_on(own):
-                        rest = self._outage.rest(f"those who wait on tube {self._name!r} could not be served", error)
-                        time.sleep(rest)
+                        what = f"those who wait on tube {self._shared.name!r} could not be served"
+                        time.sleep(self._outage.rest(what, error))
         except BaseException:
             # Interrupted, perhaps in the middle of a call: the channel undoes it.
             if self._channel is not None:
@@ -195,7 +177,7 @@ class WaitLoop:
                 self._start()
             elif not self._closing():
                 if marked:  # A marker came too late for this thread: it is for others.
-                    self._store.later(self._tick)
+                    self._store.later(self._shared.tick)
                 self._leaving.set(self._store.clock.micros() + _LINGER)
 
     def _is_needed(self) -> bool:
@@ -215,7 +197,7 @@ class WaitLoop:
         return own.answer is PENDING and not late
 
     def _closing(self) -> bool:
-        return self.stopped or self._store.closed
+        return self._shared.gone or self._store.closed
 
     def _refuse(self, refusal: TubesError) -> None:
         """The server refuses what the thread needs: those who wait are told."""
@@ -246,7 +228,7 @@ class WaitLoop:
         first, count = queue.first(queue.takers), queue.count()
         call: ScriptCall | None = None
         if first is not None and not store.manual:
-            port: WaitingPort = first.owner
+            port: RedisPort = first.owner
             call = port.take_ahead(count)
             if call is not None:
                 self._ahead = _TakeAhead(first, port, call)
@@ -338,7 +320,7 @@ class WaitLoop:
         try:
             if not isinstance(reply, bytes):  # Of an error nothing is said here: it comes again when it is asked for.
                 return False
-            run(self._serving.hand_out(self._ahead.port, self._ahead.call, reply), channel.call)
+            run(self._shared.serving.hand_out(self._ahead.port, self._ahead.call, reply), channel.call)
             return True
         except TubesError:
             lost = True  # Perhaps it was not given back: it is asked about again.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
 
 #: Waiters in the order in which they came. A waiter that stands in no line is answered or gone.
-Line: TypeAlias = "OrderedDict[Waiter, WaitState]"
+Waiters: TypeAlias = "OrderedDict[Waiter, WaitState]"
 
 _QUEUED, _ARMED, _ANSWERED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.ANSWERED, WaitState.GONE
 #: Why a waiter whose put may have been done is told of an error.
@@ -31,8 +31,8 @@ class WaitQueue:
         self._url: Final = url
         self.lock: Final = threading.RLock()
         #: Those who wait for a task, and those who wait for room.
-        self.takers: Final[Line] = OrderedDict()
-        self.putters: Final[Line] = OrderedDict()
+        self.takers: Final[Waiters] = OrderedDict()
+        self.putters: Final[Waiters] = OrderedDict()
         #: Waiters that are not counted yet, since nobody has looked what there is for them.
         self.arriving: Final[set[Waiter]] = set()
 
@@ -89,7 +89,7 @@ class WaitQueue:
                 return False
             return self.move(waiter, "give", answer)
 
-    def first(self, line: Line) -> Waiter | None:
+    def first(self, line: Waiters) -> Waiter | None:
         """The first in a line for whom no take was sent ahead. Whoever has gone away leaves the line here."""
         now = self._now()
         with self.lock:

@@ -10,7 +10,7 @@ from tubes.drivers.timers import NEVER
 from tubes.redis.transport.script_call import ScriptCall
 
 if TYPE_CHECKING:
-    from tubes.redis.roles import Store
+    from tubes.redis.store import RedisStore
     from tubes.redis.transport.script_call import Flow
 
 
@@ -22,7 +22,7 @@ class WakeTimer:
     wait for one moment the first to ask wakes one, whoever has waited longest.
     """
 
-    def __init__(self, store: Store, key: str) -> None:
+    def __init__(self, store: RedisStore, key: str) -> None:
         self._store: Final = store
         self._key: Final = key
         self._lock: Final = threading.Lock()
