@@ -47,7 +47,7 @@ class Serving:
         """Serve as many as possible; answers the next moment at which something is due (0: never)."""
         yield from self._begin()
         try:
-            while (yield from self._serve_putter()):
+            while self._queue.putters and (yield from self._serve_putter()):
                 pass
             while True:
                 soonest = yield from self._serve_taker()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet
 
@@ -45,7 +46,9 @@ class SharedTube:
         self.key: Final = key
         self.driver: Final = driver
         self.options: Final = options
-        self._settings: Final = TubeSettings.of(options)
+        settings = TubeSettings.of(options)
+        #: The script of a verb for this tube.
+        self.script: Final[Callable[[str], Script]] = cache(lambda verb: script(verb, driver, settings))
         #: Which of the tubes that have had this name.
         self.born: Final = born
         self.ports: Final[WeakSet[RedisPort]] = WeakSet()
@@ -56,10 +59,6 @@ class SharedTube:
         self.wait_loop: Final = WaitLoop(self)
         self.subscription: Final = EventSubscription(self)
         self._alarm: Final = Alarm(store.clock, self.ring)
-
-    def script(self, verb: str) -> Script:
-        """The script of a verb for this tube."""
-        return script(verb, self.driver, self._settings)
 
     # -- those who wait ------------------------------------------------------------------------------------------------
 

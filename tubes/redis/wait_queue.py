@@ -64,11 +64,11 @@ class WaitQueue:
         Answers False if the table has no row for its state, and nothing was done, or if nobody was there to be woken.
         """
         with self.lock:
-            move = WAIT_MOVES[why].get(self.state(waiter))
+            line = self.takers if waiter.request is None else self.putters
+            move = WAIT_MOVES[why].get(line.get(waiter) or self.state(waiter))
             if move is None:
                 return False
             to, wakes, warns = move
-            line = self.takers if waiter.request is None else self.putters
             if to is not _ANSWERED and to is not _GONE:
                 line[waiter] = to
                 return True
@@ -117,8 +117,10 @@ class WaitQueue:
     def count(self) -> int:
         """How many wait in this process."""
         with self.lock:
-            waiters = [*self.takers, *self.putters]
-            return sum([not waiter.is_gone() and waiter not in self.arriving for waiter in waiters])
+            number = 0
+            for waiter in (*self.takers, *self.putters):
+                number += not waiter.is_gone() and waiter not in self.arriving
+            return number
 
     def has_unserved(self) -> bool:
         """Whether somebody waits for a task for whom the server has no take yet."""
