@@ -185,15 +185,6 @@ class TakeAny(Bench):
 
     # -- going away --------------------------------------------------------------------------------------------
 
-    def test_closing_the_queue_sends_it_away(self) -> None:
-        self.several()
-        queue = self.another().queue
-        call = self.begin_any(["a", "b", "c"], queue)
-        queue.close()
-        with pytest.raises(QueueClosed):
-            self.got(call)
-        assert self.nobody_waits()
-
     @pytest.mark.parametrize("place", range(3))
     def test_a_dropped_tube_sends_it_away(self, place: int) -> None:
         tubes = self.several()

@@ -312,7 +312,12 @@ class Bench:
     @contextmanager
     def refused(self, error: type[TubesError]) -> Generator[None]:
         """The block raises this error, and changes nothing."""
-        before = self.everything()
-        with pytest.raises(error):
+        with self.unchanged(), pytest.raises(error):
             yield
+
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """The block changes nothing that can be seen of the tube."""
+        before = self.everything()
+        yield
         assert self.everything() == before

@@ -68,10 +68,9 @@ class Looking(Bench):
         self.buried(key="two")
         self.put()
         self.tube.delete(self.put(key="three", key_ttl=60))
-        before = self.everything()
-        assert self.queue.check("contract") == []
-        assert self.queue.repair("contract") == []
-        assert self.everything() == before
+        with self.unchanged():
+            assert self.queue.check("contract") == []
+            assert self.queue.repair("contract") == []
 
     @pytest.mark.parametrize("verb", ["check", "repair"])
     def test_a_tube_that_is_not_there_is_not_checked(self, verb: str) -> None:
@@ -105,9 +104,8 @@ class Looking(Bench):
 
     def test_the_overview_changes_nothing(self) -> None:
         self.put()
-        before = self.everything()
-        self.queue.overview(ages=True)
-        assert self.everything() == before
+        with self.unchanged():
+            self.queue.overview(ages=True)
 
     def test_the_overview_knows_the_age_of_the_oldest_ready_task_if_it_is_asked_for(self) -> None:
         assert self.queue.overview(ages=True)["contract"].oldest_ready_age is None

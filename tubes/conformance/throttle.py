@@ -20,6 +20,11 @@ class Throttled(Bench):
         self.tube = self.create("throttled", **options)
         self.knobs = self.tube.driver
 
+    def throttled(self, *lanes: str, **options: Any) -> list[Task]:
+        """Go on with a tube that has these options, and a task in each of these lanes; answers them as `fill` does."""
+        self.throttle(**options)
+        return self.fill(*lanes)
+
     def fill(self, *lanes: str, **options: Any) -> list[Task]:
         """Put a task into each of these lanes; answers them in the driver's order."""
         return self.in_order([self.put(**self.lane(lane), **options) for lane in lanes])
@@ -42,15 +47,13 @@ class Limits(Throttled):
     """max_in_flight."""
 
     def test_so_many_of_a_lane_are_taken_at_a_time(self) -> None:
-        self.throttle(max_in_flight=2)
-        tasks = self.fill("x", "x", "x", "x")
+        tasks = self.throttled("x", "x", "x", "x", max_in_flight=2)
         assert self.drain() == [task.id for task in tasks[:2]]
         self.tube.ack(tasks[0].id)
         assert self.drain() == [tasks[2].id]
 
     def test_a_limit_is_of_each_lane(self) -> None:
-        self.throttle(max_in_flight=2)
-        self.fill("x", "y", "x", "y", "x", "y")
+        self.throttled("x", "y", "x", "y", "x", "y", max_in_flight=2)
         assert sorted(self.tube.peek(id).utube for id in self.drain()) == ["x", "x", "y", "y"]
 
     def test_many_at_once_are_no_more_of_a_lane_than_one_by_one(self) -> None:
@@ -62,8 +65,7 @@ class Limits(Throttled):
         assert [task.utube for task in self.tube.take_many(9, timeout=0)] == ["y"]
 
     def test_what_returns_to_a_lane_with_room_is_first_again(self) -> None:
-        self.throttle(max_in_flight=2)
-        tasks = self.fill("x", "x", "x")
+        tasks = self.throttled("x", "x", "x", max_in_flight=2)
         assert len(self.drain()) == 2
         self.tube.release(tasks[0].id)
         assert self.drain() == [tasks[0].id]
@@ -71,8 +73,7 @@ class Limits(Throttled):
         assert self.drain() == [task.id for task in tasks[:2]]
 
     def test_the_end_of_a_session_makes_room_in_its_lanes(self) -> None:
-        self.throttle(max_in_flight=2)
-        tasks = self.fill("x", "x", "x")
+        tasks = self.throttled("x", "x", "x", max_in_flight=2)
         worker = self.another()
         self.take(worker.tube)
         self.take(worker.tube)
@@ -93,8 +94,7 @@ class Limits(Throttled):
         assert self.got(call).id == tasks[1].id
 
     def test_a_limit_below_what_is_taken_lets_nothing_start_until_there_is_room(self) -> None:
-        self.throttle(max_in_flight=3)
-        tasks = self.fill("x", "x", "x", "x")
+        tasks = self.throttled("x", "x", "x", "x", max_in_flight=3)
         self.drain()
         self.tube.configure("x", max_in_flight=1)
         for task in tasks[:2]:
@@ -104,8 +104,7 @@ class Limits(Throttled):
         assert self.drain() == [tasks[3].id]
 
     def test_a_limit_that_is_lowered_withdraws_what_was_on_offer(self) -> None:
-        self.throttle(max_in_flight=2)
-        tasks = self.fill("x", "x", "y")
+        tasks = self.throttled("x", "x", "y", max_in_flight=2)
         first = self.take()
         self.tube.configure(first.utube, max_in_flight=1)
         other = next(task for task in tasks if task.utube != first.utube)
@@ -120,8 +119,7 @@ class Intervals(Throttled):
     """interval, jitter."""
 
     def test_a_lane_rests_from_start_to_start(self) -> None:
-        self.throttle(interval=5)
-        tasks = self.fill("x", "x")
+        tasks = self.throttled("x", "x", interval=5)
         self.take()
         self.pass_time(3)
         self.tube.ack(tasks[0].id)
@@ -129,8 +127,7 @@ class Intervals(Throttled):
         assert self.drain() == [tasks[1].id]
 
     def test_after_a_rest_a_lane_that_is_busy_is_busy_still(self) -> None:
-        self.throttle(interval=5)
-        tasks = self.fill("x", "x")
+        tasks = self.throttled("x", "x", interval=5)
         self.take()
         self.pass_time(9)
         assert self.tube.take(timeout=0) is None
@@ -138,13 +135,11 @@ class Intervals(Throttled):
         assert self.drain() == [tasks[1].id]
 
     def test_other_lanes_do_not_rest(self) -> None:
-        self.throttle(interval=5)
-        self.fill("x", "x", "y", "z")
+        self.throttled("x", "x", "y", "z", interval=5)
         assert len(self.drain()) == 3
 
     def test_a_lane_rests_also_when_it_has_become_empty_meanwhile(self) -> None:
-        self.throttle(interval=5)
-        self.fill("x")
+        self.throttled("x", interval=5)
         self.tube.ack(self.take())
         self.pass_time(2)
         (task,) = self.fill("x")
@@ -153,8 +148,7 @@ class Intervals(Throttled):
         assert self.drain() == [task.id]
 
     def test_with_several_in_flight_there_is_an_interval_between_them(self) -> None:
-        self.throttle(interval=5, max_in_flight=2)
-        tasks = self.fill("x", "x", "x")
+        tasks = self.throttled("x", "x", "x", interval=5, max_in_flight=2)
         assert self.drain() == [tasks[0].id]
         self.rest(5)
         assert self.drain() == [tasks[1].id]
@@ -162,8 +156,7 @@ class Intervals(Throttled):
         assert self.drain() == []
 
     def test_who_waits_is_served_when_the_rest_is_over(self) -> None:
-        self.throttle(interval=5)
-        tasks = self.fill("x", "x")
+        tasks = self.throttled("x", "x", interval=5)
         self.tube.ack(self.take())
         calls = [self.begin(self.another().tube) for _ in range(2)]
         self.pass_time(4.9)
@@ -173,8 +166,7 @@ class Intervals(Throttled):
         assert self.waiting(1)
 
     def test_who_waits_is_served_again_and_again(self) -> None:
-        self.throttle(interval=5)
-        tasks = self.fill("x", "x", "x", "x")
+        tasks = self.throttled("x", "x", "x", "x", interval=5)
         worker = self.another()
         for task in tasks:
             call = self.begin(worker.tube)
@@ -183,8 +175,7 @@ class Intervals(Throttled):
             assert worker.tube.ack(self.got(call)).id == task.id
 
     def test_the_end_of_a_loop_and_its_next_task_are_two_starts(self) -> None:
-        self.throttle(interval=5)
-        self.fill("x", "x", "y")
+        self.throttled("x", "x", "y", interval=5)
         seen: list[str] = []
         for task in self.tube:
             seen.append(task.utube)
@@ -206,8 +197,7 @@ class Intervals(Throttled):
             assert self.tube.ack(self.take()).id == task.id
 
     def test_what_is_released_during_a_rest_waits_for_its_end(self) -> None:
-        self.throttle(interval=5)
-        tasks = self.fill("x", "x")
+        tasks = self.throttled("x", "x", interval=5)
         self.tube.release(self.take())
         self.rest(5)
         assert self.take().id == tasks[0].id
@@ -227,8 +217,7 @@ class Intervals(Throttled):
 
     @needs("ttl")
     def test_a_ttl_ends_during_a_rest(self) -> None:
-        self.throttle(interval=5)
-        self.fill("x")
+        self.throttled("x", interval=5)
         self.tube.ack(self.take())
         (task,) = self.fill("x", ttl=2)
         self.pass_time(2)
@@ -238,8 +227,7 @@ class Intervals(Throttled):
 
     @needs("delay")
     def test_a_delay_ends_during_a_rest(self) -> None:
-        self.throttle(interval=5)
-        self.fill("x")
+        self.throttled("x", interval=5)
         self.tube.release(self.take(), delay=2)
         self.pass_time(2)
         self.rest(3)
@@ -274,8 +262,7 @@ class Intervals(Throttled):
         assert [lane.name for lane in self.tube.utubes()] == sorted(("", "ü", "\ud800", "x" * 500))
 
     def test_an_interval_that_is_changed_counts_from_the_last_start(self) -> None:
-        self.throttle(interval=5)
-        tasks = self.fill("x", "x", "x")
+        tasks = self.throttled("x", "x", "x", interval=5)
         self.tube.ack(self.take())
         self.pass_time(2)
         self.tube.configure("x", interval=3)
@@ -288,8 +275,7 @@ class Intervals(Throttled):
         assert self.drain() == [tasks[2].id]
 
     def test_an_interval_that_is_changed_serves_who_waits(self) -> None:
-        self.throttle(interval=60)
-        tasks = self.fill("x", "x")
+        tasks = self.throttled("x", "x", interval=60)
         self.tube.ack(self.take())
         call = self.begin(self.another().tube)
         self.tube.configure("x", interval=5)
@@ -388,8 +374,7 @@ class Blocks(Throttled):
         assert self.got(call).id == task.id
 
     def test_a_block_and_a_rest_both_count(self) -> None:
-        self.throttle(interval=5)
-        tasks = self.fill("x", "x", "x")
+        tasks = self.throttled("x", "x", "x", interval=5)
         self.tube.ack(self.take())
         self.tube.block("x", 2)
         assert self.next_start("x") == pytest.approx(5)
@@ -419,8 +404,7 @@ class Rounds(Throttled):
         return [self.tube.peek(id).utube for id in self.drain()]
 
     def test_in_rounds_the_lane_that_started_longest_ago_comes_first(self) -> None:
-        self.throttle(order="round_robin")
-        self.fill("x", "x", "x", "y", "y", "z")
+        self.throttled("x", "x", "x", "y", "y", "z", order="round_robin")
         seen: list[str] = []
         while (task := self.tube.take(timeout=0)) is not None:
             seen.append(task.utube)
@@ -428,36 +412,31 @@ class Rounds(Throttled):
         assert seen == ["x", "y", "z", "x", "y", "x"]
 
     def test_in_rounds_a_lane_that_has_not_started_comes_when_it_got_tasks(self) -> None:
-        self.throttle(order="round_robin")
-        self.fill("x", "x", "y")
+        self.throttled("x", "x", "y", order="round_robin")
         assert self.tube.ack(self.take()).utube == "x"
         self.fill("a", "y")
         assert self.started() == ["y", "x", "a"]
 
     def test_in_rounds_a_lane_serves_its_best_task(self) -> None:
-        self.throttle(order="round_robin")
-        tasks = self.fill("x", "y", "x", "y", "x", "y")
+        tasks = self.throttled("x", "y", "x", "y", "x", "y", order="round_robin")
         for lane in "xyxyxy":
             task = self.tube.ack(self.take())
             assert task.id == next(each.id for each in tasks if each.utube == lane)
             tasks = [each for each in tasks if each.id != task.id]
 
     def test_in_rounds_a_lane_whose_task_is_released_comes_last(self) -> None:
-        self.throttle(order="round_robin")
-        self.fill("x", "y", "z")
+        self.throttled("x", "y", "z", order="round_robin")
         self.tube.release(self.take())
         assert self.started() == ["y", "z", "x"]
         self.tube.release_all()
         assert self.started() == ["y", "z", "x"]
 
     def test_in_rounds_lanes_with_several_in_flight_take_turns(self) -> None:
-        self.throttle(order="round_robin", max_in_flight=2)
-        self.fill("x", "x", "x", "y", "y", "y")
+        self.throttled("x", "x", "x", "y", "y", "y", order="round_robin", max_in_flight=2)
         assert self.started() == ["x", "y", "x", "y"]
 
     def test_in_rounds_a_block_keeps_a_place(self) -> None:
-        self.throttle(order="round_robin")
-        self.fill("x", "y", "z")
+        self.throttled("x", "y", "z", order="round_robin")
         self.tube.block("x", 5)
         assert self.tube.ack(self.take()).utube == "y"
         self.fill("y")
@@ -465,8 +444,7 @@ class Rounds(Throttled):
         assert self.started() == ["x", "z", "y"]
 
     def test_utubes_shows_all_lanes_by_name(self) -> None:
-        self.throttle(interval=5, max_in_flight=2)
-        self.fill("b", "b", "b", "a")
+        self.throttled("b", "b", "b", "a", interval=5, max_in_flight=2)
         self.put(**self.lane(None))
         self.tube.block("d", 60)
         self.tube.configure("c", interval=0.5, max_in_flight=7)
@@ -485,8 +463,7 @@ class Rounds(Throttled):
         assert self.tube.utubes(limit=0) == []
 
     def test_nothing_is_left_of_a_lane_that_is_done(self) -> None:
-        self.throttle(interval=5)
-        self.fill("x", "y", "z")
+        self.throttled("x", "y", "z", interval=5)
         self.tube.configure("z", interval=3)
         for id in self.drain():
             self.tube.ack(id)
@@ -500,8 +477,7 @@ class Rounds(Throttled):
         assert self.tube.utubes() == []
 
     def test_truncate_forgets_what_lanes_remember(self) -> None:
-        self.throttle(interval=5)
-        self.fill("x", "y")
+        self.throttled("x", "y", interval=5)
         self.drain()
         self.tube.block("z", 9)
         self.tube.configure("y", max_in_flight=3)

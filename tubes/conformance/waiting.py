@@ -2,14 +2,93 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from tubes import QueueClosed, State, TaskNotTaken, TubeBusy, TubeNotFound
-from tubes.conformance.bench import Bench, eventually, needs
+from tubes.conformance.bench import Bench, Worker, eventually, needs
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+#: The calls that wait: what they are given, and what they return when their time is over.
+CALLS: dict[str, tuple[list[object], object]] = {
+    "take": ([], None),
+    "take_many": ([3], []),
+    "take_any": ([["contract", "other"]], None),
+    "put": (["late"], None),
+    "put_many": ([["late", "later"]], []),
+}
+every_call = pytest.mark.parametrize("verb", CALLS)
 
 
 class Waiting(Bench):
     """Waiting."""
+
+    # -- every call that waits -----------------------------------------------------------------------------------------
+
+    def wait(self, verb: str, timeout: float = 9) -> tuple[Worker, Future[Any]]:
+        """Go on with a tube that is full, for a put, or else empty, and begin a call there, in a session of its own."""
+        if self.tube.name == "contract":
+            self.tube = self.create("other", capacity=2)
+            if verb.startswith("put"):
+                self.puts(2)
+        worker = self.another()
+        where = worker.queue if verb == "take_any" else worker.tube
+        return worker, self.begin(where, verb, *CALLS[verb][0], timeout=timeout)
+
+    def serve(self, verb: str) -> None:
+        """Let happen what such a call waits for."""
+        self.tube.truncate() if verb.startswith("put") else self.put()
+
+    def is_idle_after(self, verb: str) -> bool:
+        """Whether nobody waits, and nothing more comes of a call that is over."""
+        assert self.waiting(0)
+        self.serve(verb)
+        total = 0 if verb.startswith("put") else 1
+        assert (self.count("total"), self.count("ready")) == (total, total)
+        return True
+
+    @every_call
+    def test_a_call_waits_for_its_timeout_and_no_longer(self, verb: str) -> None:
+        _, call = self.wait(verb, timeout=5)
+        self.clock.advance(4.9)
+        assert self.waiting(1)
+        assert not call.done()
+        self.clock.advance(0.1)
+        assert self.got(call) == CALLS[verb][1]
+        assert self.is_idle_after(verb)
+
+    @every_call
+    @pytest.mark.parametrize("end", ["close", "detach"])
+    def test_a_queue_that_goes_sends_its_waiting_calls_away_and_no_others(self, verb: str, end: str) -> None:
+        (worker, theirs), (_, mine) = self.wait(verb), self.wait(verb)
+        getattr(worker.queue, end)()
+        with pytest.raises(QueueClosed):
+            self.got(theirs)
+        assert self.waiting(1)
+        self.serve(verb)
+        assert self.got(mine)
+
+    @every_call
+    def test_a_tube_on_which_somebody_waits_is_busy_and_sends_them_away_when_it_is_dropped(self, verb: str) -> None:
+        calls = [call for _, call in (self.wait(verb), self.wait(verb))]
+        with self.refused(TubeBusy):
+            self.another().tube.drop()
+        self.tube.drop(force=True)
+        for call in calls:
+            with pytest.raises(TubeNotFound):
+                self.got(call)
+
+    @every_call
+    def test_a_cancelled_call_does_nothing(self, verb: str) -> None:
+        self.cancelling()
+        self.wait(verb)[1].cancel()
+        assert self.is_idle_after(verb)
+
+    # -- takes ---------------------------------------------------------------------------------------------------------
 
     def test_a_take_that_finds_a_task_does_not_wait(self) -> None:
         task = self.put()
@@ -55,14 +134,6 @@ class Waiting(Bench):
             self.tube.ack(task.id)
         assert worker.tube.ack(task).state == State.DONE
 
-    def test_a_take_waits_for_its_timeout_and_no_longer(self) -> None:
-        call = self.begin(timeout=5)
-        self.clock.advance(4.9)
-        assert self.waiting(1)
-        self.clock.advance(0.1)
-        assert self.got(call) is None
-        assert self.waiting(0)
-
     def test_a_take_without_a_timeout_waits_for_ever(self) -> None:
         call = self.begin()
         self.clock.advance(50 * 365 * 86400)
@@ -93,24 +164,6 @@ class Waiting(Bench):
         self.put()
         assert self.refuses(self.tube.take, -1, float("nan"), float("inf"), "1", True, False)
 
-    def test_closing_a_queue_sends_its_waiting_takes_away(self) -> None:
-        worker = self.another()
-        theirs, mine = self.begin(worker.tube), self.begin()
-        worker.queue.close()
-        with pytest.raises(QueueClosed):
-            self.got(theirs)
-        assert self.waiting(1)
-        task = self.put()
-        assert self.got(mine).id == task.id
-
-    def test_detaching_sends_waiting_takes_away_too(self) -> None:
-        worker = self.another()
-        call = self.begin(worker.tube)
-        worker.queue.detach()
-        with pytest.raises(QueueClosed):
-            self.got(call)
-        assert self.waiting(0)
-
     def test_a_waiting_take_does_not_get_what_its_own_end_of_session_releases(self) -> None:
         worker = self.another()
         self.put()
@@ -120,20 +173,6 @@ class Waiting(Bench):
         with pytest.raises(QueueClosed):
             self.got(theirs)
         assert self.got(mine).id == task.id
-
-    def test_a_tube_on_which_somebody_waits_is_busy(self) -> None:
-        call = self.begin()
-        with self.refused(TubeBusy):
-            self.another().tube.drop()
-        self.put()
-        assert self.got(call).state == State.TAKEN
-
-    def test_a_dropped_tube_sends_its_waiting_takes_away(self) -> None:
-        calls = [self.begin(), self.begin(self.another().tube, timeout=5)]
-        self.tube.drop(force=True)
-        for call in calls:
-            with pytest.raises(TubeNotFound):
-                self.got(call)
 
     def test_truncate_sends_nobody_away(self) -> None:
         call = self.begin()
