@@ -1,4 +1,4 @@
-"""Imports go downward, also those in functions and for types alone; modules that import each other share a folder."""
+"""Imports go downward, also in functions, by calls or for types alone; modules in a circle share a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,18 @@ def imports(tree: ast.Module, known: set[str]) -> set[str]:
             assert node.level == 0
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             named |= {name if name in known else str(node.module) for name in inner}
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            named |= called(node.args[0], known)
     return named & known
+
+
+def called(name: ast.expr, known: set[str]) -> set[str]:
+    """The modules that a call imports by this name; of an f-string all that begin as it does."""
+    if isinstance(name, ast.Constant):
+        return {str(name.value)}
+    if isinstance(name, ast.JoinedStr) and isinstance(name.values[0], ast.Constant):
+        return {each for each in known if each.startswith(str(name.values[0].value))}
+    return set()  # A variable: what users name.
 
 
 def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
@@ -74,6 +85,12 @@ def test_circles_stay_in_two_rooms_and_are_small() -> None:
 
 def test_few_files_lie_loose() -> None:
     assert len(list((ROOT / "tubes").glob("*.py"))) <= 8
+
+
+def test_imports_by_calls_are_seen() -> None:
+    source = "a = importlib.import_module('tubes.sync')\nb = import_module(f'tubes.testing.{name}')\nimport_module(c)"
+    assert imports(ast.parse(source), set(TREES)) >= {"tubes.sync", "tubes.testing.clock", "tubes.testing.server"}
+    assert "tubes.testing.server" in EDGES["tubes.testing"]
 
 
 def test_a_circle_is_found_by_whatever_way() -> None:
