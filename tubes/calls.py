@@ -89,8 +89,8 @@ class ReplyTube:
         self._port.drop(True)
 
 
-class Replies:
-    """The replies to the calls of one connection."""
+class PendingCalls:
+    """The calls of one connection that wait for their replies."""
 
     def __init__(self, connection: Connection[TaskView]) -> None:
         # A connection of its own: its thread waits for the connection's tube and for nothing else.
@@ -219,14 +219,14 @@ class _Lost(Exception):
         self.again: Final = again
 
 
-def of(connection: AnyConnection) -> tuple[Replies, str, Result]:
+def of(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
     """The replies of a connection, and a new call of it. May talk to the server."""
     while True:
         with _opening:
             connection.check()
             replies = connection.replies
-            if not isinstance(replies, Replies) or replies._is_over:
-                replies = connection.replies = Replies(connection.sibling(ApiKind(TaskView, ReplyTube)))
+            if not isinstance(replies, PendingCalls) or replies._is_over:
+                replies = connection.replies = PendingCalls(connection.sibling(ApiKind(TaskView, ReplyTube)))
         expected = replies.expect()
         if expected is not None:
             return replies, *expected
@@ -239,7 +239,7 @@ def _checked(timeout: Seconds | None, options: Options) -> float | None:
     return None if timeout is None else seconds("timeout", timeout)
 
 
-def _addressed(replies: Replies, call: str, options: Options) -> Options:
+def _addressed(replies: PendingCalls, call: str, options: Options) -> Options:
     context = options.get("context")
     checked = check_context("context", context or {}) or {}
     return {**options, "context": Addressed({**checked, REPLY_TO: replies.name, CALL: call})}
@@ -301,7 +301,7 @@ def call(tube: Any, data: object, timeout: Seconds | None, options: Options) -> 
 async def call_async(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
     """Put a task, and wait in an event loop for what its handler returns."""
 
-    async def begin(connection: AnyConnection) -> tuple[Replies, str, Result]:
+    async def begin(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
         connection.check()
         return await asyncio.to_thread(of, connection)
 

@@ -11,7 +11,6 @@ from tubes.backend.port import ConnectionBase, session_name
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
-from tubes.memory.overview import overview
 from tubes.memory.quick import port_of
 from tubes.memory.store import Session
 from tubes.values.problem import Problem
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from tubes.memory.verbs import VerbPort
     from tubes.values.overview import Overview
 
-    AnyPort: TypeAlias = VerbPort[Any]
+    MemoryPort: TypeAlias = VerbPort[Any]
 
 
 class Connection(ConnectionBase):
@@ -37,7 +36,7 @@ class Connection(ConnectionBase):
         self.store: Final = store
         self._lease: Final = lease
         self._api: Final = api
-        self._ports: Final[dict[SharedTube, AnyPort]] = {}
+        self._ports: Final[dict[SharedTube, MemoryPort]] = {}
         with store.lock:
             self.session = Session(store)
             self.session.join(lease)
@@ -53,19 +52,19 @@ class Connection(ConnectionBase):
         self.check()
         self.store.registry.register(driver)
 
-    def find(self, name: str) -> AnyPort:
+    def find(self, name: str) -> MemoryPort:
         """The port of a living tube."""
         self.check()
         return self._port(self.store.find(name))
 
-    def _port(self, shared: SharedTube) -> AnyPort:
+    def _port(self, shared: SharedTube) -> MemoryPort:
         """The port of this connection for a tube, made when it is first asked for; the tube may be dropped by now."""
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
             if self.store.shared_tubes.get(shared.name) is not shared:
                 raise TubeNotFound(name=shared.name)
-            port: AnyPort | None = self._ports.get(shared)
+            port: MemoryPort | None = self._ports.get(shared)
             if port is None:
                 port = port_of(self, shared, self.session.hold(shared))
                 port.kind, port.tube = self._api.task, self._api.tube(port)
@@ -75,7 +74,7 @@ class Connection(ConnectionBase):
 
     def create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
-    ) -> AnyPort:
+    ) -> MemoryPort:
         """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
         while True:
@@ -83,13 +82,13 @@ class Connection(ConnectionBase):
             with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
                 return self._port(shared)
 
-    def open_replies(self, name: str) -> AnyPort:
+    def open_replies(self, name: str) -> MemoryPort:
         """The port of a new fifo that nobody sees."""
         shared = self.store.create(name, "fifo", False, True, {})
         shared.is_listed = False
         return self._port(shared)
 
-    def find_replies(self, name: str) -> AnyPort:
+    def find_replies(self, name: str) -> MemoryPort:
         """The port of a caller's reply tube. Raises `TubeNotFound` when nobody waits any more."""
         return self.find(name)
 
@@ -114,9 +113,8 @@ class Connection(ConnectionBase):
                     continue  # It was dropped meanwhile.
                 try:
                     now = self.store.clock.micros()
-                    shared.serve_waiters(now)
                     sessions = sum(shared in session.holds for session in self.store.sessions.values())
-                    found[name] = overview(shared.engine, shared.count_waiting(), sessions, now, ages=ages)
+                    found[name] = shared.overview(now, sessions, ages=ages)
                 except BaseException as error:
                     shared.recover(error)
                     raise

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Owner(AnyConnection, Protocol):
-    """The connection of a port."""
+class PortConnection(AnyConnection, Protocol):
+    """The connection of a port, as the port sees it."""
 
     @property
     def store(self) -> MemoryStore: ...
@@ -37,7 +37,7 @@ class Owner(AnyConnection, Protocol):
 class Port(PortBase[F]):
     """What one connection can do with one tube. Every method is atomic."""
 
-    def __init__(self, connection: Owner, shared: SharedTube, hold: Hold) -> None:
+    def __init__(self, connection: PortConnection, shared: SharedTube, hold: Hold) -> None:
         super().__init__(shared.driver, shared.options, connection.store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
@@ -50,6 +50,10 @@ class Port(PortBase[F]):
         self._store: Final = connection.store
         self._micros: Final = connection.store.clock.micros
         self._engine: Final = shared.engine
+
+    def forget(self) -> None:
+        """The tube was dropped. Under the lock."""
+        self.connection.forget(self.shared)
 
     def show(self, entry: Entry) -> F:
         """The entry as the user sees it."""

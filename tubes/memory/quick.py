@@ -17,13 +17,13 @@ from tubes.values.task import FINISHED, NO_TIMES, F
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.drivers.entry import Hold
-    from tubes.memory.port import Owner
+    from tubes.memory.port import PortConnection
     from tubes.memory.shared_tube import SharedTube
 
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-def port_of(connection: Owner, shared: SharedTube, hold: Hold) -> VerbPort[Any]:
+def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> VerbPort[Any]:
     """What a connection can do with a tube, by the shortest ways that it allows."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)

@@ -16,8 +16,11 @@ from tubes.backend.waiters import PENDING
 from tubes.drivers.engine import Engine
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND
 from tubes.errors import DuplicateKey, TubesError
 from tubes.values.batch import Batch
+from tubes.values.overview import Overview
+from tubes.values.statistics import Statistics, until
 from tubes.values.task import TaskView, snapshot
 
 if TYPE_CHECKING:
@@ -28,12 +31,6 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Entry
 
 
-class Owner(Protocol):
-    """The connection of a port."""
-
-    def forget(self, shared: SharedTube, /) -> None: ...
-
-
 class Port(Protocol):
     """What one connection does with the tube."""
 
@@ -41,8 +38,7 @@ class Port(Protocol):
     gone: Callable[[], TubesError] | None
     listener: Listener | None
 
-    @property
-    def connection(self) -> Owner: ...
+    def forget(self) -> None: ...
     def show(self, entry: Entry, /) -> TaskView: ...
 
 
@@ -240,9 +236,20 @@ class SharedTube:
             finally:
                 self._telling.release()
 
-    def count_waiting(self) -> int:
-        """How many callers wait. Under the lock."""
-        return len(self.takers) + len(self.putters)
+    def statistics(self) -> Statistics:
+        """Count the tasks, the calls and the callers that wait. Under the lock."""
+        engine = self.engine
+        waiting = len(self.takers) + len(self.putters)
+        return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
+
+    def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
+        """The tube at a glance. Under the lock."""
+        self.serve_waiters(now)
+        engine = self.engine
+        lanes, resting = (0, 0) if engine.driver.lane is None else engine.lanes.count()
+        oldest = engine.oldest_ready() if ages else None
+        age = None if oldest is None else max(now - oldest.created, 0) / SECOND
+        return Overview(engine.driver.name, self.statistics(), now / SECOND, sessions, lanes, resting, 0.0, age)
 
     def enlist(self, waiter: Waiter) -> None:
         """Let a caller wait behind the others. Under the lock."""

@@ -13,7 +13,6 @@ from tubes.drivers import options as known
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.options import SECOND, Seconds, flag, micros, whole
 from tubes.errors import TubeBusy, TubeNotFound, TubesError
-from tubes.memory.overview import count
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.lane import Utube, changes_of, lane_of
@@ -262,7 +261,7 @@ class VerbPort(Port[F]):
 
     def statistics(self) -> Statistics:
         """Count the tasks of the tube, its calls and the callers that wait on it."""
-        return self._do(lambda now: count(self._engine, self.shared.count_waiting()))
+        return self._do(lambda now: self.shared.statistics())
 
     def tasks(self, start: int, limit: int) -> list[F]:
         """The tasks from an id on."""
@@ -285,7 +284,7 @@ class VerbPort(Port[F]):
             del self._store.shared_tubes[shared.name]
             for port in shared.ports:
                 port.gone = gone
-                port.connection.forget(shared)
+                port.forget()
             for session in self._store.sessions.values():
                 session.holds.pop(shared, None)
             shared.dismiss({*shared.takers, *shared.putters}, gone)
