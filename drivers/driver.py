@@ -88,7 +88,8 @@ class Driver:
     particular, as `key`, `max_attempts` or a tube's `capacity`, every driver knows.
     `order`: which ready task comes first: `id` (oldest), `-id` (newest), `pri` (smallest number), `-pri`; after a
     priority `,id` (the default) or `,-id` says what comes first among equals.
-    `lane`: the option that names a task's lane; of one lane at most one task is taken at a time.
+    `lane`: the option that names a task's lane; of one lane at most one task is taken at a time. A put may call it
+    `utube` as well, the name that type checkers know.
     `ttl_spares_taken`: a worker that holds a task may finish it although its ttl has run out.
     `rank`: a hook that replaces `order`: a number from the facts of a task, small ones first, the id among equals.
     `rank_lua`: the same as a Lua expression, for backends that run inside Redis.
@@ -155,10 +156,23 @@ class Driver:
 
         `alone`: they are all that it has; without it others may come with an item, as its key.
         """
+        if "utube" in options and self.lane is not None and self.lane != "utube":
+            options = self._with_own_name(self.lane, options)
         checked = self._check(options, self._of_tasks)
         if alone and "key" not in checked and ("on_duplicate" in checked or "key_ttl" in checked):
             self.check_keyless(options)
         return checked
+
+    @staticmethod
+    def _with_own_name(lane: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a put that calls the lane `utube`, with the lane by the driver's own name."""
+        renamed = dict(options)
+        utube = renamed.pop("utube")
+        if utube is None:
+            return renamed
+        if renamed.get(lane) is not None:
+            raise InvalidOption(option="utube", value=utube, rule=f"and {lane} name the same lane: give one of them")
+        return renamed | {lane: utube}
 
     @staticmethod
     def check_keyless(options: Mapping[str, Any]) -> None:

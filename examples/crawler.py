@@ -141,8 +141,9 @@ class Crawler:
 
     def item(self, url: str) -> tubes.Item:
         """A page as a task."""
-        lane = {"utube": host_of(URL(url))} if self.pages.driver.lane else {}
-        return tubes.Item(url, key=url, **lane)
+        if self.pages.driver.lane is None:
+            return tubes.Item(url, key=url)
+        return tubes.Item(url, key=url, utube=host_of(URL(url)))
 
     def knows(self, url: str) -> bool:
         """Whether a URL is of a host that the crawl was given."""

@@ -23,6 +23,8 @@ from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
+from typing_extensions import Unpack
+
 from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
@@ -35,6 +37,7 @@ from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound, T
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
+from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
@@ -88,7 +91,7 @@ class AsyncQueue:
         *,
         if_not_exists: bool = False,
         temporary: bool = False,
-        **options: Any,
+        **options: Unpack[TubeOptions],
     ) -> AsyncTube:
         """Create a tube. O(1).
 
@@ -280,12 +283,14 @@ class AsyncTube:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    async def put(  # pyright: ignore[reportOverlappingOverload]
-        self, data: object, *, timeout: Seconds, **options: Any
-    ) -> AsyncTask | None: ...
+    async def put(self, data: object, *, timeout: None = None, **options: Unpack[PutOptions]) -> AsyncTask: ...
     @overload
-    async def put(self, data: object, **options: Any) -> AsyncTask: ...
-    async def put(self, data: object, **options: Any) -> AsyncTask | None:
+    async def put(
+        self, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]
+    ) -> AsyncTask | None: ...
+    async def put(
+        self, data: object, *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+    ) -> AsyncTask | None:
         """Add a task. O(1); O(log n) where priorities are many.
 
         `options`, as far as the driver knows them:
@@ -311,14 +316,17 @@ class AsyncTube:
 
         `Tube.put` shows an example.
         """
-        if options and options.get("timeout"):
-            waiter = LoopWaiter(self._port.clock, *self._port.request(data, options))
+        patience = None if timeout is None else micros("timeout", timeout)
+        if patience:
+            waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, options))
             waited: AsyncTask | None = await waiter.wait(self._port)
             return waited
         answer = self._port.put(data, options)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def put_many(self, items: Iterable[object], **options: Any) -> list[AsyncTask]:
+    async def put_many(
+        self, items: Iterable[object], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+    ) -> list[AsyncTask]:
         """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
 
         `items`: data (a string must be in a list, an async iterable must be collected first), or
@@ -333,16 +341,17 @@ class AsyncTube:
 
         `Tube.put_many` shows an example.
         """
+        patience = None if timeout is None else micros("timeout", timeout)
         batch = self._port.gather(items, options)
         tasks: list[AsyncTask] | None
-        if batch.timeout:
-            tasks = await LoopWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        if patience:
+            tasks = await LoopWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
             answer = self._port.put_many(batch)
             tasks = await answer if type(answer) is CoroutineType else answer
         return tasks or []
 
-    async def call(self, data: object, timeout: Seconds | None = None, **options: Any) -> Any:
+    async def call(self, data: object, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> Any:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 from uuid import UUID
 
+from typing_extensions import Unpack
+
 from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
@@ -24,6 +26,7 @@ from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound, T
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
+from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
@@ -80,7 +83,7 @@ class Queue:
         *,
         if_not_exists: bool = False,
         temporary: bool = False,
-        **options: Any,
+        **options: Unpack[TubeOptions],
     ) -> Tube:
         """Create a tube. O(1).
 
@@ -276,12 +279,10 @@ class Tube:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    def put(  # pyright: ignore[reportOverlappingOverload]
-        self, data: object, *, timeout: Seconds, **options: Any
-    ) -> Task | None: ...
+    def put(self, data: object, *, timeout: None = None, **options: Unpack[PutOptions]) -> Task: ...
     @overload
-    def put(self, data: object, **options: Any) -> Task: ...
-    def put(self, data: object, **options: Any) -> Task | None:
+    def put(self, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]) -> Task | None: ...
+    def put(self, data: object, *, timeout: Seconds | None = None, **options: Unpack[PutOptions]) -> Task | None:
         """Add a task. O(1); O(log n) where priorities are many.
 
         `options`, as far as the driver knows them:
@@ -311,13 +312,16 @@ class Tube:
         ...     tube.put({"to": "ann"}, delay=5)
         Task(id=0, state='~', data={'to': 'ann'}, tube='mail')
         """
-        if options and options.get("timeout"):
-            waiter = ThreadWaiter(self._port.clock, *self._port.request(data, options))
+        patience = None if timeout is None else micros("timeout", timeout)
+        if patience:
+            waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, options))
             waited: Task | None = waiter.wait(self._port)
             return waited
         return self._port.put(data, options)
 
-    def put_many(self, items: Iterable[object], **options: Any) -> list[Task]:
+    def put_many(
+        self, items: Iterable[object], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+    ) -> list[Task]:
         """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
 
         `items`: data (a string must be in a list, an async iterable must be collected first), or
@@ -337,15 +341,16 @@ class Tube:
         ...     [task.data for task in tasks]
         ['to ann', 'to bob']
         """
+        patience = None if timeout is None else micros("timeout", timeout)
         batch = self._port.gather(items, options)
         tasks: list[Task] | None
-        if batch.timeout:
-            tasks = ThreadWaiter(self._port.clock, batch.timeout, batch).wait(self._port)
+        if patience:
+            tasks = ThreadWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
             tasks = self._port.put_many(batch)
         return tasks or []
 
-    def call(self, data: object, timeout: Seconds | None = None, **options: Any) -> Any:
+    def call(self, data: object, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> Any:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.

@@ -42,7 +42,7 @@ def verbs_of(tube: tubes.Tube) -> list[Verb]:
     numbers = count()
 
     def put(_: Any = None) -> Any:
-        return tube.put("x", **({"utube": f"{next(numbers)}"} if tube.driver.lane else {}))
+        return tube.put("x", utube=f"{next(numbers)}") if tube.driver.lane else tube.put("x")
 
     def take(_: Any = None) -> Any:
         return tube.take(timeout=0)

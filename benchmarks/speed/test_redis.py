@@ -230,7 +230,9 @@ def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None
 
                 async def some(first: int) -> None:
                     for number in range(first, size, 100):
-                        given = {} if driver == "fifo" else {"ttl": TTL, "utube": str(number % 10)}
+                        given: tubes.PutOptions = {}
+                        if driver != "fifo":
+                            given = {"ttl": TTL, "utube": str(number % 10)}
                         await there.put(DATA, **given)
 
                 await asyncio.gather(*(some(first) for first in range(100)))
@@ -241,10 +243,11 @@ def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None
             assert task is not None
             assert task.utube == str(number)
     count = scale.operations // 2
+    options: tubes.PutOptions = {} if driver == "fifo" else {"ttl": TTL, "utube": "9"}
 
     def cycles(tube: tubes.Tube) -> None:
         for _ in range(count):
-            tube.put(DATA, **({} if driver == "fifo" else {"ttl": TTL, "utube": "9"}))
+            tube.put(DATA, **options)
             task = tube.take(timeout=0)
             assert task is not None
             tube.ack(task)

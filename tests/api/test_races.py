@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,6 +15,9 @@ import tubes
 from tubes.conformance.faces import Face
 from tubes.drivers.invariants import check_engine
 from tubes.memory.store import MemoryStore
+
+#: What a put may do about a key that is in use.
+WAYS: list[Literal["keep", "replace", "raise"]] = ["keep", "replace", "raise"]
 
 
 def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
@@ -92,7 +95,7 @@ def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_or
             with queue.session() as mine:
                 here = mine.tube("t")
                 for _ in range(300):
-                    key, how = dice.choice(keys), dice.choice(["keep", "replace", "raise"])
+                    key, how = dice.choice(keys), dice.choice(WAYS)
                     with contextlib.suppress(tubes.TubesError):
                         task: Any = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001)
                         if task is None:

@@ -124,7 +124,8 @@ def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer
         tube, list_tube = queue.create_tube("all", driver, capacity=4, order="round_robin"), queue.create_tube("list")
         tube.on_task_change(lambda task, event: None)
         for number in range(4):
-            tube.put(number, lane=str(number), ttl=60, delay=number // 3)
+            lane: dict[str, Any] = {"lane": str(number)}
+            tube.put(number, ttl=60, delay=number // 3, **lane)
         putting = pool.submit(tube.put, 4, timeout=9)
         while not client.hexists("tubes:{all}", "filling"):
             time.sleep(0.01)

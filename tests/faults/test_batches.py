@@ -25,8 +25,13 @@ def staged(client: Any, prefix: str = "") -> list[Any]:
 
 
 def items(name: object, count: int, driver: str, keyed: bool) -> list[tubes.Item]:
-    options = (["utube"] if driver == "utubettl" else []) + (["key"] if keyed else [])
-    return [tubes.Item(f"{name}.{n}", **dict.fromkeys(options, f"{name}.{n}")) for n in range(count)]
+    def options(own: str) -> tubes.PutOptions:
+        found: tubes.PutOptions = {"utube": own} if driver == "utubettl" else {}
+        if keyed:
+            found["key"] = own
+        return found
+
+    return [tubes.Item(f"{name}.{n}", **options(f"{name}.{n}")) for n in range(count)]
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["", "keys"])

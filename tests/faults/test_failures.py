@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tubes.testing import LocalServer
+
+#: What a put may do about a key that is in use.
+WAYS: list[Literal["keep", "replace", "raise"]] = ["keep", "replace", "raise"]
 
 
 def sometimes(request: bytes) -> bool:
@@ -108,7 +111,7 @@ def test_keys_that_are_put_over_a_line_that_is_cut_have_one_task_each(
         ids: dict[str, int] = {}
         for _ in range(150 * much):
             key = str(random.randrange(40))
-            how = random.choice(["keep", "raise", "replace"])
+            how = random.choice(WAYS)
             if how == "raise" and key in ids:
                 with pytest.raises(DuplicateKey, match=f"task {ids[key]}"):
                     tube.put(key, key=key, on_duplicate=how)
@@ -136,7 +139,7 @@ def test_many_who_put_the_same_keys_make_one_task_of_each(url: str, valkey: Loca
             with tubes.connect(url, session_ttl=31.0) as mine:
                 for _ in range(100 * much):
                     key = str(dice.randrange(10))
-                    how = dice.choice(["keep", "replace", "raise"])
+                    how = dice.choice(WAYS)
                     try:
                         task: Any = mine.tube("load").put(key, key=key, on_duplicate=how, utube=key)
                     except DuplicateKey as duplicate:

@@ -7,6 +7,8 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
+from typing_extensions import Unpack
+
 import tubes
 from tests.support.cancelling import cancel_all, work
 from tests.support.ledger import Ledger
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 
-async def fill(url: str, clock: ManualClock, count: int, **options: float) -> None:
+async def fill(url: str, clock: ManualClock, count: int, **options: Unpack[tubes.PutOptions]) -> None:
     """Put many, quickly."""
     async with tubes.aio.connect(url, clock=clock) as queue:
         tube = await queue.create_tube("load", "fifottl", if_not_exists=True)

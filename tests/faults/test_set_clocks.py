@@ -81,7 +81,7 @@ def test_what_gets_a_ttl_lives_so_long_once_its_put_has_come_again(
 @pytest.mark.parametrize("driver", TIMED)
 def test_what_is_set_from_now_on_is_over_in_time(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
     tube = stepped.create_tube("load", TIMED[driver])
-    lane = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
+    lane: dict[str, Any] = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
     tube.put("old", delay=60)
     tube.put("old too")
     stepping.set_back(HOUR)
@@ -137,7 +137,7 @@ def test_a_lane_rests_from_its_last_start_that_was_not_in_the_future(stepped: Qu
 @pytest.mark.parametrize("driver", TIMED)
 def test_touch_puts_off_nothing_beyond_two_hundred_years(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
     tube = stepped.create_tube("load", TIMED[driver])
-    lane = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
+    lane: dict[str, Any] = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
     tube.put("mortal", ttl=MAX_SECONDS, ttr=MAX_SECONDS)
     tube.put("immortal", ttr=MAX_SECONDS, **lane)
     longest = LONGEST / SECOND

@@ -63,7 +63,7 @@ def moments(driver: str, **options: Any) -> Iterator[tuple[int, tubes.Queue, tub
         with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
             tube = queue.create_tube("t", driver, **options)
             for number in range(TASKS):
-                tube.put(number, **({"utube": str(number // 2)} if "utube" in driver else {}))
+                tube.put(number, **lane(driver, number))
             yield moment, queue, tube
     raise AssertionError("this verb has no end")
 
@@ -296,13 +296,18 @@ def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: p
 KEY_TTL = 50
 
 
+def lane(driver: str, number: int) -> tubes.TaskOptions:
+    """Two tasks are of one lane."""
+    return {"utube": str(number // 2)} if "utube" in driver else {}
+
+
 def keyed(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
     """For every moment a tube in which each task has a key, which is remembered for a while."""
     for moment, queue, tube in moments(driver, key_ttl=KEY_TTL):
         for task in range(TASKS):
             tube.delete(task)
         for number in range(TASKS):
-            tube.put(number, key=str(number), **({"utube": str(number // 2)} if "utube" in driver else {}))
+            tube.put(number, key=str(number), **lane(driver, number))
         yield moment, queue, tube
 
 

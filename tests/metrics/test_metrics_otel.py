@@ -130,7 +130,7 @@ def test_what_goes_wrong_is_noted(queue: tubes.Queue, traced: Traced) -> None:
     with pytest.raises(tubes.OptionNotSupported):
         traced.tracing.put(mail, 1, ttl=5)
     with pytest.raises(tubes.InvalidOption):
-        traced.tracing.put(mail, 1, context=5)
+        traced.tracing.put(mail, 1, context=5)  # type: ignore[call-overload]
     task = mail.put(1)
     with pytest.raises(ZeroDivisionError), traced.tracing.process(task):
         _ = 1 // 0

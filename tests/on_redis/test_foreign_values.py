@@ -237,7 +237,7 @@ def test_a_task_that_nobody_can_read_is_named(
 ) -> None:
     tube = queue.create_tube("mail", driver)
     for number in range(3):
-        tube.put(number, **({"utube": str(number)} if driver == "utubettl" else {}))
+        tube.put(number, utube=str(number)) if driver == "utubettl" else tube.put(number)
     place.stranger.hset(place.key("mail", "tasks"), "0", raw)
     other = face.connect(place.url, session_ttl=31.0)
     mail = other.tube("mail")

@@ -50,7 +50,7 @@ class Desk:
         return task
 
     def item(self, data: object, lane: str, **options: Any) -> tubes.Item:
-        return tubes.Item(data, **({"utube": lane} if self.laned else {}), **options)
+        return tubes.Item(data, **options, utube=lane) if self.laned else tubes.Item(data, **options)
 
     def take(self) -> tubes.Task:
         for _ in range(5):

@@ -65,7 +65,8 @@ class Patient:
                 if taken is not None:
                     acts: list[Callable[[], object]] = [taken.bury, taken.release, taken.ack, taken.peek]
                     self.random.choice(acts)()
-        buried = self.tube.put("buried", **({} if driver.lane is None else {driver.lane: "a"}))
+        lane: dict[str, Any] = {} if driver.lane is None else {driver.lane: "a"}
+        buried = self.tube.put("buried", **lane)
         assert buried is not None
         buried.bury()
 
@@ -488,8 +489,10 @@ def test_many_tasks_are_looked_at_in_parts(valkey: LocalServer) -> None:
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
         for driver in ("fifo", "utube"):
             tube = queue.create_tube(driver, driver)
-            lanes = [{}] if driver == "fifo" else [{"utube": str(number)} for number in range(600)]
-            tube.put_many(tubes.Item(number, **lanes[number % len(lanes)]) for number in range(3000))
+            tube.put_many(
+                tubes.Item(number) if driver == "fifo" else tubes.Item(number, utube=str(number % 600))
+                for number in range(3000)
+            )
             tube.delete_many(range(0, 3000, 3))
             port: Any = tube._port
             client: Any = valkey.client()

@@ -227,7 +227,7 @@ def test_what_does_not_fit_into_an_answer_keeps_its_place_behind_what_came_back(
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 def test_tasks_that_were_put_before_come_some_megabytes_at_a_time(queue: tubes.Queue, driver: str) -> None:
     tube: Any = queue.create_tube("load", driver)
-    lane = {"utube": "a"} if tube.driver.lane else {}
+    lane: tubes.TaskOptions = {"utube": "a"} if tube.driver.lane else {}
     ids = [tube.put(b"%d" % n * _LARGE, key=str(n), **lane).id for n in range(50)]
     sizes: list[int] = []
     port = tube._port
@@ -317,7 +317,7 @@ def test_what_is_due_is_done_in_parts(client: Any, own: LocalServer, driver: str
     with tubes.connect(own.url, clock=clock) as queue:
         tube = queue.create_tube("load", driver)
         lanes = tube.driver.lane is not None
-        tube.put_many([Item(n, delay=5, **({"utube": str(n)} if lanes else {})) for n in range(2_000)])
+        tube.put_many([Item(n, delay=5, utube=str(n)) if lanes else Item(n, delay=5) for n in range(2_000)])
 
         def pass_time() -> None:
             clock.advance(5)

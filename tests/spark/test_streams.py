@@ -25,8 +25,10 @@ class Desk:
 
     def tube(self, driver: str, tasks: int, **options: Any) -> tubes.Tube:
         tube = self.other.create_tube("t", driver, **options)
-        lane = {"utube": "utube"} if driver.startswith("utube") else {}
-        tube.put_many(tubes.Item(number, **dict.fromkeys(lane, f"lane {number}")) for number in range(tasks))
+        laned = driver.startswith("utube")
+        tube.put_many(
+            tubes.Item(number, utube=f"lane {number}") if laned else tubes.Item(number) for number in range(tasks)
+        )
         return tube
 
     def open(self, name: str = "s") -> Stream:

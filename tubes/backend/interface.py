@@ -7,7 +7,7 @@ a `Port` is an `AsyncPort`, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 #: What a backend answers asyncio: at once, or to be awaited.
 Soon: TypeAlias = "T | CoroutineType[Any, Any, T]"
 #: Options by name, as users give them, or checked and in the machine's units.
-Options: TypeAlias = dict[str, Any]
+Options: TypeAlias = Mapping[str, Any]
 #: What a put asks for: its data, encoded, and its options, checked.
 PreparedPut: TypeAlias = tuple[Any, Options]
 #: Makes the listener that an API needs of a user's callback.
@@ -121,7 +121,7 @@ class AnyPort(WaitLine, Protocol):
     @property
     def codec(self) -> Codec | None: ...
     def gather(self, items: object, options: Options, /) -> Batch: ...
-    def request(self, data: object, options: Options, /) -> tuple[int | None, PreparedPut]: ...
+    def prepare(self, data: object, options: Options, /) -> PreparedPut: ...
     def release_later(self, task: object, /) -> None: ...
 
 

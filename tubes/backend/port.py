@@ -46,11 +46,6 @@ class PortBase(Generic[F]):
             options = self._driver.check_put(options)
         return (data if self.codec is None else encode(self.codec, data)), options
 
-    def request(self, data: object, options: Options) -> tuple[int | None, PreparedPut]:
-        """The timeout of a put that may wait, and what it puts."""
-        new = self.prepare(data, options)
-        return new[1].get("timeout"), new
-
     def gather(self, items: object, options: Options) -> Batch:
         """What `put_many` puts, checked and encoded."""
         return gather(self._driver, self.codec, self._options.get("capacity", 0), items, options)

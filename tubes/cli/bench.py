@@ -108,8 +108,8 @@ def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, lis
     size = max(1, min(_BATCH, count, _LARGEST // max(len(data), 1)))
     many: tuple[_Stopwatch, ...] = (_Stopwatch(), _Stopwatch(), _Stopwatch())
     for start in range(0, count - size + 1, size):
-        lanes = ({tube.driver.lane: str(start + number)} if tube.driver.lane else {} for number in range(size))
-        items = [tubes.Item(data, **lane) for lane in lanes]
+        lanes = range(start, start + size)
+        items = [tubes.Item(data, utube=str(lane)) if tube.driver.lane else tubes.Item(data) for lane in lanes]
         with many[0].lap():
             tube.put_many(items)
         with many[1].lap():

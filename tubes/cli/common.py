@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -133,14 +133,14 @@ def sure(what: str, *, yes: bool) -> None:
         raise Stop("nothing was done", Exit.NOTHING)
 
 
-def given(**options: object) -> dict[str, object]:
+def given(**options: object) -> dict[str, Any]:
     """Those options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def lanes(tube: tubes.Tube, utube: str | None) -> dict[str, str]:
-    """The option that names a task's lane: drivers of one's own may call it otherwise."""
-    return {} if utube is None else {tube.driver.lane or "utube": utube}
+    """The option that names a task's lane."""
+    return {} if utube is None else {"utube": utube}
 
 
 def pairs(words: Iterable[str], option: str) -> dict[str, str]:

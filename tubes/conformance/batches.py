@@ -100,7 +100,8 @@ class Batches(Bench):
         assert self.got(call).id == tasks[1].id
 
     def test_a_bad_item_says_which_it_is_and_nothing_is_put(self) -> None:
-        for options in ({"colour": 1}, {"timeout": 1}):
+        wrong: list[dict[str, Any]] = [{"colour": 1}, {"timeout": 1}]
+        for options in wrong:
             error = OptionNotSupported if "colour" in options else InvalidOption
             with self.blamed(2, error):
                 self.tube.put_many([1, 2, Item(3, **options), 4])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tubes import Task
+from tubes import InvalidOption, Item, Task
 from tubes.conformance.bench import Bench, Worker, needs
 from tubes.conformance.ways import LEAVING, RETURNING, Way
 
@@ -26,6 +26,18 @@ class Lanes(Bench):
     def test_a_task_knows_its_lane(self) -> None:
         assert self.put(**self.lane("x")).utube == "x"
         assert self.take().utube == "x"
+
+    def test_utube_names_the_lane_whatever_the_driver_calls_it(self) -> None:
+        assert self.tube.put(0, utube="x").utube == "x"
+        many = self.tube.put_many([1, Item(2, utube="y"), Item(3, **self.lane("z"))], utube="x")
+        assert [task.utube for task in many] == ["x", "y", "z"]
+        assert self.tube.put(4, **{"utube": None, **self.lane("z")}).utube == "z"
+
+    def test_a_lane_has_one_name(self) -> None:
+        if self.knobs.lane == "utube":
+            pytest.skip("the driver has no other name for it")
+        with self.refused(InvalidOption):
+            self.tube.put(0, utube="x", **self.lane("x"))
 
     def test_of_one_lane_only_one_task_is_taken(self) -> None:
         _, _, neighbour = self.pair()

@@ -18,12 +18,16 @@ from collections.abc import Awaitable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, overload
 
+from typing_extensions import Unpack
+
 from tubes import aio, sync
 from tubes.aio import AsyncTask
+from tubes.drivers.options import Seconds
 from tubes.metrics import conventions
 from tubes.metrics.extras import needs
 from tubes.sync import Task
 from tubes.values.batch import Item
+from tubes.values.options import PutOptions
 
 with needs("otel"):
     from opentelemetry import trace
@@ -55,10 +59,20 @@ class Tracing:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    def put(self, tube: sync.Tube, data: object, **options: object) -> Task | None: ...
+    def put(self, tube: sync.Tube, data: object, *, timeout: None = None, **options: Unpack[PutOptions]) -> Task: ...
     @overload
-    def put(self, tube: aio.AsyncTube, data: object, **options: object) -> Awaitable[AsyncTask | None]: ...
-    def put(self, tube: Any, data: object, **options: object) -> Any:
+    def put(
+        self, tube: sync.Tube, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]
+    ) -> Task | None: ...
+    @overload
+    def put(
+        self, tube: aio.AsyncTube, data: object, *, timeout: None = None, **options: Unpack[PutOptions]
+    ) -> Awaitable[AsyncTask]: ...
+    @overload
+    def put(
+        self, tube: aio.AsyncTube, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]
+    ) -> Awaitable[AsyncTask | None]: ...
+    def put(self, tube: Any, data: object, **options: Any) -> Any:
         """`tube.put` in a span. Raises what that raises."""
         if isinstance(tube, aio.AsyncTube):
             return self._put_async(tube, data, options)
@@ -67,19 +81,26 @@ class Tracing:
             _say(span, task)
             return task
 
-    async def _put_async(self, tube: aio.AsyncTube, data: object, options: dict[str, object]) -> AsyncTask | None:
+    async def _put_async(self, tube: aio.AsyncTube, data: object, options: dict[str, Any]) -> AsyncTask | None:
         with self._span("put", tube.name, SpanKind.PRODUCER) as span:
             task: AsyncTask | None = await tube.put(data, **self._with_context(options))
             _say(span, task)
             return task
 
     @overload
-    def put_many(self, tube: sync.Tube, items: Iterable[object], **options: object) -> list[Task]: ...
+    def put_many(
+        self, tube: sync.Tube, items: Iterable[object], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+    ) -> list[Task]: ...
     @overload
     def put_many(
-        self, tube: aio.AsyncTube, items: Iterable[object], **options: object
+        self,
+        tube: aio.AsyncTube,
+        items: Iterable[object],
+        *,
+        timeout: Seconds | None = None,
+        **options: Unpack[PutOptions],
     ) -> Awaitable[list[AsyncTask]]: ...
-    def put_many(self, tube: Any, items: Iterable[object], **options: object) -> Any:
+    def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> Any:
         """`tube.put_many` in one span, to which all its tasks are linked. Raises what that raises."""
         if isinstance(tube, aio.AsyncTube):
             return self._put_many_async(tube, items, options)
@@ -89,14 +110,14 @@ class Tracing:
             return tasks
 
     async def _put_many_async(
-        self, tube: aio.AsyncTube, items: Iterable[object], options: dict[str, object]
+        self, tube: aio.AsyncTube, items: Iterable[object], options: dict[str, Any]
     ) -> list[AsyncTask]:
         with self._span("put_many", tube.name, SpanKind.PRODUCER) as span:
             tasks = await tube.put_many(self._each_with_context(items), **self._with_context(options))
             span.set_attribute(conventions.BATCH_COUNT, len(tasks))
             return tasks
 
-    def _with_context(self, options: Mapping[str, object]) -> dict[str, object]:
+    def _with_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with the current span in the context; whoever gave one of the same names keeps it."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)  # pyright: ignore[reportArgumentType]
@@ -115,10 +136,10 @@ class Tracing:
     # -- taking --------------------------------------------------------------------------------------------------------
 
     @overload
-    def take(self, tube: sync.Tube, timeout: float | None = None) -> Task | None: ...
+    def take(self, tube: sync.Tube, timeout: Seconds | None = None) -> Task | None: ...
     @overload
-    def take(self, tube: aio.AsyncTube, timeout: float | None = None) -> Awaitable[AsyncTask | None]: ...
-    def take(self, tube: Any, timeout: float | None = None) -> Any:
+    def take(self, tube: aio.AsyncTube, timeout: Seconds | None = None) -> Awaitable[AsyncTask | None]: ...
+    def take(self, tube: Any, timeout: Seconds | None = None) -> Any:
         """`tube.take` in a span, which lasts as long as the wait, and is linked to the task's put."""
         if isinstance(tube, aio.AsyncTube):
             return self._take_async(tube, timeout)
@@ -127,7 +148,7 @@ class Tracing:
             self._link(span, task)
             return task
 
-    async def _take_async(self, tube: aio.AsyncTube, timeout: float | None) -> AsyncTask | None:
+    async def _take_async(self, tube: aio.AsyncTube, timeout: Seconds | None) -> AsyncTask | None:
         with self._span("take", tube.name, SpanKind.CONSUMER) as span:
             task: AsyncTask | None = await tube.take(timeout)
             self._link(span, task)

@@ -125,7 +125,7 @@ def options(tube: str, told: bytes | None, driver: Driver) -> Options:
 def checked_options(tube: str, told: bytes | None, driver: Driver) -> Options:
     """The options of a tube, as `Driver.check_tube` answers them."""
     found = options(tube, told, driver)
-    return found | ({"backoff": RetryDelays.from_fields(found["backoff"])} if "backoff" in found else {})
+    return {**found, "backoff": RetryDelays.from_fields(found["backoff"])} if "backoff" in found else found
 
 
 def token(tube: str, told: bytes) -> str:

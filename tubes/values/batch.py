@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from typing_extensions import Unpack
 
 from tubes.drivers.options import whole
 from tubes.errors import InvalidOption, TubesError
 from tubes.values.codecs import encode
+from tubes.values.options import PutOptions
 from tubes.values.task import FINISHED, TaskView
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 #: How many tasks one `take_many` may ask for.
 MOST: Final = 100_000
 #: Options by name: as users give them, or checked and in the machine's units.
-Options: TypeAlias = dict[str, Any]
+Options: TypeAlias = Mapping[str, Any]
 _LOOPED: Final = ", in a list or in what else can be looped over"
 
 
@@ -36,7 +39,7 @@ class Item:
 
     __slots__ = ("data", "options")
 
-    def __init__(self, data: object, **options: object) -> None:
+    def __init__(self, data: object, **options: Unpack[PutOptions]) -> None:
         self.data = data
         self.options: Options = options
 
@@ -53,14 +56,13 @@ class Run(NamedTuple):
 
 
 class Batch:
-    """Tasks to be put, all or none. `timeout`: microseconds to wait for room."""
+    """Tasks to be put, all or none."""
 
-    __slots__ = ("keyed", "runs", "size", "staged", "timeout")
+    __slots__ = ("keyed", "runs", "size", "staged")
 
-    def __init__(self, runs: list[Run], size: int, timeout: int | None) -> None:
+    def __init__(self, runs: list[Run], size: int) -> None:
         self.runs: Final = runs
         self.size: Final = size
-        self.timeout: Final = timeout
         #: Whether any task has a key.
         self.keyed: Final = any("key" in options for options, _ in runs)
         #: Where its tasks are, if they were brought to a server already: the name of a list.
@@ -90,7 +92,7 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: object, option
     wanted: list[object] = [*items]
     runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base)
     size = len(wanted)
-    batch = Batch([run for run in runs if run.data], size, base.get("timeout"))
+    batch = Batch([run for run in runs if run.data], size)
     if size and not batch.keyed:
         driver.check_keyless(options)
     if room and size > room and not batch.keyed:  # Of those with keys some may be there already.

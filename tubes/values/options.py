@@ -7,12 +7,10 @@ not given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, TypedDict
 
 from tubes.drivers.backoff import Backoff
-
-#: A span of time, in seconds.
-Span: TypeAlias = float
+from tubes.drivers.options import Seconds
 
 
 class TaskOptions(TypedDict, total=False):
@@ -25,11 +23,11 @@ class TaskOptions(TypedDict, total=False):
     """The priority, 0 (first) to 4294967295."""
     utube: str | int | None
     """The lane."""
-    delay: Span | None
+    delay: Seconds | None
     """Seconds until the task becomes ready."""
-    ttl: Span | None
+    ttl: Seconds | None
     """Time to live in seconds: then a task that nobody has taken is removed."""
-    ttr: Span | None
+    ttr: Seconds | None
     """Time to run in seconds: then a taken task is ready again."""
     max_attempts: int | None
     """How often the task may be taken, 1 to 1048574: it is buried when the last attempt fails."""
@@ -51,7 +49,7 @@ class PutOptions(TaskOptions, total=False):
     """While a task of this key lives, the tube has no other one of it."""
     on_duplicate: Literal["keep", "replace", "raise"] | None
     """What a put does that finds a task of its key: returns that task (the default), replaces it, or raises."""
-    key_ttl: Span | None
+    key_ttl: Seconds | None
     """Seconds for which the key is remembered after its task is gone."""
 
 
@@ -60,21 +58,21 @@ class TubeOptions(TypedDict, total=False):
 
     pri: int | None
     """The priority of tasks that are put without one."""
-    ttl: Span | None
+    ttl: Seconds | None
     """The time to live of tasks that are put without one, in seconds."""
-    ttr: Span | None
+    ttr: Seconds | None
     """The time to run of tasks that are put without one, in seconds; the ttl if it is left out."""
     capacity: int | None
     """How many tasks the tube has room for; 0: any number."""
     max_attempts: int | None
     """How often tasks that are put without it may be taken."""
-    key_ttl: Span | None
+    key_ttl: Seconds | None
     """Seconds for which the keys of tasks that are put without it are remembered."""
-    backoff: Backoff | Iterable[Span] | None
+    backoff: Backoff | Iterable[Seconds] | None
     """How long a task waits after an attempt that failed: the seconds after each attempt, or how they grow."""
     max_in_flight: int | None
     """How many tasks of one lane may be taken at a time; 1 if it is left out."""
-    interval: Span | None
+    interval: Seconds | None
     """Seconds from one start in a lane to the next."""
     jitter: float | None
     """By up to which fraction, 0 to 1, an interval is longer."""
