@@ -48,6 +48,7 @@ from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
+from tubes.values.worker_info import HandlerInfo, HeldTask, WorkerInfo
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip
@@ -69,6 +70,8 @@ __all__ = [
     "DriverExists",
     "DriverNotFound",
     "DuplicateKey",
+    "HandlerInfo",
+    "HeldTask",
     "InvalidOption",
     "Item",
     "JsonCodec",
@@ -102,6 +105,7 @@ __all__ = [
     "TubesError",
     "Unreadable",
     "Utube",
+    "WorkerInfo",
     "WriteAborted",
     "aio",
     "connect",

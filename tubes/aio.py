@@ -42,6 +42,7 @@ from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import FINISHED, TaskView, log_lost
+from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, info_of
 
 if TYPE_CHECKING:
     import redis
@@ -157,6 +158,29 @@ class AsyncQueue:
         """
         answer = self._connection.overview(ages)
         return await answer if type(answer) is CoroutineType else answer
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return the workers that run on this queue, in whatever process, by host and process: see `WorkerInfo`.
+
+        A `tubes.worker.Worker` describes itself when it begins to run (a burst: when it has run for five seconds), then
+        every five seconds, and takes that away when it ends. One whose process has died is listed for up to fifteen
+        seconds. In the memory of a process, its own workers. O(n) of the workers.
+
+        `Queue.workers` shows an example.
+        """
+        tube = await self._workers_tube()
+        found: list[WorkerInfo] = []
+        start = 0
+        while tasks := await tube.tasks(start):
+            start = tasks[-1].id + 1
+            found += [info for task in tasks if (info := info_of(task.data, task.created)) is not None]
+        return sorted(found, key=lambda info: (info.host, info.pid, info.started))
+
+    async def _workers_tube(self) -> AsyncTube:
+        answer = self._connection.open_hidden(WORKERS, "fifottl", 2 * FORGOTTEN)
+        port = await answer if type(answer) is CoroutineType else answer
+        tube: AsyncTube = port.tube
+        return tube
 
     async def check(self, name: str) -> list[Problem]:
         """Return what is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.

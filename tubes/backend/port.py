@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from tubes.drivers.moves import State
@@ -12,6 +12,7 @@ from tubes.drivers.options import text, whole
 from tubes.errors import InvalidOption, QueueForked, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
+from tubes.values.codecs import find as find_codec
 from tubes.values.task import FINISHED, F, TaskView
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class PortBase(Generic[F]):
     def __init__(self, driver: Driver, options: Mapping[str, Any], codec: Codec | None) -> None:
         self._driver: Final = driver
         self._options: Final = options
-        self.codec: Final = codec
+        self.codec = codec
         #: Makes the error for a tube that is dropped or a queue that is closed.
         self.gone: Callable[[], TubesError] | None = None
         #: What is called at every change of the tube, if this port listens.
@@ -110,6 +111,16 @@ class ConnectionBase:
 
     def _forked(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())
+
+
+P = TypeVar("P", bound=PortBase[Any])
+
+
+def with_json(port: P) -> P:
+    """The port of a tube of the library's own: programs with other codecs read it too."""
+    if port.codec is not None:
+        port.codec = find_codec("json")
+    return port
 
 
 def session_name(uuid: str | UUID) -> str:

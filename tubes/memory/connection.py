@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tubes.backend.port import ConnectionBase, session_name
+from tubes.backend.port import ConnectionBase, session_name, with_json
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
@@ -82,11 +82,22 @@ class Connection(ConnectionBase):
             with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
                 return self._port(shared)
 
+    def micros(self) -> int:
+        """What time it is by the clock of the store."""
+        return self.store.clock.micros()
+
     def open_replies(self, name: str) -> MemoryPort:
         """The port of a new fifo that nobody sees."""
         shared = self.store.create(name, "fifo", False, True, {})
         shared.is_listed = False
         return self._port(shared)
+
+    def open_hidden(self, name: str, driver: str, idle: float) -> MemoryPort:
+        """The port of a tube of the library's own that nobody sees; its data is JSON where it is encoded at all."""
+        self.check()
+        shared = self.store.create(name, driver, True, True, {})
+        shared.is_listed = False
+        return with_json(self._port(shared))
 
     def find_replies(self, name: str) -> MemoryPort:
         """The port of a caller's reply tube. Raises `TubeNotFound` when nobody waits any more."""

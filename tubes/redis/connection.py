@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from tubes.backend.flow import run
-from tubes.backend.port import ConnectionBase, session_name
+from tubes.backend.port import ConnectionBase, session_name, with_json
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import flag
 from tubes.drivers.tube_options import difference
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from tubes.values.problem import Problem
 
 T = TypeVar("T")
-#: Milliseconds for which replies stay at least when nobody looks for them.
-_REPLIES_STAY: Final = 12_000
+#: Seconds for which replies stay at least when nobody looks for them.
+_REPLIES_STAY: Final = 12.0
 
 
 class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -80,6 +80,10 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         self.check()
         self.store.enter()
         return _make(self.store, api or self._api)
+
+    def micros(self) -> int:
+        """What time it is by the server's clock, as far as this process knows that."""
+        return self.store.server_micros()
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""
@@ -141,8 +145,21 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
 
     def _open_replies(self, name: str) -> Flow[RedisPort]:
         # Who waits looks every few seconds.
-        idle = max(round(self.store.lease * 1000), _REPLIES_STAY)
-        about = (describe(self.store.registry.find("fifo")), describe_options({"idle": idle}))
+        return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_STAY)))
+
+    def open_hidden(self, name: str, driver: str, idle: float) -> RedisPort:
+        """The port of a tube that nobody sees, and that goes by itself when nobody has used it for `idle` seconds.
+
+        Its data is JSON.
+        """
+        self.check()
+        return self.run(self._with_json(self._open_hidden(name, driver, idle)))
+
+    def _with_json(self, opening: Flow[RedisPort]) -> Flow[RedisPort]:
+        return with_json((yield from opening))
+
+    def _open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
+        about = (describe(self.store.registry.find(driver)), describe_options({"idle": round(idle * 1000)}))
         reply = yield from self.session.open(name, "keep", *about, maker=uuid4().hex)
         return (yield from self._opened(name, reply))
 

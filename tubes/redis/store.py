@@ -132,6 +132,10 @@ class RedisStore:
         """The lease as scripts are told it."""
         return "" if self.manual else micros("session_ttl", self.lease)
 
+    def server_micros(self) -> int:
+        """What time it is by the server's clock, as far as that is known."""
+        return self.clock.micros() + self._ahead
+
     def local_micros(self, moment: int) -> int:
         """The server's time in this process's."""
         return moment - self._ahead

@@ -21,6 +21,8 @@ class Connections:
         self.queue: Final = queue
         #: With a session of its own: the tubes in which it was open come and go.
         self.replies: Final = replies
+        #: The uuid of the session, once it is joined.
+        self.session = ""
         self._tubes: Final[dict[str, sync.Tube]] = {}
 
     def thread_tube(self, tube: aio.AsyncTube) -> sync.Tube:
@@ -35,7 +37,7 @@ class Connections:
         failures = 0
         while True:
             try:
-                await self.queue.identify(await asyncio.to_thread(self.threads.identify))
+                self.session = await self.queue.identify(await asyncio.to_thread(self.threads.identify))
                 return
             except QueueClosed:
                 raise

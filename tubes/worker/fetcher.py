@@ -31,6 +31,7 @@ class Fetcher:
         self._queue: Final = queue
         self._lifetime: Final = lifetime
         self._start_task: Final = start
+        self.concurrency: Final = concurrency
         self._free = concurrency
         self._has_room: Final = asyncio.Event()
         self._has_room.set()

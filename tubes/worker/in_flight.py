@@ -24,6 +24,7 @@ class InFlight:
     """A task, until when it is this worker's, and what is known of the work on it."""
 
     __slots__ = (
+        "began",
         "ends_at",
         "given_up",
         "is_finishing",
@@ -48,6 +49,8 @@ class InFlight:
         self.given_up = False
         #: Seconds of a renewal; when the next one is due.
         self.span, self.renews_at = _renewal(task)
+        #: When it was taken.
+        self.began: Final = time.monotonic()
         #: When the task is given up whatever its handler does; a thread cannot be cancelled.
         self.ends_at = NEVER
         if route.timeout is not None:

@@ -29,6 +29,12 @@ class Route:
     #: Equal for a route and for what is left of it when a tube was taken away.
     key: object = field(default_factory=object, repr=False)
 
+    @property
+    def name(self) -> str:
+        """What the handler is called, for logs and lists."""
+        inner = inspect.unwrap(self.handler)
+        return str(getattr(inner, "__qualname__", type(inner).__qualname__)).replace("<locals>.", "")
+
     @cached_property
     def is_async(self) -> bool:
         """Whether the handler runs in the event loop, and not in a thread."""

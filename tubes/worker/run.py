@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from operator import call
 from typing import TYPE_CHECKING, Final
 
 from tubes import sync
 from tubes.backend.flow import run
 from tubes.calls import answer, is_call
+from tubes.drivers.options import SECOND
 from tubes.values.task import FINISHED
+from tubes.values.worker_info import NAMED, HandlerInfo, HeldTask
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
 from tubes.worker.handling import Handling, overtime, trace_of
@@ -19,12 +23,14 @@ from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Outcome, Verdict, reason_of, verdict_of
 from tubes.worker.pool import Pool
+from tubes.worker.presence import Presence
 from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tubes.aio import AsyncTask
+    from tubes.values.worker_info import WorkerInfo
     from tubes.worker.connections import Connections
     from tubes.worker.hooks import Hook
     from tubes.worker.routes import Route
@@ -52,6 +58,7 @@ class Run:
         # Tasks without a last attempt that this burst has given to a handler, and that are still there.
         self._tried: Final[set[tuple[str, int]]] = set()
         self._changed: Final = asyncio.Event()
+        self._presence: Final = Presence(connections.threads, self._described)
 
     def follow(self, routes: dict[Route, int]) -> None:
         """Work on these routes from now on, each with so many handlers at a time."""
@@ -77,6 +84,7 @@ class Run:
 
     async def work(self, grace: float) -> Summary:
         """Work until it is stopped; in a burst until nothing is left."""
+        self._presence.begin(self._connections.session, at_once=not self._burst)
         try:
             if self._burst:
                 await self._work_off()
@@ -97,6 +105,7 @@ class Run:
                     one.runner.cancel()
             self._renewer.close()
             self._pool.close()
+            self._presence.end()
 
     def _halt(self) -> None:
         for fetcher in self._fetchers.values():
@@ -245,6 +254,31 @@ class Run:
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
         if outcome == "lost":
             log.warning("the work on a task ended too late, it may be done twice: %r", one.task)
+
+    # -- what it tells of itself ---------------------------------------------------------------------------------------
+
+    def _described(self, info: WorkerInfo) -> WorkerInfo:
+        """What this worker is and does now. In the thread of `Presence`."""
+        queue, summary = self._connections.threads, self._summary
+        # By the clock of the queue, which goes on as the monotonic one does.
+        ahead = queue._connection.micros() / SECOND - time.monotonic()
+        fetchers, in_flight = list(self._fetchers.values()), sorted(self._in_flight, key=lambda one: one.began)
+        return replace(
+            info,
+            handlers=tuple(
+                HandlerInfo(fetcher.route.name, fetcher.route.tubes, fetcher.concurrency) for fetcher in fetchers
+            ),
+            in_hand=len(in_flight),
+            tasks=tuple(
+                HeldTask(one.task.tube, one.task.id, one.task.attempts, round(one.began + ahead, 3))
+                for one in in_flight[:NAMED]
+            ),
+            acked=summary.acked,
+            released=summary.released,
+            buried=summary.buried,
+            lost=summary.lost,
+            stopping=self._lifetime.is_stopping,
+        )
 
     # -- what the lease renewer finds, in its thread -------------------------------------------------------------------
 

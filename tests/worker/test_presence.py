@@ -1,0 +1,172 @@
+"""The list of workers that run, in memory and on a server, as both APIs see it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.worker.test_worker_running import running
+from tubes.conformance.bench import eventually
+from tubes.conformance.faces import Face
+from tubes.testing import ManualClock
+from tubes.values.worker_info import FORGOTTEN, WORKERS, HeldTask, WorkerInfo, info_of
+from tubes.worker import Worker, presence
+
+
+@pytest.fixture(params=["memory", "server"])
+def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, clock=clock) as queue:
+        yield queue
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers describe themselves more often."""
+    monkeypatch.setattr(presence, "BEAT", 0.05)
+
+
+def test_a_worker_that_runs_says_what_it_is_and_what_it_has_in_hand(queue: tubes.Queue, clock: ManualClock) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=60)
+    done, go_on = threading.Event(), threading.Event()
+
+    def send(task: tubes.Task) -> None:
+        if task.data == "first":
+            done.set()
+        else:
+            go_on.wait(20)
+
+    worker = Worker(queue, concurrency=2)
+    worker.on(["mail", "urgent"], send)
+    queue.create_tube("urgent")
+    tube.put("first")
+    with running(worker) as run:
+        assert done.wait(20)
+        tube.put("second")
+        assert eventually(lambda: [(one.in_hand, one.acked) for one in queue.workers()] == [(1, 1)])
+        (info,) = queue.workers()
+        assert (info.host, info.pid) == (socket.gethostname(), os.getpid())
+        (handler,) = info.handlers
+        assert handler.name.endswith("send")
+        assert (handler.tubes, handler.concurrency, info.concurrency) == (("mail", "urgent"), 2, 2)
+        assert (info.acked, info.released, info.buried, info.lost, info.stopping) == (1, 0, 0, 0, False)
+        (held,) = info.tasks
+        assert held == HeldTask("mail", 1, 1, held.since)
+        assert info.started == info.seen == clock.now()
+        assert abs(held.since - clock.now()) < 30
+        worker.stop()
+        assert eventually(lambda: [one.stopping for one in queue.workers()] == [True])
+        go_on.set()
+        run.end()
+    assert queue.workers() == []
+    assert queue.tubes() == ["mail", "urgent"]
+
+
+def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, face: Face) -> None:
+    with queue.session() as other:
+        first, second = Worker(queue), Worker(other)
+        for worker in (first, second):
+            worker.on("mail", lambda task: None)
+        queue.create_tube("mail")
+        with running(first), running(second):
+            assert eventually(lambda: len(queue.workers()) == 2)
+            mine = face.connect(queue)  # type: ignore[arg-type]
+            seen = mine.workers()
+            mine.close()
+            assert {info.id for info in seen} == {info.id for info in queue.workers()}
+        assert queue.workers() == []
+
+
+def test_one_that_is_not_heard_of_any_more_is_forgotten(
+    queue: tubes.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "BEAT", 3600)
+    queue.create_tube("mail")
+    worker = Worker(queue)
+    worker.on("mail", lambda task: None)
+    with running(worker):
+        assert eventually(lambda: len(queue.workers()) == 1)
+        clock.advance(FORGOTTEN - 0.1)
+        assert len(queue.workers()) == 1
+        clock.advance(0.1)
+        assert queue.workers() == []
+
+
+def test_it_is_described_anew_when_the_server_has_forgotten_it(queue: tubes.Queue) -> None:
+    queue.create_tube("mail")
+    worker = Worker(queue)
+    worker.on("mail", lambda task: None)
+    with running(worker):
+        assert eventually(lambda: len(queue.workers()) == 1)
+        queue._workers_tube().drop(force=True)
+        assert eventually(lambda: len(queue.workers()) == 1)
+
+
+def test_a_short_burst_is_not_listed(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "BEAT", 3600)
+    tube = queue.create_tube("mail")
+    tube.put("ann")
+    worker = Worker(queue)
+    seen: list[Any] = []
+    worker.on(tube, lambda task: seen.append(queue.workers()))
+    worker.run(burst=True)
+    assert seen == [[]]
+
+
+@pytest.mark.parametrize("codec", ["raw", "msgpack"])
+@pytest.mark.parametrize("place", ["memory", "server"])
+def test_the_codec_of_a_program_does_not_matter(codec: str, place: str, request: pytest.FixtureRequest) -> None:
+    url = "memory://" if place == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, codec=codec) as queue:
+        queue.create_tube("mail")
+        worker = Worker(queue)
+        worker.on("mail", lambda task: None)
+        with running(worker):
+            assert eventually(lambda: [one.pid for one in queue.workers()] == [os.getpid()])
+
+
+def test_a_worker_that_cannot_say_so_works_all_the_same(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tubes.worker")
+    queue.create_tube(WORKERS, "fifo", max_attempts=1)
+    tube = queue.create_tube("mail")
+    worker = Worker(queue)
+    seen: list[Any] = []
+    worker.on(tube, lambda task: seen.append(task.data))
+    with running(worker):
+        tube.put("ann")
+        assert eventually(lambda: seen == ["ann"] and "in no list of workers" in caplog.text)
+    assert caplog.text.count("in no list of workers") == 1
+
+
+def test_what_another_version_has_written_is_read_as_far_as_possible() -> None:
+    fields = {"id": "a", "host": "h", "pid": 1, "started": 2.0, "news": 3}
+    assert info_of(fields, 4.0) == WorkerInfo("a", "h", 1, 2.0, 4.0)
+    for bad in (None, 7, {}, {**fields, "tasks": [{"tube": "x"}]}, {**fields, "handlers": 7}):
+        assert info_of(bad, 4.0) is None
+
+
+def test_workers_in_an_event_loop_are_listed(queue: tubes.Queue) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(queue) as mine:
+            await mine.create_tube("mail")
+            worker = Worker(mine)
+            worker.on("mail", lambda task: None)
+            run = asyncio.create_task(worker.run_async())
+            for _ in range(2000):
+                if found := await mine.workers():
+                    break
+                await asyncio.sleep(0.01)
+            assert found[0].pid == os.getpid()
+            worker.stop()
+            await run
+            assert await mine.workers() == []
+
+    asyncio.run(main())

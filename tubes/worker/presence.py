@@ -1,0 +1,90 @@
+"""Says, as long as a worker runs, that it lives and what it does: `Queue.workers` reads it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tubes.drivers.options import SECOND
+from tubes.errors import QueueClosed, TubeNotFound, TubesError
+from tubes.values.worker_info import BEAT, FORGOTTEN, WorkerInfo, fields_of
+from tubes.worker.logs import log
+
+if TYPE_CHECKING:
+    from tubes.sync import Queue, Task, Tube
+
+
+class Presence:
+    """A thread that writes a worker's description down every few seconds; it expires by itself if the process dies.
+
+    A thread, since handlers may block the event loop. `describe`: makes the description, in the thread.
+    """
+
+    def __init__(self, queue: Queue, describe: Callable[[WorkerInfo], WorkerInfo]) -> None:
+        self._queue: Final = queue
+        self._describe: Final = describe
+        self._ended: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._session = ""
+        self._started = 0.0
+        self._tube: Tube | None = None
+        self._written: Task | None = None
+        self._failed = False
+
+    def begin(self, session: str, *, at_once: bool) -> None:
+        """Write it down from now on; `at_once`: not only when the worker has run for a while."""
+        self._session = session
+        self._started = self._queue._connection.micros() / SECOND
+        thread = threading.Thread(target=self._run, args=(at_once,), name="tubes-worker-presence", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.warning("%s: this worker is in no list of workers", error)
+        else:
+            self._thread = thread
+
+    def end(self) -> None:
+        """Take the description away. It waits for that for a moment."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self, at_once: bool) -> None:
+        if not at_once and self._ended.wait(BEAT):
+            return
+        while True:
+            try:
+                self._write()
+                self._failed = False
+            except QueueClosed:
+                return
+            except TubesError as error:
+                # A worker is no worse for it. Whoever may not write there is told once.
+                level = logging.DEBUG if self._failed else logging.INFO
+                log.log(level, "this worker is in no list of workers: %s", error)
+                self._failed = True
+            except Exception:  # What it describes is the user's: names of handlers, for example.
+                log.exception("this worker is in no list of workers")
+                return
+            if self._ended.wait(BEAT):
+                break
+        try:
+            if self._written is not None:
+                self._written.delete()
+        except TubesError:
+            log.debug("a worker is in the list of workers for some seconds more", exc_info=True)
+
+    def _write(self) -> None:
+        info = self._describe(WorkerInfo(self._session, socket.gethostname(), os.getpid(), self._started))
+        if self._tube is None:
+            self._tube = self._queue._workers_tube()
+        put = partial(self._tube.put, fields_of(info), key=self._session, on_duplicate="replace", ttl=FORGOTTEN)
+        try:
+            self._written = put()
+        except TubeNotFound:  # The server has lost it: the next time it is made anew.
+            self._tube = None
