@@ -48,6 +48,7 @@ from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
+from tubes.values.task_data import task_data
 from tubes.values.worker_info import HandlerInfo, HeldTask, WorkerInfo
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
@@ -109,5 +110,6 @@ __all__ = [
     "WriteAborted",
     "aio",
     "connect",
+    "task_data",
     "testing",
 ]

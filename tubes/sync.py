@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -22,7 +22,7 @@ from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeNotFound, TubesError
+from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
@@ -31,12 +31,15 @@ from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import FINISHED, TaskView, log_lost
+from tubes.values.task_data import TASKS, TASKS_OPTIONS, call_of
 from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, info_of
 
 if TYPE_CHECKING:
     import redis
 
     from tubes.aio import AsyncQueue
+
+P = ParamSpec("P")
 
 
 def connect(
@@ -76,6 +79,8 @@ class Queue:
 
     def __init__(self, connection: Connection[Task]) -> None:
         self._connection = connection
+        # The tubes of `enqueue`.
+        self._task_tubes: dict[str, Tube] = {}
 
     def create_tube(
         self,
@@ -121,6 +126,51 @@ class Queue:
     def tubes(self) -> list[str]:
         """Return the names of all tubes, sorted."""
         return self._connection.names()
+
+    @overload
+    def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Task: ...
+    @overload
+    def enqueue(self, function: str, /, *args: Any, **kwargs: Any) -> Task: ...
+    def enqueue(self, function: Any, /, *args: Any, **kwargs: Any) -> Task:
+        """Put a task that calls a function with these arguments: one that a worker has by `Worker.task`.
+
+        `function`: the function, whose tube it is put into and whose signature the arguments are checked against; or
+        its name, for programs that do not import it: then it is put into the tube `tasks`.
+        `args`, `kwargs`: its arguments. On a server they are JSON, unless the queue has another codec.
+
+        Where a delay, a key or another option is needed, or another tube: `tube.put(task_data(function, …), delay=60)`.
+        The tube `tasks` is made if it is not there: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5,
+        25, … seconds. Costs a `put`; the first one finds the tube.
+
+        Raises `InvalidOption` for arguments that the function does not take, and what `put` raises.
+
+        >>> import tubes
+        >>> def send_email(to: str, subject: str = "hello") -> None: ...
+        >>> with tubes.connect() as queue:
+        ...     queue.enqueue(send_email, "ann").data
+        {'task': 'send_email', 'args': ['ann'], 'kwargs': {}}
+        """
+        name, data = call_of(function, args, kwargs)
+        tube = self._task_tubes.get(name) or self._task_tube(name)
+        try:
+            return tube.put(data)
+        except TubeNotFound:  # It was dropped, and perhaps made anew.
+            tube = self._task_tube(name)
+            return tube.put(data)
+
+    def _task_tube(self, name: str) -> Tube:
+        """Find a tube of task functions; the one that needs no name is made where it is missing."""
+        tube: Tube | None = None
+        while tube is None:
+            try:
+                tube = self.tube(name)
+            except TubeNotFound:
+                if name != TASKS:
+                    raise
+                with suppress(TubeExists):  # Somebody else has made it since.
+                    tube = self.create_tube(name, "fifottl", **TASKS_OPTIONS)
+        self._task_tubes[name] = tube
+        return tube
 
     @overload
     def statistics(self, name: str) -> Statistics: ...

@@ -15,8 +15,9 @@ to ann
 1
 """
 
+from tubes.worker.functions import current_task
 from tubes.worker.outcomes import Bury, Retry
 from tubes.worker.summary import Summary
 from tubes.worker.worker import Worker, WorkerBusy
 
-__all__ = ["Bury", "Retry", "Summary", "Worker", "WorkerBusy"]
+__all__ = ["Bury", "Retry", "Summary", "Worker", "WorkerBusy", "current_task"]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
+from tubes.worker.routes import Route, Target
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
     from tubes.worker.lifetime import Lifetime
-    from tubes.worker.routes import Route
 
 
 class Fetcher:
@@ -112,7 +112,9 @@ class Fetcher:
         for name in self.route.tubes:
             if name not in self._tubes:
                 try:
-                    self._tubes[name] = await self._queue.tube(name)
+                    # A tube of task functions is made, if it is the one that needs no name.
+                    find = self._queue.tube if isinstance(self.route.target, Target) else self._queue._task_tube
+                    self._tubes[name] = await find(name)
                 except TubeNotFound as error:
                     log.warning("%s", error)
                     missing = error

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tubes.worker.connections import Connections
     from tubes.worker.hooks import Handler, Hook
     from tubes.worker.lifetime import Lifetime
-    from tubes.worker.routes import Route
+    from tubes.worker.routes import Target
 
 
 class Handling:
@@ -33,10 +33,10 @@ class Handling:
         self._lifetime: Final = lifetime
         self._pool: Final = pool
         self._hooks: Final = hooks
-        self._handlers: Final[dict[object, Handler]] = {}
+        self._handlers: Final[dict[Target, Handler]] = {}
 
-    async def handle(self, task: AsyncTask, route: Route) -> Verdict:
-        """Call a route's handler with a task. Whatever that does ends with a verdict."""
+    async def handle(self, task: AsyncTask, target: Target) -> Verdict:
+        """Call a handler with a task. Whatever that does ends with a verdict."""
         try:
             _ = task.data
         except BaseException as error:  # The codec's own.
@@ -44,18 +44,18 @@ class Handling:
             log.error("buried, since it cannot be decoded: task %d of tube %r", task.id, task.tube)
             return Verdict("bury", f"CodecError: {why}")
         try:
-            handler = self._handlers.get(route.key)
+            handler = self._handlers.get(target)
             if handler is None:
-                surrounding = surround_async if route.is_async else surround
-                handler = self._handlers[route.key] = surrounding(self._hooks, route.handler)
-            if not route.is_async:
+                surrounding = surround_async if target.is_async else surround
+                handler = self._handlers[target] = surrounding(self._hooks, target.handler)
+            if not target.is_async:
                 return Verdict("ack", result=await self._call_in_thread(task, handler))
-            limit = asyncio.timeout(route.timeout)
+            limit = asyncio.timeout(target.timeout)
             try:
                 async with limit:
                     return Verdict("ack", result=await _call(task, handler))
             except TimeoutError as error:
-                return verdict_of(overtime(route) if limit.expired() else error)
+                return verdict_of(overtime(target) if limit.expired() else error)
         except asyncio.CancelledError as error:
             return verdict_of(error)._replace(is_cancelled=True)
         except Exception as error:
@@ -132,9 +132,9 @@ def _as_failure(error: BaseException) -> BaseException:
     return failure
 
 
-def overtime(route: Route) -> TimeoutError:
+def overtime(target: Target) -> TimeoutError:
     """What a handler that takes too long has failed by."""
-    return TimeoutError(f"the handler took longer than {route.timeout} s")
+    return TimeoutError(f"the handler took longer than {target.timeout} s")
 
 
 def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:

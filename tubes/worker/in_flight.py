@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
     from tubes.worker.outcomes import Verdict
-    from tubes.worker.routes import Route
+    from tubes.worker.routes import Route, Target
 
 #: Seconds of a renewal of a task without ttr that its ttl would end.
 _SPAN: Final = 30.0
@@ -32,13 +32,15 @@ class InFlight:
         "route",
         "runner",
         "span",
+        "target",
         "task",
         "verdict",
     )
 
-    def __init__(self, task: AsyncTask, route: Route) -> None:
+    def __init__(self, task: AsyncTask, route: Route, target: Target) -> None:
         self.task: Final = task
         self.route: Final = route
+        self.target: Final = target
         #: Runs the handler, or waits for the thread that does.
         self.runner: asyncio.Task[None] | None = None
         #: What is to be done with the task, once its handler has ended.
@@ -53,8 +55,8 @@ class InFlight:
         self.began: Final = time.monotonic()
         #: When the task is given up whatever its handler does; a thread cannot be cancelled.
         self.ends_at = NEVER
-        if route.timeout is not None:
-            self.ends_at = time.monotonic() + route.timeout + (MOMENT if route.is_async else 0)
+        if target.timeout is not None:
+            self.ends_at = self.began + target.timeout + (MOMENT if target.is_async else 0)
 
     @property
     def next_look(self) -> float:

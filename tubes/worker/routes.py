@@ -1,4 +1,4 @@
-"""What a worker works on: tubes, and the handler of their tasks."""
+"""What a worker works on: tubes, and what is called with their tasks."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from tubes.aio import AsyncTube
 from tubes.drivers.driver import check_name
 from tubes.drivers.options import Seconds, positive, seconds
 from tubes.errors import InvalidOption
 from tubes.sync import Tube
+from tubes.values.task import TaskView
 from tubes.worker.hooks import Handler
 
 
-@dataclass(frozen=True)
-class Route:
-    """Tubes in the order of preference, who handles their tasks, and how many at a time."""
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What is called with a task, and how."""
 
-    tubes: tuple[str, ...]
     handler: Handler
-    #: None: what the worker says.
-    concurrency: int | None
-    #: Seconds that a handler may take; None: as long as it likes.
-    timeout: float | None
-    #: Equal for a route and for what is left of it when a tube was taken away.
-    key: object = field(default_factory=object, repr=False)
+    #: Seconds that it may take; None: as long as it likes.
+    timeout: float | None = None
 
     @property
     def name(self) -> str:
@@ -42,16 +38,61 @@ class Route:
         return inspect.iscoroutinefunction(inspect.unwrap(self.handler)) or inspect.iscoroutinefunction(called)
 
 
-def make_route(tubes: object, handler: object, concurrency: int | None, timeout: Seconds | None) -> Route:
-    """A route from a user's arguments, which are checked."""
-    if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise InvalidOption(option="handler", value=handler, rule="must be a function of a task, plain or async")
-    if concurrency is not None:
-        positive("concurrency", concurrency)
+@dataclass(frozen=True)
+class Route:
+    """Tubes in the order of preference, what is called with their tasks, and with how many at a time."""
+
+    tubes: tuple[str, ...]
+    #: One for all tasks; or, in a tube of task functions, by the name in the task's data: functions may be added.
+    target: Target | dict[str, Target] = field(hash=False)
+    #: None: what the worker says.
+    concurrency: int | None = None
+    #: Equal for a route and for what is left of it when a tube was taken away.
+    key: object = field(default_factory=object, repr=False)
+
+    @property
+    def targets(self) -> list[Target]:
+        """All that may be called."""
+        return [self.target] if isinstance(self.target, Target) else [*self.target.values()]
+
+    @property
+    def name(self) -> str:
+        """What is called, for logs and lists."""
+        return self.target.name if isinstance(self.target, Target) else ", ".join(self.target)
+
+    def target_of(self, task: TaskView) -> Target | None:
+        """What is called with this task; None: it names no function of this route."""
+        if isinstance(self.target, Target):
+            return self.target
+        try:
+            data: Any = task.data
+            return self.target[data["task"]]
+        except BaseException:  # Of the codec, or of whatever the data is.
+            return None
+
+
+def check_timeout(timeout: Seconds | None) -> float | None:
+    """Seconds that a handler may take."""
     limit = None if timeout is None else seconds("timeout", timeout)
     if limit == 0:
         raise InvalidOption(option="timeout", value=timeout, rule="must be more than 0 seconds, or None")
-    return Route(tube_names(tubes), handler, concurrency, limit)
+    return limit
+
+
+def check_handler(handler: Any, what: str) -> Handler:
+    """A function of the user's. `what`: what it is a function of."""
+    if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise InvalidOption(option="handler", value=handler, rule=f"must be a function{what}, plain or async")
+    made: Handler = handler
+    return made
+
+
+def make_route(tubes: object, handler: object, concurrency: int | None, timeout: Seconds | None) -> Route:
+    """A route from a user's arguments, which are checked."""
+    checked = check_handler(handler, " of a task")
+    if concurrency is not None:
+        positive("concurrency", concurrency)
+    return Route(tube_names(tubes), Target(checked, check_timeout(timeout)), concurrency)
 
 
 def tube_names(tubes: object) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from tubes.values.task import FINISHED
 from tubes.values.worker_info import NAMED, HandlerInfo, HeldTask
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
+from tubes.worker.functions import UNKNOWN
 from tubes.worker.handling import Handling, overtime, trace_of
 from tubes.worker.in_flight import NEVER, InFlight
 from tubes.worker.lease_renewer import LeaseRenewer
@@ -159,7 +160,7 @@ class Run:
 
     def _start(self, task: AsyncTask, route: Route) -> None:
         """A task was taken: have its handler called."""
-        one = InFlight(task, route)
+        one = InFlight(task, route, route.target_of(task) or UNKNOWN)
         self._in_flight.add(one)
         self._renewer.add(one)
         if (task.tube, task.id) in self._tried:
@@ -173,7 +174,7 @@ class Run:
     async def _handle(self, one: InFlight) -> None:
         """All that is done with a task, from its take to its end, which comes whatever happens on the way."""
         try:
-            verdict = await self._handling.handle(one.task, one.route)
+            verdict = await self._handling.handle(one.task, one.target)
             if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
                 # It was cut off, lost or given up; whoever did that has seen to it.
                 if one.given_up and not verdict.is_cancelled:
@@ -289,11 +290,11 @@ class Run:
     def _late(self, one: InFlight) -> None:
         """A handler does not end: its task goes back without it."""
         one.given_up, one.ends_at = True, NEVER
-        log.error("given up: the handler of %r has not ended after %s s", one.task, one.route.timeout)
+        log.error("given up: the handler of %r has not ended after %s s", one.task, one.target.timeout)
         self._pool.submit(lambda: self._give_up(one))
 
     def _give_up(self, one: InFlight) -> None:
-        task, verdict = one.task, verdict_of(overtime(one.route))
+        task, verdict = one.task, verdict_of(overtime(one.target))
         if self._burst and verdict.is_endless(task):
             self._renewer.add(one)
             self._lifetime.call(self._set_aside, one, verdict)

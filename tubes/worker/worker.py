@@ -11,11 +11,13 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
-from tubes.drivers.options import Seconds, positive, seconds
+from tubes.drivers.options import Seconds, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
+from tubes.values.task_data import TASKS, mark, name_of
 from tubes.worker.connections import connected
+from tubes.worker.functions import handler_of
 from tubes.worker.hooks import Hook, check_hook
-from tubes.worker.routes import Route, make_route, tube_names
+from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
 from tubes.worker.signals import heeding
 from tubes.worker.summary import AT_ONCE, Summary
@@ -113,11 +115,87 @@ class Worker:
             for name in route.tubes:
                 if any(name in other.tubes for other in self._routes):
                     raise InvalidOption(option="tubes", value=name, rule="has a handler already: take it off first")
-            if not route.is_async and self._has_async_hook:
-                raise InvalidOption(option="handler", value=handler, rule="must be async, as what is around it is")
+            for target in route.targets:
+                self._check_async(target)
             self._routes = [*self._routes, route]
         self._tell()
         return handler
+
+    def _check_async(self, target: Target) -> None:
+        if self._has_async_hook and not target.is_async:
+            rule = "must be async, as what is around it is"
+            raise InvalidOption(option="handler", value=target.handler, rule=rule)
+
+    @overload
+    def task(self, name: H, /) -> H: ...
+    @overload
+    def task(
+        self, name: str | None = None, *, tube: sync.Tube | aio.AsyncTube | str = TASKS, timeout: Seconds | None = None
+    ) -> Callable[[H], H]: ...
+    def task(
+        self,
+        name: Any = None,
+        *,
+        tube: sync.Tube | aio.AsyncTube | str = TASKS,
+        timeout: Seconds | None = None,
+    ) -> Any:
+        """Have a function called with the arguments of tasks that name it; a decorator, with or without arguments.
+
+        `name`: by which tasks call it; None: its own, `__name__`. Programs in all languages use it: see `task_data`.
+        `tube`: where its tasks come from, a tube or a name. All functions of one tube share its place in the worker:
+        `concurrency` of them run at a time, plain ones in threads, async ones in the event loop. The tube `tasks` is
+        made if it is not there, as by `Queue.enqueue`; others should be there.
+        `timeout`: seconds that a call may take, as for `on`.
+
+        What the function returns goes to whoever has put the task by `Tube.call`; what it raises counts as for `on`. A
+        task whose arguments do not fit is buried. One whose name this worker does not know is released, as if it had
+        failed, since a newer worker may know it; after its last attempt it is buried with that as the reason.
+
+        Returns the function as it was: it can still be called. Raises `InvalidOption` for a tube that has a handler, a
+        name that the tube has already, and what is no function.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     worker = Worker(queue)
+        ...     @worker.task
+        ...     def send_email(to, subject="hello"):
+        ...         print(subject, "to", to)
+        ...     _ = queue.enqueue(send_email, "ann")
+        ...     _ = queue.enqueue("send_email", "bob", subject="news")
+        ...     worker.run(burst=True).acked
+        hello to ann
+        news to bob
+        2
+        """
+        if callable(name):
+            return self._add_function(name, None, tube, timeout)
+        if name is not None:
+            text("name", name)
+
+        def decorate(function: H) -> H:
+            return self._add_function(function, name, tube, timeout)
+
+        return decorate
+
+    def _add_function(self, function: H, name: str | None, tube: object, timeout: Seconds | None) -> H:
+        (place,) = names = tube_names([tube])
+        check_handler(function, "")
+        limit = check_timeout(timeout)
+        name = name_of(function, name)
+        with self._lock:
+            route = next((route for route in self._routes if place in route.tubes), None) or Route(names, {})
+            if isinstance(route.target, Target):
+                raise InvalidOption(option="tube", value=place, rule="has a handler already: take it off first")
+            if name in route.target:
+                raise InvalidOption(option="name", value=name, rule=f"is a task function of tube {place!r} already")
+            target = Target(handler_of(function, mark(function, name, place)), limit)
+            self._check_async(target)
+            # A worker that runs knows it at once.
+            route.target[name] = target
+            if route not in self._routes:
+                self._routes = [*self._routes, route]
+        self._tell()
+        return function
 
     def off(self, tubes: Tubes) -> None:
         """Take no more from a tube, or from several; what is in hand is finished. From any thread; a worker
@@ -161,7 +239,7 @@ class Worker:
         made = check_hook(hook)
         is_async = inspect.isasyncgenfunction(hook)
         with self._lock:
-            if is_async and not all(route.is_async for route in self._routes):
+            if is_async and not all(target.is_async for route in self._routes for target in route.targets):
                 raise InvalidOption(option="around", value=hook, rule="must not be async: some of the handlers are not")
             self._has_async_hook = self._has_async_hook or is_async
             self._hooks = [*self._hooks, made]

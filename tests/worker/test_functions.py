@@ -1,0 +1,387 @@
+"""Task functions: a task names one, and has its arguments; put by both APIs, in memory and on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.worker.test_worker_running import running
+from tubes import InvalidOption, TubeNotFound, task_data
+from tubes.conformance.bench import eventually
+from tubes.testing import ManualClock
+from tubes.values.task_data import TASKS
+from tubes.worker import Retry, Summary, Worker, current_task
+
+
+@pytest.fixture(params=["memory", "server"])
+def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, clock=clock) as queue:
+        yield queue
+
+
+@pytest.fixture(params=["sync", "aio"])
+def enqueue(request: pytest.FixtureRequest, queue: tubes.Queue) -> Callable[..., tubes.Task]:
+    """Puts a task by either API; the task as threads see it."""
+
+    def put(*args: Any, **kwargs: Any) -> tubes.Task:
+        async def main() -> tuple[str, int]:
+            async with tubes.aio.connect(queue) as mine:
+                task = await mine.enqueue(*args, **kwargs)
+                return task.tube, task.id
+
+        if request.param == "sync":
+            return queue.enqueue(*args, **kwargs)
+        tube, id = asyncio.run(main())
+        return queue.tube(tube).peek(id)
+
+    return put
+
+
+def send_email(to: str, subject: str = "hello", *, copy: bool = False) -> str:
+    return f"{subject} to {to}{' and a copy' * copy}"
+
+
+async def send_slowly(to: str) -> str:
+    await asyncio.sleep(0)
+    return f"slowly to {to}"
+
+
+# -- putting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_or_its_name_is_put_with_its_arguments(enqueue: Callable[..., tubes.Task]) -> None:
+    task = enqueue(send_email, "ann", copy=True)
+    assert (task.tube, task.data) == (TASKS, {"task": "send_email", "args": ["ann"], "kwargs": {"copy": True}})
+    assert (task.ttr, task.max_attempts) == (60, 3)
+    task = enqueue("send_email", "ann", to="twice")
+    assert task.data == {"task": "send_email", "args": ["ann"], "kwargs": {"to": "twice"}}
+
+
+def test_keywords_may_have_any_name(enqueue: Callable[..., tubes.Task]) -> None:
+    def configure(self: int, function: int, delay: int, key: int, tube: int, name: int, args: int) -> None: ...
+
+    names = dict.fromkeys(("self", "function", "delay", "key", "tube", "name", "args"), 1)
+    assert enqueue(configure, **names).data["kwargs"] == names
+    assert enqueue("configure", **names).data["kwargs"] == names
+
+
+def test_options_are_those_of_put(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl")
+    tasks = tube.put_many([task_data(send_email, name) for name in ("ann", "bob")], delay=60)
+    assert [task.state for task in tasks] == ["~", "~"]
+    assert tube.put(task_data("send_email", "cid"), key="cid").key == "cid"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((), {"subject": "x"}),
+        ((), {"to": "ann", "copyy": True}),
+        (("ann", "x", True), {}),
+        (("ann",), {"to": "bob"}),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_and_nothing_is_put(
+    queue: tubes.Queue, enqueue: Callable[..., tubes.Task], args: Any, kwargs: Any
+) -> None:
+    tube = queue.create_tube(TASKS)
+    with pytest.raises(InvalidOption, match=r"send_email\(to, subject='hello', \*,"):
+        enqueue(send_email, *args, **kwargs)
+    with pytest.raises(InvalidOption):
+        task_data(send_email, *args, **kwargs)
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_all_calls_that_python_allows_are_allowed() -> None:
+    def plain(a: int, b: int = 2) -> None: ...
+    def keywords(a: int, *, b: int, c: int = 3) -> None: ...
+    def any_number(a: int, *args: int, **kwargs: int) -> None: ...
+    def positional(a: int, b: int = 2, /, c: int = 3) -> None: ...
+
+    calls: list[tuple[tuple[int, ...], dict[str, int]]] = [
+        (tuple(range(count)), dict.fromkeys(names, 0))
+        for count in range(4)
+        for names in ((), ("a",), ("b",), ("c",), ("a", "b"), ("b", "c"), ("d",))
+    ]
+    allowed = 0
+    for function in (plain, keywords, any_number, positional):
+        for args, kwargs in calls:
+            try:
+                function(*args, **kwargs)
+            except TypeError:
+                with pytest.raises(InvalidOption):
+                    task_data(function, *args, **kwargs)
+            else:
+                allowed += 1
+                task_data(function, *args, **kwargs)
+    assert allowed > 20
+
+
+@pytest.mark.parametrize("bad", ["", None, 7, lambda: None, object()])
+def test_what_is_no_function_and_no_name_is_refused(enqueue: Callable[..., tubes.Task], bad: Any) -> None:
+    with pytest.raises(InvalidOption):
+        enqueue(bad)
+
+
+def test_type_checkers_know_the_arguments(queue: tubes.Queue) -> None:
+    queue.create_tube(TASKS)
+    with pytest.raises(InvalidOption):
+        queue.enqueue(send_email, to="ann", copyy=True)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOption):
+        queue.enqueue(send_slowly)  # type: ignore[call-overload]
+    queue.enqueue(send_email, 7)  # type: ignore[call-overload]
+    task: tubes.Task = queue.enqueue(send_email, "ann", copy=True)
+    assert task.id == 1
+
+
+def test_a_tube_that_was_dropped_is_found_again_or_made_anew(queue: tubes.Queue) -> None:
+    queue.enqueue("first")
+    queue.tube(TASKS).drop(force=True)
+    assert queue.enqueue("second").data["task"] == "second"
+    queue.tube(TASKS).drop(force=True)
+    queue.create_tube(TASKS, "fifo")
+    assert queue.enqueue("third").data["task"] == "third"
+    assert queue.tube(TASKS).driver.name == "fifo"
+
+
+def test_many_programs_may_begin_at_once(queue: tubes.Queue) -> None:
+    together = threading.Barrier(4)
+
+    def put() -> None:
+        with queue.session() as mine:
+            together.wait(20)
+            mine.enqueue("one")
+
+    threads = [threading.Thread(target=put) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert queue.tube(TASKS).statistics().tasks["total"] == 4
+
+
+# -- working -----------------------------------------------------------------------------------------------------------
+
+
+def test_functions_are_called_with_their_arguments(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+    seen: list[Any] = []
+    worker = Worker(queue)
+
+    @worker.task
+    def plain(*args: Any, **kwargs: Any) -> None:
+        seen.append((args, kwargs, threading.current_thread() is threading.main_thread()))
+
+    @worker.task("other name")
+    async def awaited(*args: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append((args, threading.current_thread() is threading.main_thread()))
+
+    enqueue(plain, 1, [2], three={"four": None})
+    enqueue(awaited, 5)
+    enqueue("other name", 6)
+    queue.tube(TASKS).put({"task": "plain"})
+    assert worker.run(burst=True) == Summary(acked=4)
+    assert seen == [((1, [2]), {"three": {"four": None}}, False), ((5,), True), ((6,), True), ((), {}, False)]
+
+
+def test_the_function_can_still_be_called(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    assert worker.task(send_email) is send_email
+    assert worker.task("twice")(send_slowly) is send_slowly
+    assert send_email("ann") == "hello to ann"
+
+
+def test_a_function_goes_to_the_tube_that_it_was_given(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+    def work() -> None: ...
+
+    worker = Worker(queue)
+    worker.task("work", tube="mail")(work)
+    with pytest.raises(TubeNotFound):
+        enqueue(work)
+    queue.create_tube("mail")
+    assert enqueue(work).tube == "mail"
+    assert worker.run(burst=True) == Summary(acked=1)
+
+
+def test_a_worker_makes_the_tube_that_needs_no_name(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    worker.task(send_email)
+    assert worker.run(burst=True) == Summary()
+    assert queue.tubes() == [TASKS]
+    assert queue.tube(TASKS).put("x").max_attempts == 3
+
+
+def test_what_it_returns_comes_to_the_caller(queue: tubes.Queue) -> None:
+    worker = Worker(queue, concurrency=2)
+    worker.task(send_email)
+    worker.task(send_slowly)
+    tube = queue.create_tube(TASKS)
+    with running(worker):
+        assert tube.call(task_data(send_email, "ann", copy=True), timeout=20) == "hello to ann and a copy"
+        assert tube.call(task_data("send_slowly", "bob"), timeout=20) == "slowly to bob"
+
+
+def test_a_name_that_no_worker_knows_is_tried_again_and_then_buried(
+    queue: tubes.Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.enqueue("new", "secret")
+    old, new = Worker(queue), Worker(queue)
+    old.task(send_email)
+    seen: list[str] = []
+    new.task("new")(seen.append)
+    assert old.run(burst=True) == Summary(released=1)
+    assert "calls a function that this worker does not have: 'new'" in caplog.text
+    clock.advance(1)
+    assert new.run(burst=True) == Summary(acked=1)
+    assert seen == ["secret"]
+    queue.enqueue("gone")
+    for seconds in (1, 5, 0):
+        old.run(burst=True)
+        clock.advance(seconds)
+    (dead,) = queue.tube(TASKS).buried()
+    assert (dead.reason or "").endswith("there is no task function 'gone' in this worker")
+    assert "secret" not in caplog.text
+
+
+def test_arguments_that_do_not_fit_bury_a_task_at_once(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    worker.task(send_email)
+    queue.enqueue("send_email")
+    queue.enqueue("send_email", "ann", too="much")
+    assert worker.run(burst=True) == Summary(buried=2)
+    reasons = [task.reason or "" for task in queue.tube(TASKS).buried()]
+    assert reasons[0] == "TypeError: send_email(to, subject='hello', *, copy=False): missing a required argument: 'to'"
+    assert reasons[1].endswith("got an unexpected keyword argument 'too'")
+
+
+@pytest.mark.parametrize(
+    "data", [None, "x", 7, {}, [], {"task": 7}, {"task": "f", "args": 7}, {"task": "send_email", "kwargs": ["to"]}]
+)
+def test_data_of_another_kind_buries_a_task(queue: tubes.Queue, data: Any) -> None:
+    worker = Worker(queue)
+    worker.task(send_email)
+    tube = queue.create_tube(TASKS)
+    tube.put(data)
+    assert worker.run(burst=True) == Summary(buried=1)
+    assert (tube.buried()[0].reason or "").startswith("ValueError: the data of a task function must be")
+
+
+def test_what_a_function_raises_counts_as_for_any_handler(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+
+    @worker.task
+    def fail(how: str) -> None:
+        raise Retry(delay=9) if how == "later" else ValueError(how)
+
+    for how in ("later", "bad"):
+        queue.enqueue(fail, how)
+    assert worker.run(burst=True) == Summary(released=2)
+    assert [queue.tube(TASKS).peek(id).state for id in range(2)] == ["~", "~"]
+
+
+def test_a_function_has_a_timeout_of_its_own(queue: tubes.Queue) -> None:
+    worker = Worker(queue, concurrency=2)
+
+    @worker.task(timeout=0.05)
+    async def hang() -> None:
+        await asyncio.sleep(3600)
+
+    @worker.task
+    def work() -> None:
+        time.sleep(0.2)
+
+    queue.enqueue(hang)
+    queue.enqueue(work)
+    assert worker.run(burst=True) == Summary(acked=1, released=1)
+
+
+def test_the_task_is_known_to_its_function(queue: tubes.Queue) -> None:
+    worker = Worker(queue, concurrency=3)
+    seen: list[Any] = []
+
+    @worker.task
+    def plain(number: int) -> None:
+        seen.append((number, current_task().id, type(current_task())))
+
+    @worker.task
+    async def awaited(number: int) -> None:
+        await asyncio.sleep(0.01)
+        seen.append((number, current_task().id, type(current_task())))
+
+    for number in range(6):
+        queue.enqueue(awaited if number % 2 else plain, number)
+    assert worker.run(burst=True).acked == 6
+    assert sorted(seen, key=str) == [(n, n, tubes.AsyncTask if n % 2 else tubes.Task) for n in range(6)]
+    with pytest.raises(LookupError):
+        current_task()
+
+
+def test_functions_may_be_added_while_a_worker_runs(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    seen: list[int] = []
+    worker.task("one")(lambda: seen.append(1))
+    with running(worker):
+        queue.enqueue("one")
+        assert eventually(lambda: seen == [1])
+        worker.task("two")(lambda: seen.append(2))
+        queue.enqueue("two")
+        queue.enqueue("one")
+        assert eventually(lambda: sorted(seen) == [1, 1, 2])
+        assert eventually(lambda: queue.tube(TASKS).statistics().tasks["total"] == 0)
+
+
+def test_hooks_are_around_functions_too(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    seen: list[Any] = []
+
+    @worker.around
+    def log(task: tubes.Task) -> Iterator[None]:
+        seen.append(task.data["task"])
+        yield
+
+    @worker.task
+    def work() -> None:
+        seen.append("works")
+
+    queue.enqueue(work)
+    worker.run(burst=True)
+    assert seen == ["work", "works"]
+
+
+def generator() -> Iterator[None]:
+    yield
+
+
+BAD: list[Callable[[Worker], Any]] = [
+    lambda worker: worker.task("")(send_email),
+    lambda worker: worker.task(7),  # type: ignore[call-overload]
+    lambda worker: worker.task("other")(7),  # type: ignore[type-var]
+    lambda worker: worker.task("other")(generator),
+    lambda worker: worker.task(lambda: None),
+    lambda worker: worker.task("send_email")(send_slowly),
+    lambda worker: worker.task("other", timeout=0)(send_slowly),
+    lambda worker: worker.task("other", timeout=-1)(send_slowly),
+    lambda worker: worker.task("other", tube="")(send_slowly),
+    lambda worker: worker.task("other", tube="mail")(send_slowly),
+    lambda worker: worker.on(TASKS, send_slowly),
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, bad: Any) -> None:
+    worker = Worker(queue)
+    worker.task(send_email)
+    worker.on(queue.create_tube("mail"), lambda task: None)
+    with pytest.raises(InvalidOption):
+        bad(worker)
+    queue.enqueue(send_email, "ann")
+    queue.tube("mail").put("bob")
+    assert worker.run(burst=True) == Summary(acked=2)

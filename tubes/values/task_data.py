@@ -1,0 +1,151 @@
+"""The data of a task that calls a function: its name and its arguments. Programs in other languages write it too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, ParamSpec, overload
+
+from tubes.drivers.backoff import Backoff
+from tubes.drivers.options import text
+from tubes.errors import InvalidOption
+
+P = ParamSpec("P")
+
+#: The tube of task functions that name no other, and how it is made where it is missing.
+TASKS: Final = "tasks"
+TASKS_OPTIONS: Final[dict[str, Any]] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
+
+_MARK: Final = "__tubes_task__"
+
+
+@overload
+def task_data(function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]: ...
+@overload
+def task_data(function: str, /, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
+def task_data(function: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the data of a task that calls a function: for `put`, `put_many`, `call`, with all of their options.
+
+    `function`: a function, whose signature the arguments are checked against, or its name.
+    `args`, `kwargs`: its arguments. On a server they are what the codec can encode: JSON, unless it has another one.
+
+    `Queue.enqueue` is the short way, for a task without options. The data is a mapping with `task`, the name, `args`, a
+    list, and `kwargs`, a mapping; a worker takes the last two for empty where they are missing.
+
+    Raises `InvalidOption` for arguments that the function does not take.
+
+    >>> import tubes
+    >>> def send_email(to: str, subject: str = "hello") -> None: ...
+    >>> tubes.task_data(send_email, "ann", subject="news")
+    {'task': 'send_email', 'args': ['ann'], 'kwargs': {'subject': 'news'}}
+    >>> with tubes.connect() as queue:
+    ...     emails = queue.create_tube("emails", "fifottl")
+    ...     emails.put(tubes.task_data("send_email", "ann"), delay=3600).state.name
+    'DELAYED'
+    """
+    return call_of(function, args, kwargs)[1]
+
+
+def call_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The tube and the data of a task that calls a function, which may be named."""
+    if isinstance(function, str):
+        return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}
+    found: TaskFunction | None = getattr(function, _MARK, None)
+    if found is None:
+        found = mark(function, None, TASKS)
+    found.check(args, kwargs)
+    return found.tube, {"task": found.name, "args": [*args], "kwargs": kwargs}
+
+
+class TaskFunction:
+    """What is known of a function that tasks call: its name, its tube, and which arguments it takes."""
+
+    __slots__ = ("_allowed", "_least", "_most", "_required", "_signature", "name", "tube")
+
+    def __init__(self, function: Callable[..., Any], name: str, tube: str) -> None:
+        self.name: Final = name
+        self.tube: Final = tube
+        self._signature: Final = _signature_of(function)
+        #: With how many positional arguments a call is right without keywords; for each number of them, which keywords
+        #: may follow, and which must.
+        self._least, self._most = 0, -1
+        self._allowed: list[frozenset[str]] = []
+        self._required: list[frozenset[str]] = []
+        if self._signature is not None:
+            self._prepare(list(self._signature.parameters.values()))
+
+    def _prepare(self, parameters: list[inspect.Parameter]) -> None:
+        """See the calls that are right at a glance; all others are left to `Signature.bind`."""
+        named = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        keywords = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
+        if len(named) + len(keywords) < len(parameters):
+            return
+        self._least, self._most = sum(one.default is one.empty for one in named), len(named)
+        if any(one.default is one.empty for one in keywords):
+            self._least = self._most + 1
+        for given in range(len(named) + 1):
+            left = named[given:] + keywords
+            self._allowed.append(frozenset(one.name for one in left))
+            self._required.append(frozenset(one.name for one in left if one.default is one.empty))
+
+    def check(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Raise `InvalidOption` for arguments that it does not take."""
+        given = len(args)
+        if given <= self._most:
+            if kwargs:
+                if self._required[given] <= kwargs.keys() <= self._allowed[given]:
+                    return
+            elif given >= self._least:
+                return
+        if self._signature is not None:
+            try:
+                self._signature.bind(*args, **kwargs)
+            except TypeError as error:
+                rule = f"{self.name}{self._signature}: {error}"
+                raise InvalidOption(option="arguments", value=_shown(args, kwargs), rule=rule) from None
+
+
+def _shown(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*args, kwargs) if kwargs else tuple(args)
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Without annotations, which are long; None: the function does not tell."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    parameters = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=signature.empty)
+
+
+def name_of(function: Any, name: str | None = None) -> str:
+    """The name of a function: the one that is given, or its own."""
+    if name is not None:
+        return text("name", name)
+    own = getattr(function, "__name__", None)
+    if not callable(function) or not isinstance(own, str) or not own.isidentifier():
+        rule = "must be a function that has a name, or the name of one"
+        raise InvalidOption(option="function", value=function, rule=rule)
+    return own
+
+
+def mark(function: Any, name: str | None, tube: str) -> TaskFunction:
+    """Note by which name, and in which tube, tasks call a function."""
+    made = TaskFunction(function, name_of(function, name), tube)
+    with suppress(AttributeError, TypeError):  # A method, for example: it is looked at each time.
+        setattr(function, _MARK, made)
+    return made
+
+
+def read(data: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    """The name and the arguments that a task's data has. Raises `ValueError` for what is no such data."""
+    if isinstance(data, Mapping):
+        fields: Mapping[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
+        name, args, kwargs = fields.get("task"), fields.get("args", []), fields.get("kwargs", {})
+        if isinstance(name, str) and isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping):
+            named: dict[Any, Any] = dict(kwargs)  # pyright: ignore[reportUnknownArgumentType]
+            if all(isinstance(each, str) for each in named):
+                return name, [*args], named  # pyright: ignore[reportUnknownVariableType]
+    raise ValueError('the data of a task function must be {"task": name, "args": [...], "kwargs": {...}}')

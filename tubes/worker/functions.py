@@ -1,0 +1,74 @@
+"""Task functions: a task names one of them, and has its arguments."""
+
+from __future__ import annotations
+
+import functools
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.errors import InvalidOption
+from tubes.values.task_data import TaskFunction, read
+from tubes.worker.logs import log
+from tubes.worker.outcomes import Bury, Retry
+from tubes.worker.routes import Target
+
+if TYPE_CHECKING:
+    from tubes.aio import AsyncTask
+    from tubes.sync import Task
+    from tubes.worker.hooks import Handler
+
+_current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")
+
+
+def current_task() -> Task | AsyncTask:
+    """Return the task whose function runs: for its id, its attempts, its context.
+
+    Raises `LookupError` where no task function runs.
+
+    >>> import tubes
+    >>> from tubes.worker import Worker, current_task
+    >>> with tubes.connect() as queue:
+    ...     worker = Worker(queue)
+    ...     @worker.task
+    ...     def greet(name):
+    ...         print("hello", name, "by task", current_task().id)
+    ...     _ = queue.enqueue(greet, "ann")
+    ...     worker.run(burst=True).acked
+    hello ann by task 0
+    1
+    """
+    task: Task | AsyncTask = _current.get()
+    return task
+
+
+def handler_of(function: Handler, known: TaskFunction) -> Handler:
+    """The handler that calls a function with the arguments that a task has."""
+
+    @functools.wraps(function)
+    def handle(task: Any) -> Any:
+        _, args, kwargs = _read(task)
+        try:
+            known.check(args, kwargs)
+        except InvalidOption as error:
+            raise Bury(f"TypeError: {error.facts['rule']}") from None
+        _current.set(task)
+        return function(*args, **kwargs)
+
+    return handle
+
+
+def _unknown(task: Any) -> Any:
+    name, _, _ = _read(task)
+    log.warning("task %d of tube %r calls a function that this worker does not have: %r", task.id, task.tube, name)
+    raise Retry(reason=f"there is no task function {name!r} in this worker")
+
+
+def _read(task: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    try:
+        return read(task.data)
+    except ValueError as error:
+        raise Bury(f"ValueError: {error}") from None
+
+
+#: Called with a task that names no function of this worker.
+UNKNOWN: Final = Target(_unknown)
