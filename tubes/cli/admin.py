@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -56,7 +56,7 @@ def _backoff(value: Any) -> Any:
         if isinstance(value, str):
             return [float(word) for word in value.split(",")]
         if isinstance(value, dict):
-            return tubes.Backoff(**value)
+            return tubes.Backoff(**cast("dict[str, Any]", value))
     except tubes.InvalidOption:
         raise
     except (TypeError, ValueError):
