@@ -5,7 +5,8 @@ When an error is raised nothing has been changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from inspect import getdoc
 from typing import Any, Final
 
@@ -133,6 +134,24 @@ class InvalidOption(TubesError, ValueError):
 
 class CodecError(TubesError, ValueError):
     """codec {codec!r} cannot {action} {value!r}: {why}."""
+
+
+class ExtraMissing(TubesError, ModuleNotFoundError):
+    """{what} needs {module}: pip install 'tubes-queue[{extra}]'."""
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Generator[None]:
+    """Around imports of what this extra installs: where it is not installed, `ExtraMissing` says so."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "tubes").partition(".")[0]
+        if isinstance(error, ExtraMissing) or package == "tubes":
+            raise
+        missing = ExtraMissing(what=what, module=package, extra=extra)
+        missing.name, missing.path = error.name, error.path
+        raise missing from error
 
 
 class ConnectionLost(TubesError, ConnectionError):

@@ -166,8 +166,3 @@ def test_a_contract_without_a_driver_is_refused(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "TestMine names no driver: set `driver = ...` in the class" in ended.stdout
     assert "passed" not in ended.stdout
-
-
-def test_without_pytest_the_contract_says_how_to_get_it(tmp_path: Path) -> None:
-    errors = run(tmp_path, "-c", "import sys; sys.modules['pytest'] = None; import tubes.conformance").stderr
-    assert errors.rstrip().endswith("tubes.conformance needs pytest: pip install 'tubes-queue[conformance]'")

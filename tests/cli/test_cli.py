@@ -565,11 +565,12 @@ def test_spans_are_for_people(seconds: float | None, shown: str) -> None:
     assert span(seconds) == shown
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
-    program = "import sys; sys.modules['typer'] = None; from tubes.cli import main; main()"
+@pytest.mark.parametrize("module", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(module: str) -> None:
+    program = f"import sys; sys.modules['{module}'] = None; from tubes.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr == "tubes: the command needs typer: pip install 'tubes-queue[cli]'\n"
+    assert run.stderr == f"tubes: the command needs {module}: pip install 'tubes-queue[cli]'\n"
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"]])

