@@ -17,7 +17,7 @@ copyright = "the authors of tubes"
 
 extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_external_toc", "docstrings", "states"]
 external_toc_path = "docs/_toc.yml"
-include_patterns = ["*.md", "*/README.md", "benchmarks/*/README.md", "docs/**.md"]
+include_patterns = ["C*.md", "*/README.md", "benchmarks/*/README.md", "docs/**.md"]
 # Folders that are not even looked into.
 exclude_patterns = [".*", "build", "dist", "tests", "tubes", "**/__pycache__"]
 

@@ -171,27 +171,33 @@ def test_what_a_crash_of_the_server_loses_is_a_matter_of_its_settings(kept: bool
         assert queue.tubes() == (["mail"] if kept else [])
 
 
-def test_the_first_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    block = FENCE.findall((ROOT / "README.md").read_text())[0]
-    assert len(block.strip().splitlines()) == 12
-    exec(compile(block, "README.md", "exec"), {})
-    assert capsys.readouterr().out.split() == re.findall(r"\)\s+# (https://\S+)", block)
-
-
-def test_a_url_is_all_that_changes_between_memory_and_redis(
-    server: LocalServer, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("place", ["memory", "server"])
+def test_the_readme_prints_what_it_says_and_only_the_url_changes(
+    place: str, server: LocalServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.client().flushall()
-    block = FENCE.findall((ROOT / "README.md").read_text())[0]
-    for place in ("", repr(server.url)):
-        exec(compile(block.replace("tubes.connect()", f"tubes.connect({place})"), "README.md", "exec"), {})
-    printed = capsys.readouterr().out.split()
-    assert printed[:2] == printed[2:]
+    text = "".join(FENCE.findall((ROOT / "README.md").read_text()))
+    url = repr(server.url) if place == "server" else ""
+    exec(compile(text.replace("tubes.connect()", f"tubes.connect({url})"), "README.md", "exec"), {})
+    told = re.findall(r"print\(.*\)  # (.*)", text)
+    assert len(told) == 4
+    assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("welcome")] == told
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/explanation/states.md"])
-def test_the_diagram_is_the_table(document: str) -> None:
-    text = (ROOT / document).read_text()
+def test_the_readme_is_short_and_shows_well_on_a_package_index() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 160
+    # An index shows neither diagrams nor what lies beside the page.
+    assert "```mermaid" not in text
+    assert [link for link in re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)", text) if "://" not in "".join(link)] == []
+    # So pages are named by their paths.
+    paths = re.findall(r"`((?:docs/|[A-Z]+\.md)[\w/.]*)`", text)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_diagram_is_the_table() -> None:
+    text = (ROOT / "docs/explanation/states.md").read_text()
     drawn = re.findall(r"^    (\S+) --> (\S+): (\w+)$", text, re.MULTILINE)
     names = {None: "[*]", "r": "r", "t": "t", "!": "b", "~": "d", "-": "[*]"}
     table = [
