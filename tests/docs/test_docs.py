@@ -28,8 +28,12 @@ DOCUMENTS = [
     "drivers/README.md",
     *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")),
 ]
-#: Where the blocks of these are run: one needs a Spark, the other is a test suite itself.
-ELSEWHERE = {"docs/spark.md": "spark/test_session.py", "docs/testing.md": "testing/test_pytest_plugin.py"}
+#: Where the blocks of these are run: one needs a Spark, the others are files and their tests.
+ELSEWHERE = {
+    "docs/spark.md": "spark/test_session.py",
+    "docs/testing.md": "testing/test_pytest_plugin.py",
+    **{f"docs/howto/{name}.md": "docs/test_frameworks.py" for name in ("django", "fastapi", "flask")},
+}
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROGRAMS = [page for page in DOCUMENTS if page not in ELSEWHERE and FENCE.search((ROOT / page).read_text())]
 
@@ -84,7 +88,7 @@ def test_the_tutorial_can_be_typed_into_a_prompt(server: LocalServer) -> None:
 
 @pytest.mark.parametrize(("document", "test"), ELSEWHERE.items())
 def test_other_examples_are_run_elsewhere(document: str, test: str) -> None:
-    assert Path(document).name in (ROOT / "tests" / test).read_text()
+    assert Path(document).stem in (ROOT / "tests" / test).read_text()
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])

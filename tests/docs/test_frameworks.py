@@ -1,0 +1,51 @@
+"""The pages for web developers, whose files are written down and tested as the pages say, with the real frameworks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tubes.testing import LocalServer
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCK = re.compile(r"^```python\n# ([\w/]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PYTEST = ("pytest", "-p", "no:cacheprovider", "-p", "no:tubes")
+
+
+@pytest.mark.parametrize(
+    ("framework", "command"),
+    [
+        ("fastapi", (*PYTEST, "test_app.py")),
+        ("flask", (*PYTEST, "test_shop.py")),
+        ("django", ("django", "test", "--settings", "settings")),
+    ],
+)
+def test_the_page_runs(framework: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip(framework, reason="needs the extra `test`")
+    text = (ROOT / f"docs/howto/{framework}.md").read_text()
+    files = BLOCK.findall(text)
+    assert len(files) == text.count("```python") >= 2
+    with LocalServer() as server:
+        for name, block in files:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.replace("redis://localhost", server.url))
+            if path.parent != tmp_path:  # As `startapp` makes them.
+                (path.parent / "__init__.py").touch()
+        path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"2 passed|3 passed|Ran 2 tests", done.stdout + done.stderr)
