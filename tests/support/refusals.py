@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tubes.redis.scripts.flow import commands
+from tubes.redis.scripts.gate import commands
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall, numbers
 from tubes.testing import LocalServer

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.support.scripts import DRIVERS, VERBS, verbs_of
 from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.flow import commands
+from tubes.redis.scripts.gate import commands
 
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
 #: The scripts of every session, and what opens, makes and finds tubes.

@@ -4,29 +4,25 @@
 -- answers  what `shown` says of the task; 1 alone if the caller knows it by its take
 --#include begin
 --#if PLAIN
-local take = tonumber(ARGV[7])
-if take and take >= 0 and ARGV[8] == '1' and not listening then
-  if replayed then return 1 end
-  local score = call('ZSCORE', M .. ':taken', ARGV[6])
-  if not score or score + 0 ~= ARGV[1] * TAKES + take then return redis.error_reply('NOTTAKEN this session does not have it') end
-  local task = { id = ARGV[6], state = 't' }
---#move ack t
---#done '1'
-  return 1
-end
---#end
-do
---#if PLAIN
+local take = tonumber(ARGV[7]) or -1
+if take < 0 or ARGV[8] ~= '1' or listening then
 --#slow
 --#end
-if replayed then return tonumber(replayed) or replayed end
-local task = held_one(ARGV[6], ARGV[7])
-if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
+  if replayed then return tonumber(replayed) or replayed end
+  local task = held_one(ARGV[6], ARGV[7])
+  if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 --#move ack t
-local reply = shown(task, ARGV[8] ~= '')
+  local reply = shown(task, ARGV[8] ~= '')
 --#done reply
-return reply
+  return reply
 --#if PLAIN
 --#fast
---#end
 end
+if replayed then return 1 end
+local score = call('ZSCORE', M .. ':taken', ARGV[6])
+if not score or score + 0 ~= ARGV[1] * TAKES + take then return redis.error_reply('NOTTAKEN this session does not have it') end
+local task = { id = ARGV[6], state = 't' }
+--#move ack t
+--#done '1'
+return 1
+--#end

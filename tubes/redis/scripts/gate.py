@@ -2,23 +2,26 @@
 
 A server refuses a command where its caller lacks the right to it, in the middle of a script too; what was written
 before stays. So a script asks first (`redis.acl_check_cmd`, from Redis 7 on), for no more than it needs, since it asks
-at every call: a command that is refused before anything is written does no harm.
+at every call: what comes before the first command that writes, and that command itself, are refused without harm.
 
-    --#gate           where a script asks for what runs always
+    --#gate           where a script asks for what comes after the first line that may write
     --#slow           lines that seldom run ask where they begin; where something may be written by then, at the gate
     --#slow if COND   they ask at the gate, if COND, which says whether they are going to run
     --#slow all       they ask for whatever the script has
     --#slow ask NAME  they ask for what a function needs that is called later
     --#slow asked     somebody has asked for them
     --#fast           the end of such lines
+
+What comes after what is read off the text: a line counts as later than those above it, wherever the ways between them
+lead, and a function where it is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 
-from tubes.redis.scripts.flow import Block, Node, ScriptText
 from tubes.redis.scripts.lines import MADE, Line
 
 # Servers before Redis 7 cannot be asked: there a text, which counts as yes, stands for the answer.
@@ -37,32 +40,38 @@ WORDS: Final = {
     }.items()
     for name in names.split()
 }
+#: Those of them that write.
+_WRITES: Final = re.compile(
+    "DEL|HDEL|HINCRBY|HSET|LPOP|LPUSH|LREM|LSET|PEXPIRE|RPOP|RPUSH|SADD|SREM|UNLINK|ZADD|ZPOPMIN|ZREM"
+)
+_COMMAND: Final = re.compile(r"\b(p?)(?:call|many|all_of)\('([A-Z]+)'(, (?:M|S|KEYS\[1\]), ''\))?")
+_WORD: Final = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_BLOCK: Final = {"if": 1, "do": 1, "function": 1, "repeat": 1, "end": -1, "until": -1}
+#: Kinds of slow parts: those that ask for themselves, those that nobody asks for outside of them, all.
+_PLAIN: Final = ("",)
+_WITHIN: Final = ("", "asked")
+_ANY: Final = ("", "asked", "all", "if")
+#: How lines begin that come again.
+_LOOP: Final = re.compile(r"\s*(for|while|repeat)\b")
 
 
-class _State(NamedTuple):
-    """What is known at one place: whether something may be written, by fast lines or slow ones; which commands ran."""
-
-    written: bool
-    slowly: bool
-    ran: frozenset[str]
+def commands(text: str) -> frozenset[str]:
+    """All commands that a script may run."""
+    return frozenset(found[2] for found in _COMMAND.finditer(text))
 
 
 def gated(lines: list[Line]) -> list[Line]:
     """The lines with what they ask in place of their directives."""
-    gate = _Gate([line.text.strip() if line.source != MADE else "" for line in lines])
-    made = [Line(_ASK, MADE)] if gate.asks else []
+    gate = _Gate(lines)
+    made = [Line(_ASK, MADE)] if any(gate.asked.values()) else []
     for number, line in enumerate(lines):
-        directive = line.text.strip()
-        if directive == "--#gate":
-            made += (Line(text, MADE) for text in gate.first)
-        elif directive.startswith("--#slow"):
-            made += (Line(text, MADE) for text in gate.inner.get(number, []))
-        elif directive != "--#fast":
+        made += gate.asked.get(number, ())
+        if not line.text.strip().startswith(("--#gate", "--#slow", "--#fast")):
             made.append(line)
     return made
 
 
-def _asking(names: Iterable[str], condition: str = "", how: str = "return") -> list[str]:
+def _asking(names: Iterable[str], condition: str = "", how: str = "return") -> list[Line]:
     """The lines that ask for commands; `how` the script ends: functions cannot return for it."""
     wanted = sorted(names)
     if not wanted:
@@ -71,118 +80,134 @@ def _asking(names: Iterable[str], condition: str = "", how: str = "return") -> l
     lacks = " or ".join(f"not (acl('{name}') or acl({words[name]})) and '{name}'" for name in wanted)
     refusal = f"{how} (redis.error_reply('NOPERM the user has no right to run ' .. lacks))"
     begin = f"if {condition} then" if condition else "do"
-    return [begin, f"local lacks = {lacks}", f"if lacks then {refusal} end", "end"]
+    made = [begin, f"local lacks = {lacks}", f"if lacks then {refusal} end", "end"]
+    return [Line(text, MADE) for text in made]
 
 
 class _Gate:
-    """What a script asks, and where."""
+    """What a script asks, by the numbers of the directives in whose place it does."""
 
-    def __init__(self, lines: list[str]) -> None:
-        flow = ScriptText(lines)
-        self._functions: Final = flow.functions
-        self._needed: set[str] = set()
-        self._conditional: Final[dict[str, set[str]]] = {}
-        self._parts: Final[dict[int, set[str]]] = {}
-        # Slow lines where something may be written by then, one of the times that they run.
-        self._late: Final[set[int]] = set()
-        begun = self._run(flow.head, _State(written=False, slowly=False, ran=frozenset()), [])
-        assert begun is not None
-        self._ran: Final = begun.ran
-        # All that the fast lines run.
-        self._fast: Final = self._all(flow.script, conditional=False, plain=False)
-        self._gather(flow.script)
-        self._run(flow.script, begun, [])
-        for line in self._late & self._parts.keys():
-            self._needed |= self._parts.pop(line)
-        everything = self._all(flow.script)
-        #: The lines at the gate.
-        self.first = _asking(self._needed)
-        for condition, names in self._conditional.items():
-            self.first += _asking(names - self._needed, condition)
-        #: The lines where slow lines begin, by their number.
-        self.inner: Final = {
-            number: _asking((names or everything) - self._needed, how="error") for number, names in self._parts.items()
-        }
-        self.asks: Final = bool(self.first) or any(self.inner.values())
+    def __init__(self, lines: list[Line]) -> None:
+        self._lines: Final = lines
+        #: Where slow parts end, by where they begin; the lines of functions, by their names.
+        self._parts: Final[dict[int, int]] = {}
+        self._functions: Final[dict[str, range]] = {}
+        self._read()
+        # What stands in a function counts where that is called.
+        self._apart: Final = {number for those in self._functions.values() for number in those}
+        self.asked: Final[dict[int, list[Line]]] = {}
+        self._ask(next(number for number, line in enumerate(lines) if line.text.strip() == "--#gate"))
 
-    def _all(self, block: Block, *, conditional: bool = True, plain: bool = True) -> set[str]:
-        """All commands of a block; without slow parts of either kind, if it says so."""
-        nodes = self._flat(block, conditional=conditional, plain=plain)
-        return {node.word for node in nodes if node.kind == "command"} - self._ran
+    def _read(self) -> None:
+        begun: list[int] = []
+        defined: list[tuple[str, int]] = []
+        for number, (text, source) in enumerate(self._lines):
+            file = source.partition(":")[0]
+            if text.strip().startswith("--#slow"):
+                begun.append(number)
+            elif text.strip() == "--#fast":
+                self._parts[begun.pop()] = number
+            elif found := re.match(r"(?:local )?function (\w+)\(", text):
+                defined.append((found[1], number))
+            elif text == "end" and defined and self._lines[defined[-1][1]].source.partition(":")[0] == file:
+                name, start = defined.pop()
+                self._functions[name] = range(start, number + 1)
+            elif source.startswith("lib/") and (found := re.match(r"local (\w+) = \w+$", text)):
+                self._functions[found[1]] = range(number, number + 1)
 
-    def _flat(self, block: Block, *, conditional: bool = True, plain: bool = True) -> Iterator[Node]:
-        """All commands and slow parts of a block."""
-        for node in block:
-            if node.kind in ("command", "slow"):
-                yield node
-            if node.kind != "slow" or (conditional if node.word.startswith("if") else plain):
-                for inner in (self._functions[node.word],) if node.kind == "use" else node.blocks:
-                    yield from self._flat(inner, conditional=conditional, plain=plain)
+    def _ask(self, gate: int) -> None:
+        head, body = self._lines[:gate], range(gate, len(self._lines))
+        ran = {found[1] for line in head if (found := re.match(r"local \w+ = call\('(\w+)'", line.text))}
+        wrote, always = self._first_write(body)
+        needed = self._names(range(wrote + 1, len(self._lines)), _PLAIN)
+        first = [name for name, _ in self._runs(range(wrote, wrote + 1), _PLAIN)]
+        # The first command that writes is refused without harm.
+        free = first[:1] if _COMMAND.search(self._lines[wrote].text) or len(set(first)) == 1 else []
+        needed |= set(first[len(free) :])
+        if always:
+            needed -= set(free)
+        before = self._names(body) - needed
+        conditional: dict[str, set[str]] = {}
+        inner: dict[int, set[str]] = {}
+        until = -1
+        for number, end in sorted(self._parts.items()):
+            kind = self._kind(number)
+            if number < until or kind == "asked":
+                continue
+            until = end
+            if kind == "all":
+                inner[number] = self._names(range(len(self._lines)), _ANY)
+                continue
+            span = self._functions[kind[4:]] if kind.startswith("ask ") else range(number + 1, end)
+            names = self._names(span, _WITHIN)
+            writes = any(writes for _, writes in self._runs(span, _WITHIN))
+            if kind.startswith("if "):
+                conditional.setdefault(kind[3:], set()).update(names | (before if writes else set()))
+                continue
+            inner[number] = names
+            if kind and not gate < number < wrote:
+                needed |= names
+            if writes and gate < number < wrote and number not in self._apart:
+                inner[number] |= before
+                if not self._lines[end - 1].text.strip().startswith("return"):  # What comes then is late.
+                    behind = range(end, wrote)
+                    needed |= self._names(behind, _PLAIN) - self._names(behind)
+        self.asked[gate] = _asking(needed - ran)
+        for condition, names in conditional.items():
+            self.asked[gate] += _asking(names - needed - ran, condition)
+        for number, names in inner.items():
+            self.asked[number] = _asking(names - needed - ran, how="error")
 
-    def _writes(self, block: Block) -> bool:
-        return any(node.writes for node in self._flat(block, conditional=False))
+    def _kind(self, number: int) -> str:
+        """When a slow part runs, as its directive says."""
+        return self._lines[number].text.strip().removeprefix("--#slow").strip()
 
-    def _gather(self, script: Block) -> None:
-        """What is asked for at the gate under a condition."""
-        for node in self._flat(script):
-            if node.kind == "slow" and node.word.startswith("if"):
-                names = self._conditional.setdefault(node.word[3:], set())
-                names |= self._all(node.blocks[0], conditional=False)
-                if self._writes(node.blocks[0]):
-                    names |= self._fast
+    def _first_write(self, body: range) -> tuple[int, bool]:
+        """The first line that may write, and whether it always runs; of a loop around it the loop's first line."""
+        depth, until = 0, -1
+        loops: list[tuple[int, int]] = []
+        for number in body:
+            text = self._lines[number].text
+            until = max(until, self._parts.get(number, -1))
+            if number > until and number not in self._apart:
+                if any(writes for _, writes in self._runs(range(number, number + 1), _PLAIN)):
+                    return (loops[0][0], False) if loops else (number, depth == 0)
+                if _LOOP.match(text):
+                    loops.append((number, depth))
+            if "--#" not in text:
+                depth += sum(_BLOCK.get(word, 0) for word in _WORD.findall(_bare(text)))
+                loops = [loop for loop in loops if loop[1] < depth]
+        return len(self._lines) - 1, False
 
-    def _run(self, block: Block, state: _State | None, ends: list[_State]) -> _State | None:
-        """What is known after a block; None: nothing comes after it. `ends`: what was known where it was left."""
-        for node in block:
-            if state is None:
-                return None
-            own: list[_State] = []
-            if node.kind == "command":
-                state = self._command(node, state)
-            elif node.kind == "return":
-                ends.append(state)
-                return None
-            elif node.kind == "slow":
-                state = self._slow(node, state)
-            elif node.kind == "loop":
-                # What stands at its end comes before its beginning.
-                again = _merged([state, self._run(node.blocks[0], state, ends)])
-                state = _merged([state, self._run(node.blocks[0], again, ends)])
-            elif node.kind == "choice":
-                after = [self._run(branch, state, ends) for branch in node.blocks]
-                state = _merged(after if node.sure else [state, *after])
-            elif node.kind == "use":
-                state = _merged([self._run(self._functions[node.word], state, own), *own])
-            else:
-                state = _merged([state, self._run(node.blocks[0], state, own), *own])
-        return state
+    def _names(self, span: range, those: Collection[str] = ()) -> set[str]:
+        """The commands of lines, as `_runs` finds them."""
+        return {name for name, _ in self._runs(span, those)}
 
-    def _command(self, command: Node, state: _State) -> _State:
-        if state.written and command.word not in state.ran:
-            self._needed.add(command.word)
-        ran = state.ran | {command.word} if command.sure else state.ran
-        return _State(state.written or command.writes, state.slowly, ran)
+    def _runs(
+        self, span: range, those: Collection[str] = (), seen: frozenset[str] | None = None
+    ) -> Iterator[tuple[str, bool]]:
+        """The commands of lines and of the functions that they call, and whether each may write something.
 
-    def _slow(self, part: Node, state: _State) -> _State:
-        if part.word == "all":
-            # Nothing: everything.
-            self._parts[part.line] = set()
-        elif not part.word or part.word.startswith("ask "):
-            block = [Node("use", part.word[4:])] if part.word else part.blocks[0]
-            names = self._all(block, conditional=False)
-            if state.written or state.slowly:
-                self._needed |= names - state.ran
-                self._late.add(part.line)
-            elif self._writes(block):
-                self._parts[part.line] = names | self._fast
-                return state._replace(slowly=not part.word)
-        return state
+        `those`: with those of slow parts of these kinds.
+        """
+        called: set[str] = set()
+        inside = span.start in self._apart
+        until = -1
+        for number in span:
+            text, source = self._lines[number]
+            if number in self._parts and number > until and self._kind(number).partition(" ")[0] not in those:
+                until = self._parts[number]
+            if number <= until or source == MADE or (number in self._apart and not inside):
+                continue
+            for how, name, nothing in _COMMAND.findall(text):
+                if not how:
+                    yield name, bool(_WRITES.fullmatch(name)) and not nothing
+            called.update(_WORD.findall(_bare(text)))
+        known = seen or frozenset()
+        for name in called & self._functions.keys() - known:
+            yield from self._runs(self._functions[name], those, known | {name})
 
 
-def _merged(states: list[_State | None]) -> _State | None:
-    """What is known where ways meet."""
-    known = [state for state in states if state is not None]
-    if not known:
-        return None
-    ran = known[0].ran.intersection(*(state.ran for state in known[1:]))
-    return _State(any(state.written for state in known), any(state.slowly for state in known), ran)
+def _bare(text: str) -> str:
+    """A line without what stands in quotes: that names keys and fields."""
+    return re.sub(r"'[^']*'", "", text)
