@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet
 
@@ -48,7 +48,7 @@ class SharedTube:
         self.options: Final = options
         settings = TubeSettings.of(options)
         #: The script of a verb for this tube.
-        self.script: Final[Callable[[str], Script]] = cache(lambda verb: script(verb, driver, settings))
+        self.script: Final[Callable[[str], Script]] = cache(partial(script, driver=driver, settings=settings))
         #: Which of the tubes that have had this name.
         self.born: Final = born
         self.ports: Final[WeakSet[RedisPort]] = WeakSet()
