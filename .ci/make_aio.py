@@ -43,7 +43,7 @@ _TWINS = {
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
 PLAIN = {"__init__", "__repr__"}
 BACKEND = {"_connection", "_port", "port"}
-AT_ONCE = {"check", "micros", "register", "sibling", "gather", "prepare", "release_later"}
+AT_ONCE = {"check", "micros", "register", "sibling", "full", "gather", "prepare", "release_later"}
 CODE = {
     "from tubes.aio import": "from tubes.sync import",
     "from types import TracebackType": "from types import CoroutineType, TracebackType",

@@ -378,11 +378,11 @@ class AsyncTube:
         `key_ttl`: seconds for which the key is remembered after its task is gone: as if it lived, `"keep"` and
         `"raise"` add nothing; what `"keep"` returns then has the id of that task and the data of this put;
         `context`: a mapping of strings to strings that travels with the task, for trace ids and the like;
-        `timeout`: seconds to wait for room where the tube has a `capacity`. If there is none it returns None; where a
-        tube may be full, give a timeout, if only 0, so that type checkers know it too.
+        `timeout`: seconds to wait for room, where the tube has a `capacity`. It returns None when the time is over, and
+        has put nothing; 0: it does not wait. Without a timeout a put into a full tube raises `TubeFull`.
 
-        Raises `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate` or `key_ttl`
-        without a key, `CodecError` for data that the codec refuses.
+        Raises `TubeFull`, `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate`
+        or `key_ttl` without a key, `CodecError` for data that the codec refuses.
 
         `Tube.put` shows an example.
         """
@@ -392,7 +392,10 @@ class AsyncTube:
             waited: AsyncTask | None = await waiter.wait(self._port)
             return waited
         answer = self._port.put(data, options)
-        return await answer if type(answer) is CoroutineType else answer
+        task = await answer if type(answer) is CoroutineType else answer
+        if task is None and patience is None:
+            raise self._port.full(1)
+        return task
 
     async def put_many(
         self, items: Iterable[object], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
@@ -402,8 +405,9 @@ class AsyncTube:
         `items`: data (a string must be in a list, an async iterable must be collected first), or
         `tubes.Item(data, **options)` where one has options of its own. All are checked and encoded before the first is
         put: an error says which item it is about.
-        `options`: those of all items, where an `Item` does not say otherwise. `timeout`: seconds to wait until there is
-        room for all of them, where the tube has a `capacity`; without room it returns [], and has put nothing.
+        `options`: those of all items, where an `Item` does not say otherwise.
+        `timeout`: seconds to wait until there is room for all of them, where the tube has a `capacity`. It returns []
+        when the time is over, and has put nothing. Without a timeout a full tube raises `TubeFull`.
 
         On Redis a few thousand are one round trip; more are brought there first, and put by one call at the end.
 
@@ -419,6 +423,8 @@ class AsyncTube:
         else:
             answer = self._port.put_many(batch)
             tasks = await answer if type(answer) is CoroutineType else answer
+        if tasks is None and patience is None:
+            raise self._port.full(batch.size)
         return tasks or []
 
     async def call(self, data: object, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> Any:

@@ -33,7 +33,6 @@ from tubes.errors import (
     InvalidOption,
     QueueClosed,
     TaskNotFound,
-    TubeFull,
     TubeNotFound,
     TubesError,
 )
@@ -317,12 +316,12 @@ def _calling(
     until = ends = None if patience is None else time.monotonic() + patience
     try:
         put = partial(tube.put, data, **_addressed(replies, number, options))
-        task = yield _Step(put)
+        task = yield _Step(partial(put, timeout=0))
         if task is None:
             room = _FOR_EVER if ends is None else max(ends - time.monotonic(), 0.0)
             task = yield _Step(partial(put, timeout=room))
         if task is None:
-            raise TubeFull(tube=tube.name, tasks=1, capacity=tube._port.shared.options.get("capacity"))
+            raise tube._port.full(1)
         try:
             while True:
                 try:

@@ -109,7 +109,7 @@ class NothingReady(TubesError):
 
 
 class TubeFull(TubesError):
-    """tube {tube!r} has no room for {tasks} tasks: its capacity is {capacity}."""
+    """tube {tube!r} is full: there is no room for {tasks} more, its capacity is {capacity}."""
 
 
 class WriteAborted(TubesError):

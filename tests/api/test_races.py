@@ -97,7 +97,7 @@ def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_or
                 for _ in range(300):
                     key, how = dice.choice(keys), dice.choice(WAYS)
                     with contextlib.suppress(tubes.TubesError):
-                        task: Any = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001)
+                        task: Any = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001, timeout=0)
                         if task is None:
                             tube.kick(1, attempts=1)
                         elif task.created_now:

@@ -12,7 +12,7 @@ import tubes
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
 from tests.support.worker import Worker
-from tubes import ServerFull
+from tubes import ServerFull, TubeFull
 from tubes.conformance.bench import eventually
 from tubes.redis import batch_port
 from tubes.redis.transport.wire import Wire
@@ -182,7 +182,8 @@ def test_a_batch_without_room_leaves_nothing_behind(
         tube = queue.create_tube("load", capacity=10)
         tube.put("first")
         prefix = url.partition("prefix=")[2]
-        assert tube.put_many(range(10)) == []
+        with pytest.raises(TubeFull):
+            tube.put_many(range(10))
         assert eventually(lambda: not staged(client, prefix))
         assert tube.put_many(range(10), timeout=0.2) == []
         assert tube.statistics().tasks["total"] == 1

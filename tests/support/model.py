@@ -18,6 +18,7 @@ from tubes import (
     TaskNotFound,
     TaskNotTaken,
     TubeBusy,
+    TubeFull,
     TubeNotFound,
 )
 from tubes.drivers.chance import varied
@@ -340,6 +341,8 @@ class Model:
         if not options.keys() <= (self.driver.options - {"capacity"}) | {"timeout"}:
             raise Refused(OptionNotSupported)
         if not self.room():
+            if "timeout" not in options:
+                raise Refused(TubeFull)
             return None
         shown = self.add(data, options)
         self.catch_up()
@@ -431,12 +434,12 @@ class Model:
             self.change(task, "r", "release", "release")
 
     def put_many(self, items: list[tuple[Any, dict[str, Any]]]) -> list[Shown]:
-        """Put all or none, without waiting for room."""
+        """Put all or none."""
         capacity = self.options.get("capacity", 0)
         if capacity and len(items) > capacity:
             raise Refused(InvalidOption)
         if not self.room(len(items)):
-            return []
+            raise Refused(TubeFull)
         shown = [self.add(*item) for item in items]
         self.catch_up()
         return shown

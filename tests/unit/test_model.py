@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=NUMBERS, option=st.sampled_from([*VALUES, "capacity", "colour"]))
     def put_with_an_option(self, worker: int, option: str) -> None:
-        if option not in (self.driver.options - {"capacity"}) | {"timeout"}:
+        if option not in (self.driver.options - {"capacity"}) | {"timeout", self.driver.lane and "utube"}:
             self.run.put(worker, {option: 1})
 
     @rule(worker=NUMBERS, count=st.integers(0, 3), timeout=st.sampled_from([None, 0.4, 2]), data=st.data())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tubes.backend.listeners import Listener
     from tubes.drivers.driver import Driver
     from tubes.drivers.options import Seconds
-    from tubes.errors import TubesError
+    from tubes.errors import TubeFull, TubesError
     from tubes.values.batch import Batch
     from tubes.values.codecs import Codec
     from tubes.values.lane import Utube
@@ -125,6 +125,7 @@ class AnyPort(WaitLine, Protocol):
     def codec(self) -> Codec | None: ...
     def gather(self, items: object, options: Options, /) -> Batch: ...
     def prepare(self, data: object, options: Options, /) -> PreparedPut: ...
+    def full(self, tasks: int, /) -> TubeFull: ...
     def release_later(self, task: object, /) -> None: ...
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tubes.drivers.moves import State
 from tubes.drivers.options import text, whole
-from tubes.errors import InvalidOption, QueueForked, TubesError
+from tubes.errors import InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
 from tubes.values.codecs import find as find_codec
@@ -50,6 +50,10 @@ class PortBase(Generic[F]):
     def gather(self, items: object, options: Options) -> Batch:
         """What `put_many` puts, checked and encoded."""
         return gather(self._driver, self.codec, self._options.get("capacity", 0), items, options)
+
+    def full(self, tasks: int) -> TubeFull:
+        """The error for so many tasks that have no room."""
+        return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self._options.get("capacity"))
 
     def prepare_update(self, changes: Options) -> Options:
         """The changes of an update, checked, and with data that is encoded."""

@@ -1,4 +1,4 @@
-"""Capacity: a put into a full tube answers None, at once or after waiting for room."""
+"""Capacity: a put into a full tube raises `TubeFull`, or returns None after the time that it may wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tubes import State, Task
+from tubes import State, Task, TubeFull
 from tubes.conformance.bench import Bench, needs
 
 if TYPE_CHECKING:
@@ -31,10 +31,21 @@ class Capacity(Bench):
             self.put()
         return first
 
-    def test_a_put_into_a_full_tube_answers_none_and_changes_nothing(self) -> None:
+    def test_a_put_into_a_full_tube_is_refused_and_changes_nothing(self) -> None:
         self.full()
         with self.unchanged():
-            assert self.tube.put("more") is None
+            with self.refused(TubeFull):
+                self.tube.put("more")
+            with self.refused(TubeFull):
+                self.tube.put("more", timeout=None)
+
+    def test_a_put_that_was_refused_costs_no_id(self) -> None:
+        first = self.full()
+        with self.refused(TubeFull):
+            self.tube.put("more")
+        assert self.tube.put("more", timeout=0) is None
+        self.tube.ack(first)
+        assert self.put().id == 2
 
     def test_a_tube_without_capacity_is_never_full(self) -> None:
         for tube in (self.tube, self.create("any", capacity=0)):
@@ -47,7 +58,7 @@ class Capacity(Bench):
         self.buried()
         self.put(delay=9)
         self.put()
-        assert self.tube.put("more") is None
+        assert self.tube.put("more", timeout=0) is None
 
     @pytest.mark.parametrize("way", ROOM)
     def test_a_task_that_is_gone_makes_room(self, way: str) -> None:
@@ -62,13 +73,13 @@ class Capacity(Bench):
     def test_a_buried_task_makes_no_room(self) -> None:
         first = self.full()
         self.tube.bury(first)
-        assert self.tube.put("more") is None
+        assert self.tube.put("more", timeout=0) is None
 
     @needs("ttl")
     def test_a_task_that_expires_makes_room(self) -> None:
         self.tube = self.create("full", capacity=1)
         self.put(ttl=5)
-        assert self.tube.put("more") is None
+        assert self.tube.put("more", timeout=0) is None
         self.clock.advance(5)
         assert self.put() is not None
 
@@ -95,9 +106,10 @@ class Capacity(Bench):
             first = self.take()
             assert first.id == put.id
 
-    def test_a_put_of_timeout_0_does_not_wait(self) -> None:
+    def test_a_put_of_timeout_0_does_not_wait_and_changes_nothing(self) -> None:
         self.full()
-        assert self.tube.put("more", timeout=0) is None
+        with self.unchanged():
+            assert self.tube.put("more", timeout=0) is None
 
     def test_a_waiting_put_serves_a_waiting_take(self) -> None:
         first = self.full(1)
