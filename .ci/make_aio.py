@@ -41,14 +41,24 @@ _TWINS = {
     "__iter__": "__aiter__",
 }
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
-PLAIN = {"__init__", "__repr__"}
+PLAIN = {"__init__", "__repr__", "__await__"}
 BACKEND = {"_connection", "_port", "port"}
 AT_ONCE = {"check", "micros", "register", "sibling", "full", "gather", "prepare", "release_later"}
+CONNECTS = """\
+    def __enter__(self) -> Self:
+        self._connection.meet()
+        return self
+"""
 CODE = {
     "from tubes.aio import": "from tubes.sync import",
     "from types import TracebackType": "from types import CoroutineType, TracebackType",
     "calls.call(": "calls.call_async(",
     "awaited=False": "awaited=True",
+    "import Callable, Generator, Iterable": "import AsyncGenerator, Callable, Generator, Iterable",
+    CONNECTS: f"""{CONNECTS}
+    def __await__(self) -> AsyncGenerator[Any, Any, Self]:
+        return self.__enter__().__await__()
+""",
 }
 TEXTS = {
     "Safe to share between threads.": "Safe to share between event loops.",

@@ -38,7 +38,7 @@ nitpick_ignore_regex = [
     (
         "py:class",
         r"(abc|asyncio|collections|concurrent|contextlib|datetime|opentelemetry|prometheus_client|pytest|redis|types|uuid)\..*"
-        r"|Future|([\w.]+\.)?[A-Z]"  # Type variables.
+        r"|Future|Seconds|([\w.]+\.)?[A-Z]"  # Type variables.
         r"|tubes\.(backend\.alarms|conformance\.bench)\.\w+",  # What only backends and clocks meet.
     ),
 ]

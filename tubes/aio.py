@@ -17,7 +17,7 @@ hello
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, suppress
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, overload
@@ -30,6 +30,7 @@ from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
 from tubes.backend.take_any import AnyOf, in_turn, listed
+from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
@@ -54,28 +55,35 @@ P = ParamSpec("P")
 
 
 def connect(
-    url: str | redis.Redis | redis.RedisCluster | AsyncQueue | Queue = "memory://",
+    url: str | redis.Redis | redis.RedisCluster | AsyncQueue | Queue = DEFAULT_URL,
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,
-    session_ttl: Seconds = 30.0,
+    session_ttl: Seconds | None = None,
+    connect_timeout: Seconds | None = None,
 ) -> AsyncQueue:
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
-    `url`: `memory://` is private to the answered AsyncQueue and the sessions made from it; `memory://name` is shared by
+    `url`: `memory://` is private to the returned AsyncQueue and the sessions made from it; `memory://name` is shared by
     name in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
     `redis+cluster://` name servers, `?prefix=` a key space there; a client of redis-py does too. A queue, of threads or
-    of asyncio: another session on the same, with its codec, clock and `session_ttl`.
+    of asyncio: another session on the same, with its codec, clock and `session_ttl`. Without a URL that of the
+    environment variable `TUBES_URL` is used, and `memory://` if it is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are, a server has JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
-    0.1.
+    0.1. None: 30.
+    `connect_timeout`: seconds for which a server that does not answer is tried. None: 10.
+
+    A URL may give `codec`, `session_ttl` and `connect_timeout` too, as in `redis://localhost?session_ttl=5`; an
+    argument overrides it.
 
     Raises `InvalidOption` for a URL, codec or option that is not understood, `ConnectionLost` where no server answers.
 
     `tubes.connect` shows an example.
     """
-    return AsyncQueue(connecting.connect(url, codec, clock, session_ttl, ApiKind(AsyncTask, AsyncTube, awaited=True)))
+    given = connecting.Arguments(codec, clock, session_ttl, connect_timeout)
+    return AsyncQueue(connecting.connect(url, given, ApiKind(AsyncTask, AsyncTube, awaited=True)))
 
 
 class AsyncQueue:
@@ -320,7 +328,13 @@ class AsyncQueue:
         return self._connection.closed is not None
 
     async def __aenter__(self) -> Self:
+        answer = self._connection.meet()
+        if type(answer) is CoroutineType:
+            await answer
         return self
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self.__aenter__().__await__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

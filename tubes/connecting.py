@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection
-from tubes.backend.url import SHORTEST_LEASE, read
+from tubes.backend.url import ARGUMENTS, DEFAULT_URL, SHORTEST_LEASE, Place, read, url_of_environment, without
 from tubes.drivers.options import SECOND, Seconds, micros, seconds
 from tubes.errors import InvalidOption
 from tubes.memory.connection import Connection as MemoryConnection
 from tubes.memory.store import open_store
 from tubes.values.codecs import Codec
 
+#: Seconds for which a session outlives a connection that was lost.
+_LEASE: Final = 30.0
 
-def connect(
-    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: Seconds, api: ApiKind
-) -> Connection[Any]:
+
+class Arguments(NamedTuple):
+    """The arguments of `connect` besides the URL; None: it was not given."""
+
+    codec: str | Codec | None
+    clock: Clock | None
+    session_ttl: Seconds | None
+    connect_timeout: Seconds | None
+
+    def completed(self, place: Place) -> Arguments:
+        """These arguments, and where one was not given what the URL says."""
+        return self._replace(
+            codec=place.setting("codec") if self.codec is None else self.codec,
+            session_ttl=_number(place, "session_ttl") if self.session_ttl is None else self.session_ttl,
+            connect_timeout=_number(place, "connect_timeout") if self.connect_timeout is None else self.connect_timeout,
+        )
+
+
+def _number(place: Place, setting: str) -> Any:
+    value = place.setting(setting)
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return value  # The check of the argument refuses it.
+
+
+def connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
     """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
-    lease = micros("session_ttl", session_ttl)
-    session_ttl = seconds("session_ttl", session_ttl)
-    if not isinstance(url, str):
+    if url is DEFAULT_URL:
+        url = url_of_environment() or "memory://"
+    place: Place | None = None
+    if isinstance(url, str):
+        place = read(url)
+        if place.scheme == "memory":
+            place.check_settings(ARGUMENTS)
+        given = given.completed(place)
+        url = without(url, place, ARGUMENTS)
+    else:
         other: Connection[Any] | None = getattr(url, "_connection", None)
         if other is not None:
-            for option, value in (("codec", codec), ("clock", clock)):
+            for option, value in given._asdict().items():
                 if value is not None:
                     raise InvalidOption(option=option, value=value, rule="must be left out: it is that of the queue")
             return other.sibling(api)
@@ -32,20 +65,17 @@ def connect(
             # By its kind alone: others write URLs in bytes, or in classes of their own.
             seen = url if url is None or isinstance(url, (int, float)) else type(url)
             raise InvalidOption(option="url", value=seen, rule="must be a string, a queue, or a client of redis-py")
-        return _connect_redis(url, codec, clock, session_ttl, lease, api)
-    place = read(url)
-    if place.scheme != "memory":
-        return _connect_redis(url, codec, clock, session_ttl, lease, api)
-    return MemoryConnection(open_store(urlsplit(url).netloc, clock, codec), lease, api)
-
-
-def _connect_redis(
-    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: float, lease: int, api: ApiKind
-) -> Connection[Any]:
+    session_ttl = _LEASE if given.session_ttl is None else seconds("session_ttl", given.session_ttl)
+    lease = micros("session_ttl", session_ttl)
+    timeout = None if given.connect_timeout is None else seconds("connect_timeout", given.connect_timeout)
+    if timeout == 0:
+        raise InvalidOption(option="connect_timeout", value=given.connect_timeout, rule="must be more than 0 seconds")
+    if place is not None and place.scheme == "memory":
+        return MemoryConnection(open_store(urlsplit(str(url)).netloc, given.clock, given.codec), lease, api)
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND
         rule = f"must be at least {least} seconds on a server, where a shorter lease is over before a call is"
-        raise InvalidOption(option="session_ttl", value=session_ttl, rule=rule)
+        raise InvalidOption(option="session_ttl", value=given.session_ttl, rule=rule)
     from tubes.redis.connection import connect
 
-    return connect(url, codec, clock, session_ttl, api)
+    return connect(url, given.codec, given.clock, session_ttl, timeout, api)

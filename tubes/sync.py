@@ -19,6 +19,7 @@ from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
 from tubes.backend.take_any import AnyOf, in_turn, listed
+from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
@@ -43,22 +44,28 @@ P = ParamSpec("P")
 
 
 def connect(
-    url: str | redis.Redis | redis.RedisCluster | Queue | AsyncQueue = "memory://",
+    url: str | redis.Redis | redis.RedisCluster | Queue | AsyncQueue = DEFAULT_URL,
     *,
     codec: str | Codec | None = None,
     clock: Clock | None = None,
-    session_ttl: Seconds = 30.0,
+    session_ttl: Seconds | None = None,
+    connect_timeout: Seconds | None = None,
 ) -> Queue:
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
-    `url`: `memory://` is private to the answered Queue and the sessions made from it; `memory://name` is shared by
+    `url`: `memory://` is private to the returned Queue and the sessions made from it; `memory://name` is shared by
     name in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
     `redis+cluster://` name servers, `?prefix=` a key space there; a client of redis-py does too. A queue, of threads or
-    of asyncio: another session on the same, with its codec, clock and `session_ttl`.
+    of asyncio: another session on the same, with its codec, clock and `session_ttl`. Without a URL that of the
+    environment variable `TUBES_URL` is used, and `memory://` if it is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are, a server has JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
-    0.1.
+    0.1. None: 30.
+    `connect_timeout`: seconds for which a server that does not answer is tried. None: 10.
+
+    A URL may give `codec`, `session_ttl` and `connect_timeout` too, as in `redis://localhost?session_ttl=5`; an
+    argument overrides it.
 
     Raises `InvalidOption` for a URL, codec or option that is not understood, `ConnectionLost` where no server answers.
 
@@ -67,7 +74,8 @@ def connect(
     ...     queue.tubes()
     []
     """
-    return Queue(connecting.connect(url, codec, clock, session_ttl, ApiKind(Task, Tube, awaited=False)))
+    given = connecting.Arguments(codec, clock, session_ttl, connect_timeout)
+    return Queue(connecting.connect(url, given, ApiKind(Task, Tube, awaited=False)))
 
 
 class Queue:
@@ -322,6 +330,7 @@ class Queue:
         return self._connection.closed is not None
 
     def __enter__(self) -> Self:
+        self._connection.meet()
         return self
 
     def __exit__(

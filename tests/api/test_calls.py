@@ -61,7 +61,7 @@ def tube(queue: tubes.Queue) -> Iterator[tubes.Tube]:
 @pytest.fixture
 def there(queue: tubes.Queue, tube: tubes.Tube, face: Face) -> Iterator[Any]:
     """The tube as either face sees it."""
-    connection = face.connect(queue)  # type: ignore[arg-type]
+    connection = face.connect(queue)
     yield connection.tube("squares")
     connection.close()
 
@@ -121,7 +121,7 @@ def test_calls_of_a_loop_get_their_own_replies_and_may_be_cancelled(queue: tubes
 
 def test_closing_a_queue_ends_its_calls(queue: tubes.Queue, face: Face) -> None:
     queue.create_tube("nobody")
-    connection = face.connect(queue)  # type: ignore[arg-type]
+    connection = face.connect(queue)
     call = face.begin(connection.tube("nobody"), "put", 0)  # The tube is there.
     call.result(20)
     thread = threading.Timer(0.3, connection.close)

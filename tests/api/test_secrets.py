@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 
 import tubes
 from tubes import InvalidOption, TubesError
-from tubes.backend.connect_timeout import connect_within
 from tubes.backend.url import redact_url
 from tubes.cli.app import app
 from tubes.metrics.prometheus import Collector
@@ -166,7 +165,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
     """Whatever is logged or warned of is seen too."""
     monkeypatch.setattr(script_call, "PATIENCE", 0.0)
     for command in ("common", "bench"):
-        monkeypatch.setattr(f"tubes.cli.{command}.connect_within", lambda _: connect_within(0.01))
+        monkeypatch.setattr(f"tubes.cli.{command}.PATIENCE", 0.01)
     monkeypatch.delenv("TUBES_URL", raising=False)
     monkeypatch.delenv("TUBES_DEBUG", raising=False)
     caplog.set_level(logging.DEBUG)

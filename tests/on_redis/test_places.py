@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,6 +18,7 @@ import tubes
 from tubes import ConnectionLost, DriverNotFound, InvalidOption, ServerRefused
 from tubes.drivers import Ranked
 from tubes.redis.transport import script_call
+from tubes.redis.transport.server import locate
 from tubes.testing import LocalServer
 
 
@@ -52,8 +57,84 @@ def test_what_the_server_refuses_is_said_at_once(port: int, url: str) -> None:
 
 
 def test_a_setting_that_nobody_knows_is_refused(port: int) -> None:
-    with pytest.raises(InvalidOption):
-        tubes.connect(f"redis://127.0.0.1:{port}?foo=1")
+    for kind in ("redis://127.0.0.1:{}", "redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/service"):
+        with pytest.raises(InvalidOption) as refused:
+            tubes.connect(f"{kind.format(port)}?foo=1")
+        assert "an unknown setting 'foo': the known ones are client_name, codec, connect_timeout, db," in str(
+            refused.value
+        )
+        assert refused.value.__cause__ is refused.value.__context__ is None
+
+
+def test_a_url_may_give_the_arguments_of_connect(url: str) -> None:
+    with tubes.connect(f"{url}&codec=raw&session_ttl=5&connect_timeout=2") as queue:
+        tube = queue.create_tube("t")
+        assert tube.put(b"\0").data == b"\0"
+        assert queue._connection.store.lease == 5  # type: ignore[attr-defined]
+    with (
+        tubes.connect(f"{url}&codec=raw&session_ttl=5", codec="json", session_ttl=timedelta(seconds=6)) as queue,
+        tubes.connect(url, session_ttl=6) as other,
+    ):
+        assert queue.tube("t").put("text").data == "text"
+        assert queue._connection.store is other._connection.store  # type: ignore[attr-defined]
+    for setting, rule in (
+        ("session_ttl=0.01", "session_ttl=0.01: must be at least 0.1 seconds"),
+        ("session_ttl=soon", "session_ttl='soon': must be a number of seconds"),
+        ("connect_timeout=0", "connect_timeout=0.0: must be more than 0 seconds"),
+        ("connect_timeout=nan", "connect_timeout=nan: must be from 0"),
+        ("codec=pickle", "codec='pickle': must be"),
+    ):
+        with pytest.raises(InvalidOption, match=re.escape(rule)):
+            tubes.connect(f"{url}&{setting}")
+
+
+@pytest.mark.parametrize("connect", [tubes.connect, lambda url: asyncio.run(awaited(url))], ids=["sync", "aio"])
+@pytest.mark.parametrize("kind", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/service"])
+def test_a_first_connection_is_tried_for_as_long_as_connect_timeout_says(
+    kind: str, connect: Callable[[str], object]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionLost):
+        connect(f"{kind.format('127.0.0.1:1')}?connect_timeout=0.2")
+    assert time.monotonic() - began < 5
+
+
+async def awaited(url: str) -> object:
+    return await tubes.aio.connect(url)
+
+
+def test_await_connects_and_says_what_the_server_refuses(port: int, url: str) -> None:
+    async def main() -> None:
+        queue = await tubes.aio.connect(url)
+        try:
+            assert not queue.closed
+            assert await queue is queue
+            assert await queue.session() is not queue
+        finally:
+            await queue.close()
+        refused = tubes.aio.connect(f"redis://:wrong@127.0.0.1:{port}")
+        with pytest.raises(ServerRefused):
+            await refused
+        assert refused.closed
+
+    asyncio.run(main())
+
+
+def test_a_url_says_how_long_one_try_may_take() -> None:
+    server, _ = locate("redis://localhost?socket_connect_timeout=0.5")
+    made: list[dict[str, Any]] = []
+
+    class Made:
+        def __init__(self, **settings: Any) -> None:
+            made.append(settings)
+
+        def connect(self) -> None: ...
+
+    pool: Any = server._pool  # type: ignore[attr-defined]
+    pool.connection_class = Made
+    server.connect("key")
+    server.connect("key", 0.2)
+    assert [settings["socket_connect_timeout"] for settings in made] == [0.5, 0.2]
 
 
 @pytest.mark.parametrize(

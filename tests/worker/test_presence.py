@@ -78,7 +78,7 @@ def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, 
         queue.create_tube("mail")
         with running(first), running(second):
             assert eventually(lambda: len(queue.workers()) == 2)
-            mine = face.connect(queue)  # type: ignore[arg-type]
+            mine = face.connect(queue)
             seen = mine.workers()
             mine.close()
             assert {info.id for info in seen} == {info.id for info in queue.workers()}

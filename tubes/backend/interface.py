@@ -77,6 +77,7 @@ class AnyConnection(Protocol):
 class Connection(AnyConnection, Protocol[F]):
     """One connection of a `Queue`."""
 
+    def meet(self) -> None: ...
     def find(self, name: str, /) -> Port[F]: ...
     def create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options, /
@@ -94,6 +95,7 @@ class Connection(AnyConnection, Protocol[F]):
 class AsyncConnection(AnyConnection, Protocol[F]):
     """One connection of an `AsyncQueue`."""
 
+    def meet(self) -> Soon[None]: ...
     def find(self, name: str, /) -> Soon[AsyncPort[F]]: ...
     def create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options, /

@@ -113,6 +113,9 @@ class ConnectionBase:
         if self.closed is not None:
             raise self.closed()
 
+    def meet(self) -> None:
+        """Find out that there is somebody at the other end, where that is not known yet."""
+
     def _forked(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Final, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit
 
 from tubes.drivers.driver import NAMES, is_name
 from tubes.drivers.options import SECOND
@@ -20,11 +22,29 @@ _SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory)://", 
 # A host, or an IPv6 address, perhaps with a zone; and a port.
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
+#: Arguments of `connect` that a URL may give as settings.
+ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
 #: Settings whose values are shown, if they look like this.
-_SHOWN: Final = ("prefix", "db")
+_SHOWN: Final = ("prefix", "db", *ARGUMENTS)
 _VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
 _RULE: Final = "cannot be read: in passwords, paths and settings @ is written %40, / is %2F, # is %23, ? is %3F"
+
+
+class _DefaultUrl:
+    """What `help` shows of a URL that may be left out."""
+
+    def __repr__(self) -> str:
+        return "<TUBES_URL, else memory://>"
+
+
+#: For a URL that was left out: None is a mistake, as of a setting that is not there.
+DEFAULT_URL: Final[Any] = _DefaultUrl()
+
+
+def url_of_environment() -> str | None:
+    """The URL that `TUBES_URL` gives; None if it is not set, or empty."""
+    return os.environ.get("TUBES_URL") or None
 
 
 class Place(NamedTuple):
@@ -37,6 +57,25 @@ class Place(NamedTuple):
     settings: dict[str, list[str]]
     #: The URL without its passwords and users, as errors and logs have it.
     shown: str
+
+    def setting(self, name: str) -> str | None:
+        """The value of a setting, the last one if there are several."""
+        return self.settings[name][-1] if name in self.settings else None
+
+    def check_settings(self, known: Collection[str], ignored: Collection[str] = ()) -> None:
+        """Raise `InvalidOption` for a setting that is not known; the error names those that are."""
+        for name in self.settings:
+            if name not in known and name not in ignored:
+                rule = f"has an unknown setting {name!r}: the known ones are {', '.join(sorted(known))}"
+                raise InvalidOption(option="url", value=self.shown, rule=rule)
+
+
+def without(url: str, place: Place, settings: Collection[str]) -> str:
+    """The URL, which was read, without these settings."""
+    if place.settings.keys().isdisjoint(settings):
+        return url
+    rest = {name: value for name, value in place.settings.items() if name not in settings}
+    return url.partition("?")[0] + (f"?{urlencode(rest, doseq=True)}" if rest else "")
 
 
 def read(url: str) -> Place:
@@ -89,8 +128,8 @@ def _rule_of(parts: SplitResult) -> str | None:
     if parts.scheme == "unix":
         return "must be unix:///path, or unix://user:password@/path" if parts.netloc.rpartition("@")[2] else None
     if parts.scheme == "memory":
-        if parts.path or parts.query or "@" in parts.netloc:
-            return "memory:// takes a name and nothing else"
+        if parts.path or "@" in parts.netloc:
+            return "memory:// takes a name and settings, and nothing else"
         return None if not parts.netloc or is_name(parts.netloc) else f"memory:// takes {NAMES}"
     if parts.scheme == "redis+sentinel":
         service = re.fullmatch(r"/([^/]+)(/[0-9]{0,9})?", parts.path)

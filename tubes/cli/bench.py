@@ -14,7 +14,6 @@ from uuid import uuid4
 import typer
 
 import tubes
-from tubes.backend.connect_timeout import connect_within
 from tubes.backend.url import redact_url
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import PATIENCE, Url, complete_drivers, place_of
@@ -41,7 +40,7 @@ def bench(
     It creates a tube of its own and drops it at the end. --url memory:// measures the backend in memory.
     """
     place = place_of(url)
-    with _told_to_end(), connect_within(PATIENCE), tubes.connect(place, codec="json") as queue:
+    with _told_to_end(), tubes.connect(place, codec="json", connect_timeout=PATIENCE) as queue:
         tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
         try:
             results = [_result(method, spans, per) for method, spans, per in _measure(tube, count, "x" * size)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import warnings
@@ -13,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import tubes
-from tubes.backend.connect_timeout import connect_within
-from tubes.backend.url import redact_url
+from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
 from tubes.cli.streams import somebody_types
 from tubes.drivers.registry import known_drivers
@@ -30,9 +28,8 @@ _TYPING = 0.5
 
 def complete_tubes(incomplete: str) -> list[str]:
     """The names of tubes that begin so, for the shell's completion: none where no server answers."""
-    url = os.environ.get("TUBES_URL", "")
     try:
-        with connect_within(_TYPING), tubes.connect(url) as queue:
+        with tubes.connect(place_of(None), connect_timeout=_TYPING) as queue:
             return [name for name in queue.tubes() if name.startswith(incomplete)]
     except Exception:  # In the middle of somebody's typing nothing may be said.
         return []
@@ -52,7 +49,10 @@ Url = Annotated[
     str | None,
     typer.Option("--url", "-u", metavar="URL", help="Where the tubes are. Else TUBES_URL says it.", show_default=False),
 ]
-Codec = Annotated[str, typer.Option("--codec", metavar="NAME", help="What data is written in: json, raw or msgpack.")]
+Codec = Annotated[
+    str | None,
+    typer.Option("--codec", metavar="NAME", help="What data is written in: json, raw or msgpack.", show_default="json"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: JSON, one object per line.")]
 Name = Annotated[
     str,
@@ -65,7 +65,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def place_of(url: str | None) -> str:
     """The URL that was given, or that of the environment."""
-    place = url or os.environ.get("TUBES_URL")
+    place = url or url_of_environment()
     if not place:
         raise Stop("where are the tubes? give --url redis://host or set TUBES_URL", Exit.USAGE)
     return place
@@ -73,18 +73,19 @@ def place_of(url: str | None) -> str:
 
 @contextmanager
 def connected(
-    url: str | None, codec: str = "json", session_ttl: float = 30.0, patience: float = PATIENCE
+    url: str | None, codec: str | None = None, session_ttl: float | None = None, patience: float = PATIENCE
 ) -> Generator[tubes.Queue]:
-    """The queue that the command works on; closed at the end."""
+    """The queue that the command works on; closed at the end. `patience`: where the URL has no `connect_timeout`."""
     place = place_of(url)
     scheme, _, name = place.partition("://")
     if scheme == "memory" and name not in named():
         raise Stop(
             f"{redact_url(place)} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE
         )
-    with _notice(place), connect_within(patience), warnings.catch_warnings(record=True) as warned:
+    timeout = None if "connect_timeout" in read(place).settings else patience
+    with _notice(place), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        queue = tubes.connect(place, codec=codec, session_ttl=session_ttl)
+        queue = tubes.connect(place, codec=codec, session_ttl=session_ttl, connect_timeout=timeout)
     for warning in warned:
         say(f"warning: {warning.message}")
     with queue:

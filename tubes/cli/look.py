@@ -133,7 +133,7 @@ def peek(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many, without ids.")] = 10,
     url: Url = None,
-    codec: Codec = "json",
+    codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
     """Look at tasks by their ids, or at the first ones; nothing is taken."""
@@ -172,7 +172,7 @@ def buried(
     name: Name,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many.")] = 100,
     url: Url = None,
-    codec: Codec = "json",
+    codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
     """The buried tasks, oldest first, and why; ends with how many there are for each reason."""

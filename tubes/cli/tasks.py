@@ -68,7 +68,7 @@ def put(
         typer.Option(metavar="DRIVER", help="Create the tube, if it is not there.", autocompletion=complete_drivers),
     ] = None,
     url: Url = None,
-    codec: Codec = "json",
+    codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
     """Put tasks; prints their ids."""
@@ -85,6 +85,7 @@ def put(
         options |= lanes(tube, utube)
         if context:
             options["context"] = pairs(context, "--context")
+        codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL may give it, too.
         words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
         while batch := list(islice(words, _LINES)):
             put_tasks = tube.put_many(batch, timeout=0, **options)
@@ -145,7 +146,7 @@ def take(
         typer.Option(metavar="SECONDS", help="Keep it for so long, for `tubes ack` and `tubes release`."),
     ] = None,
     url: Url = None,
-    codec: Codec = "json",
+    codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
     """Take tasks and print their data; each is acked when it is printed.
@@ -157,7 +158,7 @@ def take(
         raise Stop("--release and --hold exclude each other", Exit.USAGE)
     if hold is not None and micros("--hold", hold) < SHORTEST_LEASE:
         raise Stop(f"--hold {hold:g}: must be at least {SHORTEST_LEASE / SECOND} seconds", Exit.USAGE)
-    with connected(url, codec, 30.0 if hold is None else hold) as queue:
+    with connected(url, codec, hold) as queue:
         tube = queue.tube(name)
         session = None if hold is None else queue.identify()
         tasks = tube.take_many(count, timeout)

@@ -55,7 +55,7 @@ def export(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     url: Url = None,
-    codec: Codec = "json",
+    codec: Codec = None,
 ) -> None:
     """Write the tasks of a tube as lines of JSON; the tube stays as it is.
 
@@ -149,7 +149,7 @@ def import_(
         typer.Option(metavar="DRIVER", help="Create the tube, if it is not there.", autocompletion=complete_drivers),
     ] = None,
     url: Url = None,
-    codec: Codec = "json",
+    codec: Codec = None,
 ) -> None:
     """Put the tasks of lines that `tubes export` has written, or of others that have at least `data`.
 

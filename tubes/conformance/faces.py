@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import tubes
+from tubes.backend.url import DEFAULT_URL
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -23,7 +24,7 @@ class Face(Protocol):
 
     name: str
 
-    def connect(self, url: str, **options: Any) -> Any:
+    def connect(self, url: Any = DEFAULT_URL, **options: Any) -> Any:
         """A `Queue`, or what looks like one; takes what `tubes.connect` takes."""
         ...
 
@@ -60,7 +61,7 @@ class SyncFace:
 
     name = "sync"
 
-    def connect(self, url: str, **options: Any) -> Any:
+    def connect(self, url: Any = DEFAULT_URL, **options: Any) -> Any:
         return tubes.connect(url, **options)
 
     def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
@@ -89,7 +90,7 @@ class AioFace:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    def connect(self, url: str, **options: Any) -> Any:
+    def connect(self, url: Any = DEFAULT_URL, **options: Any) -> Any:
         return self.show(tubes.aio.connect(url, **options))
 
     def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
 from tubes.backend.flow import run
@@ -40,6 +40,7 @@ from tubes.redis.transport.wire import ErrorReply, hiredis
 from tubes.redis.validation import describe, describe_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from tubes.backend.clock import Clock
@@ -61,15 +62,17 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
     It has a session, which is its own until `identify` moves it to another one.
     """
 
-    def __init__(self, store: RedisStore, api: ApiKind) -> None:
+    def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         super().__init__(store.url)
         self.store = store
         self._api: Final = api
+        # Seconds for which a first connection is tried; None: as long as any call.
+        self._timeout: Final = timeout
         #: Whether its verbs are to be awaited.
         self.awaited = api.awaited
         self._ports: Final[dict[SharedTube, RedisPort]] = {}
         self.session: Final = Session(store, self._ports)
-        store.join(self.session, begins_later=api.awaited)
+        store.join(self.session)
 
     def may_run(self) -> bool:
         """Whether a verb may be run here and now, by a finalizer."""
@@ -79,7 +82,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         """Another connection to the same store, with a session of its own; perhaps for the other API."""
         self.check()
         self.store.enter()
-        return _make(self.store, api or self._api)
+        return _make(self.store, api or self._api, self._timeout)
 
     def micros(self) -> int:
         """What time it is by the server's clock, as far as this process knows that."""
@@ -334,31 +337,36 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
 
 
 def connect(
-    url: object, codec: str | Codec | None, clock: Clock | None, session_ttl: float, api: ApiKind
+    url: object,
+    codec: str | Codec | None,
+    clock: Clock | None,
+    session_ttl: float,
+    connect_timeout: float | None,
+    api: ApiKind,
 ) -> Connection:
     """A connection to the server of this URL or client; for threads it is tried out at once."""
     store = open_store(url, clock, codec, session_ttl)
-    connection = _make(store, api)
+    connection = _make(store, api, connect_timeout)
     if api.awaited:
         return connection
     try:
-        store.meet()
+        store.meet(connect_timeout)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _make(store: RedisStore, api: ApiKind) -> Connection:
-    return LoopConnection(store, api) if api.awaited else ThreadConnection(store, api)
+def _make(store: RedisStore, api: ApiKind, timeout: float | None) -> Connection:
+    return LoopConnection(store, api, timeout) if api.awaited else ThreadConnection(store, api, timeout)
 
 
 class ThreadConnection(Connection):
     """For threads: its verbs answer when they are done."""
 
-    def __init__(self, store: RedisStore, api: ApiKind) -> None:
+    def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channel: Final = ThreadChannel(store.server, closed=_closed)
-        super().__init__(store, api)
+        super().__init__(store, api, timeout)
 
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
@@ -378,10 +386,20 @@ class ThreadConnection(Connection):
 class LoopConnection(Connection):
     """For asyncio: its verbs are awaited. Each event loop has a channel of its own."""
 
-    def __init__(self, store: RedisStore, api: ApiKind) -> None:
+    def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channels: Final[Channels] = {}
         self._slots: Final = Slots()
-        super().__init__(store, api)
+        super().__init__(store, api, timeout)
+
+    async def meet(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Try the server out, unless it was tried already; a connection that comes to nothing is closed."""
+        if self.closed is not None or self.store.met:
+            return
+        try:
+            await asyncio.to_thread(self.store.meet, self._timeout)
+        except BaseException:
+            await cast("Callable[[], Any]", self.close)()
+            raise
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:  # type: ignore[override]
         if self._pid != os.getpid():

@@ -14,7 +14,6 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from tubes.backend.clock import system_clock
-from tubes.backend.connect_timeout import connect_timeout
 from tubes.backend.flow import run
 from tubes.backend.retry import Outage
 from tubes.drivers.driver import Driver
@@ -76,7 +75,8 @@ class RedisStore:
         # Whether a poke is to come.
         self._poking = False
         self._timed = False
-        self._met = False
+        #: Whether it was tried out.
+        self.met = False
         self._silent = False
         self._meeting: Final = threading.Lock()
         self._channel: Final = ThreadChannel(server, "s")
@@ -97,14 +97,12 @@ class RedisStore:
                 raise QueueClosed(why="close() was called")
             self._users += 1
 
-    def join(self, session: Session, *, begins_later: bool) -> None:
-        """Renew this session's lease. `begins_later`: nobody looks at the server before the first call."""
+    def join(self, session: Session) -> None:
+        """Renew this session's lease."""
         with self._lock:
             self.sessions.add(session)
             if self._beating is None and not self.manual:
-                self._beating = threading.Thread(
-                    target=self._beat, args=(begins_later,), name="tubes-leases", daemon=True
-                )
+                self._beating = threading.Thread(target=self._beat, name="tubes-leases", daemon=True)
                 self._beating.start()
 
     def leave(self) -> None:
@@ -193,22 +191,17 @@ class RedisStore:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def _beat(self, meets: bool) -> None:
-        """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked.
-
-        `meets`: look at the server first; for asyncio, which connects without a word.
-        """
+    def _beat(self) -> None:
+        """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked."""
         # A server that is down must not keep the sessions elsewhere waiting until their leases are over.
-        channel = ThreadChannel(self.server, "b", patience=min(self.lease / 12, 5.0))
-        if meets:
-            try:
-                self.meet()
-            except Exception as error:
-                self._warn(f"{self.url} could not be looked at", error)
+        patience = min(self.lease / 12, 5.0)
+        channel = ThreadChannel(self.server, "b", patience)
         while not self._stop.wait(self.lease / 3):
             self._is_out = False
             try:
                 self._beat_once(channel)
+                if not self.met:  # An `AsyncQueue` may be used without `await` and `async with`.
+                    self.meet(patience)
             except Exception as error:  # The sessions depend on it: whatever has happened, the next beat comes.
                 self._warn("sessions could not be renewed", error)
             if not self._is_out:
@@ -285,12 +278,16 @@ class RedisStore:
         if not self._timed and not self.manual:
             self._ahead = moment - self.clock.micros()
 
-    def meet(self) -> None:
-        """Try the server out: read its clock, and warn if it is set up so that it would throw tasks away. Once."""
-        with self._meeting:
-            if self._met:
+    def meet(self, patience: float | None = None) -> None:
+        """Try the server out: read its clock, and warn if it is set up so that it would throw tasks away. Once.
+
+        `patience`: seconds after which it is given up; None: as long as any call is tried.
+        """
+        if not self._meeting.acquire(timeout=-1 if patience is None else patience):  # Another one has more patience.
+            raise ConnectionLost(url=self.url, why="it did not answer in time")
+        try:
+            if self.met:
                 return
-            patience = connect_timeout.get()
             channel = self._channel if patience is None else ThreadChannel(self.server, "m", patience)
             try:
                 self._check_rights(channel)
@@ -301,7 +298,9 @@ class RedisStore:
                     channel.close()
             known = reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is bytes
             policy: str = reply[1].decode(errors="replace") if known else "noeviction"
-            self._met = True
+            self.met = True
+        finally:
+            self._meeting.release()
         if policy != "noeviction":
             what = f"{self.url} has maxmemory-policy {policy}: it may throw away tasks; set it to noeviction"
             warnings.warn(what, RuntimeWarning, stacklevel=6)

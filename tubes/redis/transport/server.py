@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import socket
 import time
@@ -17,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError, RedisClusterException
 from redis.retry import Retry
 
-from tubes.backend.url import Place, read
+from tubes.backend.url import ARGUMENTS, Place, read
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
 
 _sentinels: Final[Any] = redis_sentinel
@@ -33,6 +34,17 @@ _LOOK: Final = 0.02
 
 #: What redis-py makes a connection by.
 _Settings: TypeAlias = dict[str, object]
+
+#: Settings of redis-py that a URL may have, besides those of TLS.
+_FROM_URLS: Final = frozenset({
+    "client_name", "db", "lib_name", "lib_version", "password", "socket_connect_timeout", "socket_keepalive",
+    "socket_read_size", "username",
+})  # fmt: skip
+#: Those that other programs with the same URL may need, and that mean nothing here.
+_OF_OTHERS: Final = frozenset({
+    "decode_responses", "encoding", "encoding_errors", "health_check_interval", "max_connections", "protocol",
+    "retry_on_error", "retry_on_timeout", "socket_timeout", "timeout",
+})  # fmt: skip
 
 _SETTINGS: Final[_Settings] = {
     "socket_connect_timeout": CONNECT_TIMEOUT,
@@ -175,10 +187,14 @@ def _connected(pool: _Pool, url: str, patience: float | None) -> Connection:
     Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
     """
     settings = {**_plain(pool.connection_kwargs), **_settings()}
+    given: Any = pool.connection_kwargs.get("socket_connect_timeout")
+    if given is not None:
+        settings["socket_connect_timeout"] = given
     if settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
         settings |= _library()
     if patience is not None:
-        settings |= {"socket_connect_timeout": patience, "socket_timeout": patience}
+        limit = patience if given is None else min(patience, given)
+        settings |= {"socket_connect_timeout": limit, "socket_timeout": patience}
     kind: type[TubesError]
     why: Exception
     try:
@@ -263,23 +279,44 @@ def locate(place: object) -> tuple[Server, str]:
         rule = "must be a string, a queue, or a redis.Redis or redis.RedisCluster"
         raise InvalidOption(option="url", value=type(place), rule=rule)
     parts = read(place)
+    tls = _of_tls() if parts.scheme == "rediss" else ()
+    parts.check_settings({*ARGUMENTS, "prefix", *_FROM_URLS, *tls}, _OF_OTHERS)
     prefix = parts.settings.pop("prefix", [""])[-1]
     rest = parts.scheme + place[len(parts.scheme) :].partition("?")[0]
     if parts.scheme == "redis+cluster":
         nodes = _hosts(parts, 6379)
-        login = _login(rest)
+        login = {**_queried(parts), **_login(rest)}
+        login.pop("db", None)  # A cluster has one.
         return _Cluster(parts.shown, lambda: _cluster(nodes, login), secure=False, hidden=_hidden(login)), prefix
     if parts.scheme == "redis+sentinel":
         return _Pooled(parts.shown, _sentinel(rest, parts)), prefix
+    return _Pooled(parts.shown, _pool(rest, parts)), prefix
+
+
+def _pool(url: str, parts: Place) -> _Pool:
+    """What redis-py makes of a URL without its settings, and of those."""
     query = urlencode(parts.settings, doseq=True)
     try:
-        made: _Pool = _untyped(redis.ConnectionPool).from_url(f"{rest}?{query}" if query else rest, **_settings())
-        return _Pooled(parts.shown, made), prefix
+        made: _Pool = _untyped(redis.ConnectionPool).from_url(f"{url}?{query}" if query else url)
+        return made
     except Exception as error:
         bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
     # Not there: what redis-py has raised may quote the value, and would be seen as its context.
     which = f"setting {bad[1]!r}, whose value redis-py cannot read" if bad else "setting that redis-py cannot use"
     raise InvalidOption(option="url", value=parts.shown, rule=f"has a {which}")
+
+
+def _queried(parts: Place) -> _Settings:
+    """The settings of a URL as redis-py reads them, where it knows no such URLs."""
+    read = _pool("redis://", parts).connection_kwargs
+    return {name: read[name] for name in parts.settings if name in _FROM_URLS}
+
+
+@cache
+def _of_tls() -> frozenset[str]:
+    """The settings of redis-py's connections over TLS."""
+    taken: Mapping[str, object] = inspect.signature(_untyped(redis.SSLConnection).__init__).parameters
+    return frozenset(name for name in taken if name.startswith("ssl_"))
 
 
 def _name_of(pool: _Pool) -> str:
@@ -305,10 +342,15 @@ def _login(url: str) -> _Settings:
 def _sentinel(url: str, parts: Place) -> _Pool:
     """`redis+sentinel://[user:password@]host:port,…/service[/db]`."""
     _, service, *db = parts.path.split("/")
-    settings = {**_settings(), **_login(url)}
+    queried = _queried(parts)
+    settings = {"db": 0, **_settings(), **queried, **_login(url)}
+    if db and db[0]:
+        settings["db"] = int(db[0])
     watching = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
+    if "socket_connect_timeout" in queried:
+        watching["socket_connect_timeout"] = queried["socket_connect_timeout"]
     watchers = _sentinels.Sentinel(_hosts(parts, 26379), sentinel_kwargs=watching)
-    pool: _Pool = watchers.master_for(service, db=int(db[0] or 0) if db else 0, **settings).connection_pool
+    pool: _Pool = watchers.master_for(service, **settings).connection_pool
     return pool
 
 

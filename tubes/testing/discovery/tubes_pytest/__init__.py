@@ -42,7 +42,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _trouble_with(place: str) -> str | None:
     """Why no test can work there."""
     import tubes
-    from tubes.backend.connect_timeout import connect_within
 
     if place == "server":
         from tubes.testing import server_program
@@ -53,9 +52,9 @@ def _trouble_with(place: str) -> str | None:
     if place.startswith("memory://"):
         return None
     try:
-        with warnings.catch_warnings(), connect_within(_PATIENCE):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of how it is set up each test hears.
-            tubes.connect(place).close()
+            tubes.connect(place, connect_timeout=_PATIENCE).close()
     except tubes.TubesError as error:
         return str(error)
     return None

@@ -1,0 +1,91 @@
+"""What `connect` goes by: its arguments, then the URL, then the environment."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tubes import InvalidOption
+from tubes.conformance.faces import Face
+
+
+def test_without_a_url_the_environment_says_where(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = f"memory://{uuid4().hex}"
+    monkeypatch.setenv("TUBES_URL", place)
+    with face.connect() as queue, tubes.connect(place) as other:
+        queue.create_tube("mail")
+        assert other.tubes() == ["mail"]
+    for nowhere in ("", None):
+        if nowhere is None:
+            monkeypatch.delenv("TUBES_URL")
+        else:
+            monkeypatch.setenv("TUBES_URL", nowhere)
+        with face.connect() as queue:
+            assert queue.tubes() == []
+            assert repr(queue).endswith(" memory://>")
+
+
+def test_a_url_of_the_environment_is_checked_as_any(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUBES_URL", "ftp://host")
+    with pytest.raises(InvalidOption, match="must be memory://"):
+        face.connect()
+
+
+def test_an_argument_overrides_what_the_url_says(face: Face) -> None:
+    place = f"memory://{uuid4().hex}"
+    with face.connect(f"{place}?codec=raw&session_ttl=5&connect_timeout=1") as queue:
+        tube = queue.create_tube("mail")
+        assert tube.put(b"\0").data == b"\0"
+    with pytest.raises(InvalidOption, match="was made with another codec"):
+        face.connect(f"{place}?codec=raw", codec="json")
+    with face.connect(f"{place}?session_ttl=never", session_ttl=timedelta(minutes=1)) as queue:
+        assert queue.tubes() == ["mail"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ("ttl=5", "unknown setting 'ttl': the known ones are codec, connect_timeout, session_ttl"),
+        ("prefix=a", "unknown setting 'prefix'"),
+        ("codec=pickle", "codec='pickle'"),
+        ("session_ttl=", "session_ttl='': must be a number of seconds"),
+        ("session_ttl=-1", "session_ttl=-1.0: must be from 0"),
+        ("connect_timeout=0", "connect_timeout=0.0: must be more than 0 seconds"),
+        ("connect_timeout=inf", "connect_timeout=inf: must be from 0"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(face: Face, settings: str, rule: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        face.connect(f"memory://?{settings}")
+    assert rule in str(refused.value)
+    assert refused.value.__context__ is None
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), True, "1", 0, timedelta(0), timedelta(seconds=-1)])
+def test_a_connect_timeout_is_more_than_0_seconds(face: Face, bad: Any) -> None:
+    with pytest.raises(InvalidOption, match="connect_timeout="):
+        face.connect(connect_timeout=bad)
+
+
+def test_another_session_of_a_queue_has_what_that_has(face: Face) -> None:
+    given: dict[str, Any] = {"codec": "json", "clock": tubes.SystemClock(), "session_ttl": 1, "connect_timeout": 1}
+    with tubes.connect() as queue:
+        for option, value in given.items():
+            with pytest.raises(InvalidOption, match=f"{option}=.*must be left out: it is that of the queue"):
+                face.connect(queue, **{option: value})
+
+
+def test_a_queue_of_asyncio_is_awaited_or_entered() -> None:
+    async def main() -> None:
+        queue = await tubes.aio.connect()
+        assert await queue is queue
+        async with queue as entered:
+            assert entered is queue
+        assert queue.closed
+
+    asyncio.run(main())
