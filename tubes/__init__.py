@@ -9,6 +9,10 @@
 https://example.com/
 """
 
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
 from tubes.backend.clock import Clock, SystemClock
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
@@ -55,6 +59,17 @@ from tubes.values.worker_info import HandlerInfo, HeldTask, WorkerInfo
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube  # isort: skip
+
+
+def _version() -> str:
+    try:
+        return version("tubes-queue")
+    except PackageNotFoundError:  # A checkout that is not installed, or a copy.
+        project = Path(__file__).parent.parent / "pyproject.toml"
+        return str(tomllib.loads(project.read_text())["project"]["version"]) if project.exists() else "unknown"
+
+
+__version__ = _version()
 
 __all__ = [
     "MOVES",
@@ -110,6 +125,7 @@ __all__ = [
     "Utube",
     "WorkerInfo",
     "WriteAborted",
+    "__version__",
     "aio",
     "connect",
     "task_data",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tubes import __version__
 from tubes.cli import admin, bench, look, repair, tasks, top, transfer, work
 from tubes.cli.exits import Exit, Group
 
@@ -24,9 +25,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"tubes {version('tubes-queue')}")
+        typer.echo(f"tubes {__version__}")
         raise typer.Exit
 
 
