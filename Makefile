@@ -40,6 +40,7 @@ aio: .venv/check  ## make tubes/aio.py, the API for asyncio, of tubes/sync.py
 
 check: .venv/check  ## lint, types, and the pages
 	@$(MAKE) --no-print-directory docs
+	$(BIN)/python .ci/look_at_pages.py build/docs .venv/browser
 	$(BIN)/python .ci/make_aio.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ The root of the repository is the source, so that pages link to the READMEs as o
 """
 
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -14,8 +15,9 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
 project = "tubes"
 copyright = "the authors of tubes"
+release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
-extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_external_toc", "docstrings", "states"]
+extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_copybutton", "sphinx_external_toc", "docstrings", "states"]
 external_toc_path = "docs/_toc.yml"
 include_patterns = ["C*.md", "*/README.md", "benchmarks/*/README.md", "docs/**.md"]
 # Folders that are not even looked into.
@@ -44,10 +46,11 @@ nitpick_ignore_regex = [
 ]
 
 html_theme = "furo"
-html_title = "tubes"
+html_title = f"tubes {release}"
 html_static_path = ["_static"]
 html_css_files = ["tubes.css"]
 html_additional_pages = {"index": "to_docs.html"}
 templates_path = ["_templates"]
 html_copy_source = False
 html_show_sourcelink = False
+copybutton_prompt_text = "$ "  # Of a console the commands are copied, without the prompt and what they print.

