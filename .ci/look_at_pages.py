@@ -1,4 +1,4 @@
-"""Look at the built pages in a real browser: `python .ci/look_at_pages.py PAGES FOLDER` fails if something does not fit.
+"""Look at the built pages in a browser: `python .ci/look_at_pages.py PAGES FOLDER` fails if something does not fit.
 
 npm brings the browser and its libraries, for the Node.js that pip brings, so that it is the same on a bare machine.
 
