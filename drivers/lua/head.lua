@@ -1,6 +1,6 @@
 -- How every verb begins: its arguments, and what the tube knows about itself.
 --
--- KEYS[1]  the tube's meta hash; its other keys are KEYS[1]..':tasks' and so on, in the same slot
+-- KEYS[1]  the tube's meta hash; its other keys are KEYS[1]..':tasks' and so on, in the same hash slot
 -- ARGV[1]  the number of the caller's session in this tube
 -- ARGV[2]  the field of the meta hash that says that this session lives
 -- ARGV[3]  the field of the meta hash that keeps this caller's last answer

@@ -40,7 +40,7 @@ _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "
 _UNDONE: Final = 100
 #: Verbs that find nothing to do when the session has ended.
 _OF_TAKERS: Final = frozenset(
-    {"ack", "ack_many", "release", "release_many", "renew_many", "touch", "hold", "untake", "leave"}
+    {"ack", "ack_many", "release", "release_many", "renew_many", "touch", "untake", "leave"}
 )
 #: Those of which nobody knows then whether they were done, if they were sent before.
 _ONCE: Final = frozenset(

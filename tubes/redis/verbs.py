@@ -204,7 +204,7 @@ class VerbPort(Port[F]):
 
     def _refuse(self, task: object, option: str) -> Flow[F]:
         """Refuse an option that the driver lacks; that this session does not have the task is said first."""
-        yield from self.asked("hold", self.about(task))
+        yield from self.asked("touch", self.about(task, 0))
         raise self._driver.lacks(option)
 
     # -- what anybody may do -------------------------------------------------------------------------------------------

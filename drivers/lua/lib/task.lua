@@ -178,9 +178,9 @@ local function shown(task, bare)
 end
 
 -- The same of a task that `held_one` has found.
-local function shown_held(task, bare)
+local function shown_held(task)
   task.due = due_of(task.id)
-  return shown(task, bare)
+  return shown(task)
 end
 
 -- The same of many that were taken by one call: their ids, attempts and when they are due in a string each, whether

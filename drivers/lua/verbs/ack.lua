@@ -12,9 +12,7 @@ if take < 0 or ARGV[8] ~= '1' or listening then
   local task = held_one(ARGV[6], ARGV[7])
   if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
 --#move ack t
-  local reply = shown(task, ARGV[8] ~= '')
---#done reply
-  return reply
+--#include reply
 --#if PLAIN
 --#fast
 end

@@ -1,10 +1,8 @@
 -- Put a task aside, in whatever state.
--- ARGV  6 its id, 7 'c' and the moment of its put ('': whichever has that id), 8 '1': the caller knows its data, 9 why ('': nobody says)
+-- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9 why ('': nobody says)
 -- answers  as for ack
 --#include begin
-if replayed then return replayed end
-local task = find_meant(ARGV[6], ARGV[7])
-if not task then return redis.error_reply('NOTFOUND there is no such task') end
+--#include any_task
 call('HDEL', M, '')
 if task.state ~= '!' then
   local due
@@ -12,6 +10,4 @@ if task.state ~= '!' then
 --#move bury
 end
 --#include outlived
-local reply = shown(task, ARGV[8] ~= '')
---#done reply
-return reply
+--#include reply

@@ -1,8 +1,7 @@
 -- Look at a task.
--- ARGV  6 its id, 7 'c' and the moment of its put ('': whichever has that id), 8 '1': the caller knows its data
+-- ARGV  6, 7, 8 as any_task.lua and reply.lua say
 -- answers  as for ack
 --#include begin
 --#include flush
-local task = find_meant(ARGV[6], ARGV[7])
-if not task then return redis.error_reply('NOTFOUND there is no such task') end
+--#include any_task
 return shown(task, ARGV[8] ~= '')

@@ -20,16 +20,8 @@ if ARGV[14] then
 --#fast
 end
 --#if ROOM
-local capacity = tonumber(ARGV[11])
-if capacity and not replaced and call('HLEN', M .. ':tasks') >= capacity then
-  if (ARGV[12] or '') ~= '' then
---#slow
-    wait_for_room(1, ARGV[12], ARGV[13])
---#fast
-  end
---#include flush
-  return false
-end
+local needed, capacity, callers, process = replaced and 0 or 1, tonumber(ARGV[11]), ARGV[12] or '', ARGV[13]
+--#include room
 --#end
 --#include next_id
 local created = pack('>I7', now)
@@ -49,13 +41,6 @@ local task = {
 --#if RANK
 -- An order that fails for this task fails before anything is written.
 place(task)
---#end
---#if ROOM
-if (ARGV[12] or '') ~= '' then
---#slow
-  call('HDEL', M .. ':waiting', ARGV[13] .. ':room')
---#fast
-end
 --#end
 META.next = task.id + 1
 if replaced then
@@ -80,6 +65,9 @@ if ARGV[14] then
   enter_key(ARGV[14], task.id, replaced)
 --#fast
 end
+--#if ROOM
+if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end
+--#end
 local answer = created .. task.id
 --#done answer
 return answer

@@ -69,16 +69,8 @@ while #all < size do
   at = at + count + 1
 end
 --#if ROOM
-local capacity = tonumber(ARGV[9])
-if capacity and needed > 0 and call('HLEN', M .. ':tasks') + needed > capacity then
-  if (ARGV[10] or '') ~= '' then
---#slow
-    wait_for_room(needed, ARGV[10], ARGV[11])
---#fast
-  end
---#include flush
-  return false
-end
+local capacity, callers, process = tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
+--#include room
 --#end
 local reply, marks = { created .. META.next }, {}
 META.next = id
@@ -108,7 +100,7 @@ for n = 1, size do
 end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
 --#if ROOM
-if (ARGV[10] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[11] .. ':room') end
+if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end
 --#end
 answer = answer .. table.concat(marks, ',')
 --#done answer

@@ -8,16 +8,8 @@
 if replayed then return replayed end
 local size = tonumber(ARGV[6])
 --#if ROOM
-local capacity = tonumber(ARGV[9])
-if capacity and call('HLEN', M .. ':tasks') + size > capacity then
-  if (ARGV[10] or '') ~= '' then
---#slow
-    wait_for_room(size, ARGV[10], ARGV[11])
---#fast
-  end
---#include flush
-  return false
-end
+local needed, capacity, callers, process = size, tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
+--#include room
 --#end
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
@@ -69,7 +61,7 @@ end
 --#end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
 --#if ROOM
-if (ARGV[10] or '') ~= '' then call('HDEL', M .. ':waiting', ARGV[11] .. ':room') end
+if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end
 --#end
 --#done answer
 return answer

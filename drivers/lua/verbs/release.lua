@@ -3,12 +3,8 @@
 --       10 why it is buried, if that was its last attempt ('': nobody says)
 -- answers  as for ack
 --#include begin
-if replayed then return replayed end
-local task = held_one(ARGV[6], ARGV[7])
-if not task then return redis.error_reply('NOTTAKEN this session does not have it') end
+--#include held_task
 local due, delay, reason = nil, ARGV[9], ARGV[10]
 --#include release_one
 --#include outlived
-local reply = shown(task, ARGV[8] ~= '')
---#done reply
-return reply
+--#include reply

@@ -1,11 +1,9 @@
 -- Change a task, in whatever state.
--- ARGV  6 its id, 7 'c' and the moment of its put ('': whichever has that id), 9 '1': it gets the data of 10, 11 its pri, 12 microseconds until it is ready, 13 microseconds that it
+-- ARGV  6, 7 as any_task.lua says, 9 '1': it gets the data of 10, 11 its pri, 12 microseconds until it is ready, 13 microseconds that it
 --       lives from now on ('': as it is)
 -- answers  what `shown` says of the task
 --#include begin
-if replayed then return replayed end
-local task = find_meant(ARGV[6], ARGV[7])
-if not task then return redis.error_reply('NOTFOUND there is no such task') end
+--#include any_task
 if (ARGV[12] ~= '' and task.state ~= 'r' and task.state ~= '~') or (ARGV[13] ~= '' and task.state == 't') then
   return redis.error_reply('STATE ' .. task.state)
 end
