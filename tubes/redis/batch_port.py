@@ -14,7 +14,7 @@ from tubes.redis.looking import LookingPort
 from tubes.redis.port import name_of
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.task_codec import ScriptReply
-from tubes.redis.transport.script_call import SERVING, Flow
+from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.task import F
@@ -178,11 +178,9 @@ class BatchPort(LookingPort[F]):
             raise
         return tasks
 
-    def top_up(self, first: F, limit: int) -> list[F]:
+    @verb
+    def top_up(self, first: F, limit: int) -> Flow[list[F]]:
         """What was waited for, and what else there is, up to so many."""
-        return self.run(self._top_up(first, limit))
-
-    def _top_up(self, first: F, limit: int) -> Flow[list[F]]:
         try:
             others = yield from self._take_many(limit - 1)
         except BaseException:

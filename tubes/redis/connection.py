@@ -30,12 +30,12 @@ from tubes.redis.port import Owner, Port
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
-from tubes.redis.session import Session, leave_out, sane
+from tubes.redis.session import Session
 from tubes.redis.store import born_of, open_store
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
-from tubes.redis.transport.script_call import Flow, ScriptCall, Slots
+from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
 from tubes.redis.transport.wire import ErrorReply, hiredis
 from tubes.redis.validation import describe, describe_options
 
@@ -95,16 +95,12 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
 
     # -- tubes ---------------------------------------------------------------------------------------------------------
 
+    @verb
     def create(
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
-    ) -> RedisPort:
+    ) -> Flow[RedisPort]:
         """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
-        return self.run(self._create(name, driver, if_not_exists, temporary, options))
-
-    def _create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
-    ) -> Flow[RedisPort]:
         name = check_name("tube", name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
@@ -138,15 +134,10 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         registry.register(driver)
         return (yield from self._opened(name, reply))
 
-    def open_replies(self, name: str) -> RedisPort:
+    @verb
+    def open_replies(self, name: str) -> Flow[RedisPort]:
         """The port of a fifo that nobody sees, and that goes by itself when nobody uses it; made if it is not there."""
         self.check()
-        return self.run(self._open_replies(name))
-
-    #: A server may have lost it, and its owner is about to make it anew: what comes meanwhile is there then.
-    find_replies = open_replies
-
-    def _open_replies(self, name: str) -> Flow[RedisPort]:
         # Who waits looks every few seconds.
         return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_STAY)))
 
@@ -166,6 +157,9 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         reply = yield from self.session.open(name, "keep", *about, maker=uuid4().hex)
         return (yield from self._opened(name, reply))
 
+    #: A server may have lost it, and its owner is about to make it anew: what comes meanwhile is there then.
+    find_replies = open_replies
+
     def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Flow[Driver]:
         """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
         name = check_name("driver", name)
@@ -179,39 +173,33 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
                     raise TubeExists(name=tube, why=f"with driver {its!r}, not {name!r}") from None
             raise
 
-    def find(self, name: str) -> RedisPort:
+    @verb
+    def find(self, name: str) -> Flow[RedisPort]:
         """The port of a living tube."""
         self.check()
-        return self.run(self._find(name))
-
-    def _find(self, name: str) -> Flow[RedisPort]:
         name = check_name("tube", name)
         reply = yield from self.session.open(name, "any")
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=name)
         return (yield from self._opened(name, reply))
 
-    def names(self) -> list[str]:
+    @verb
+    def names(self) -> Flow[list[str]]:
         """The names of all tubes."""
         self.check()
-        return self.run(self._all_names())
-
-    def _all_names(self) -> Flow[list[str]]:
         names = yield from self._known_names()
         there, strange = yield from living(self.store, names)
-        leave_out(self.store, strange)
+        self.store.leave_out(strange)
         return there
 
-    def overview(self, ages: bool) -> dict[str, Overview]:
+    @verb
+    def overview(self, ages: bool) -> Flow[dict[str, Overview]]:
         """All tubes at a glance."""
         self.check()
         flag("ages", ages)
-        return self.run(self._overview(ages))
-
-    def _overview(self, ages: bool) -> Flow[dict[str, Overview]]:
         known = yield from self._known_names()
         found, strange = yield from overview(self.store, known, ages=ages)
-        leave_out(self.store, strange)
+        self.store.leave_out(strange)
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
@@ -228,12 +216,12 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
             names.update(some)
             if cursor == b"0":
                 known, strange = validation.names(names)
-                leave_out(self.store, dict.fromkeys(strange, "is no name of a tube"))
+                self.store.leave_out(dict.fromkeys(strange, "is no name of a tube"))
                 return known
 
     def _names(self, what: str, name: str | bytes) -> Flow[ScriptReply]:
         key = f"{self.store.prefix}:names"
-        return sane(self.store, (yield ScriptCall(script("names"), key, (what, name))), key)
+        return (yield from self.store.ask("names", key, what, name, what=key))
 
     def forget_name(self, name: str) -> Flow[None]:
         """A tube was dropped; if it was created anew meanwhile its name stays."""

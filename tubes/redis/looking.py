@@ -11,7 +11,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec, validation
 from tubes.redis.task_codec import Parsed, ScriptReply
-from tubes.redis.transport.script_call import Flow
+from tubes.redis.transport.script_call import Flow, verb
 from tubes.redis.verbs import VerbPort
 from tubes.values.lane import Utube, lane_of
 from tubes.values.statistics import Statistics, until
@@ -42,11 +42,10 @@ class LookingPort(VerbPort[F]):
 
         return self.call("statistics", (show, ()), changes=False)
 
-    def tasks(self, start: int, limit: int) -> list[F]:
+    @verb
+    def tasks(self, start: int, limit: int) -> Flow[list[F]]:
         """The tasks from an id on."""
-        return self.run(self._tasks(whole("start", start), whole("limit", limit)))
-
-    def _tasks(self, first: int, limit: int) -> Flow[list[F]]:
+        first, limit = whole("start", start), whole("limit", limit)
         found: list[F] = []
         while len(found) < limit:
             first, *replies = yield from self.ask("tasks", first, min(limit - len(found), _LOOKS))
@@ -63,12 +62,10 @@ class LookingPort(VerbPort[F]):
             except Unreadable as error:
                 self.shared.store.strangers.leave_out(f"tube {self.shared.name!r}", {error.facts["what"]: error})
 
-    def buried(self, limit: int) -> list[F]:
+    @verb
+    def buried(self, limit: int) -> Flow[list[F]]:
         """The oldest buried tasks."""
-        return self.run(self._buried(whole("limit", limit)))
-
-    def _buried(self, limit: int) -> Flow[list[F]]:
-        driver = self.shared.driver
+        limit, driver = whole("limit", limit), self.shared.driver
         # Where places are more than ids, the oldest may have any place.
         in_order = driver.signs == (0, 1) and driver.rank is None
         ids: list[int] = []
@@ -93,11 +90,9 @@ class LookingPort(VerbPort[F]):
             at += seen
         return found
 
-    def oldest_ready_age(self) -> float | None:
+    @verb
+    def oldest_ready_age(self) -> Flow[float | None]:
         """How long ago the oldest ready task was put."""
-        return self.run(self._oldest_ready_age())
-
-    def _oldest_ready_age(self) -> Flow[float | None]:
         start: int | str = ""
         while True:
             reply = yield from self.ask("oldest", start)
@@ -105,17 +100,17 @@ class LookingPort(VerbPort[F]):
                 return None if reply is None else int(reply) / SECOND
             start = reply
 
-    def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
+    @verb
+    def due_histogram(self, edges: Iterable[Seconds]) -> Flow[list[int]]:
         """Count tasks by when they move by themselves."""
-        return self.run(self.ask("due", *known_options.edges(edges)))
+        counts: list[int] = yield from self.ask("due", *known_options.edges(edges))
+        return counts
 
-    def utubes(self, limit: int) -> list[Utube]:
+    @verb
+    def utubes(self, limit: int) -> Flow[list[Utube]]:
         """Look at the lanes."""
         most = whole("limit", limit)
         lane_of(self._driver, "")
-        return self.run(self._utubes(most))
-
-    def _utubes(self, most: int) -> Flow[list[Utube]]:
         found: dict[str, Utube] = {}
         cursor: ScriptReply = 0
         while True:

@@ -11,7 +11,7 @@ from tubes.redis.looking import statistics_of
 from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
-from tubes.redis.transport.wire import ErrorReply, error_of
+from tubes.redis.transport.wire import ErrorReply
 from tubes.values.overview import Overview
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _TUBES):
         keys = [store.key(name) for name in some]
-        reply: ScriptReply = yield ScriptCall(script("overview"), keys[0], (store.now(), *keys))
-        if isinstance(reply, ErrorReply):
-            raise error_of(reply, store.url)
-        now, *seen = reply
+        now, *seen = yield from store.ask("overview", keys[0], store.now(), *keys)
         for name, about in zip(some, seen, strict=True):
             if about is None:
                 continue
@@ -72,10 +69,8 @@ def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[st
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _NAMES):
         keys = [store.key(name) for name in some]
-        reply: ScriptReply = yield ScriptCall(script("living"), keys[0], (*keys,))
-        if isinstance(reply, ErrorReply):
-            raise error_of(reply, store.url)
-        for name, driver in zip(some, reply, strict=True):
+        drivers = yield from store.ask("living", keys[0], *keys)
+        for name, driver in zip(some, drivers, strict=True):
             try:
                 if driver is not None and validation.driver_name(name, driver):
                     found.append(name)

@@ -37,9 +37,7 @@ _TRIES: Final = 3
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
     """What is wrong with a tube; `repairs`: it is mended."""
-    about: ScriptReply = yield ScriptCall(script("there"), store.key(name), ())
-    if isinstance(about, ErrorReply):
-        raise error_of(about, store.url)
+    about = yield from store.ask("there", store.key(name))
     if about is None:
         raise TubeNotFound(name=name)
     found = _Found(repairs=repairs)

@@ -13,7 +13,7 @@ from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
-from tubes.redis.transport.wire import ErrorReply, error_of
+from tubes.redis.transport.wire import ErrorReply
 
 if TYPE_CHECKING:
     from tubes.redis.batch_port import RedisPort
@@ -74,17 +74,18 @@ class Session:
         reply: ScriptReply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
             return reply
-        about: list[ScriptReply] = sane(self._store, reply, f"tube {name!r}")
-        if len(about) > 2:
-            about[3] = validation.token(name, about[3])
-        return about
+        if isinstance(reply, ErrorReply):
+            raise validation.refusal(f"tube {name!r}", reply, self._store.url)
+        if len(reply) > 2:
+            reply[3] = validation.token(name, reply[3])
+        return reply
 
     def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[ScriptReply]:
         """Change what is written down of a shared session."""
         key = f"{self._store.prefix}:session:{uuid or self.uuid}"
         span = self._store.span()
         args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self._name)
-        reply: ScriptReply = sane(self._store, (yield ScriptCall(script("session"), key, args)), key)
+        reply = yield from self._store.ask("session", key, *args, what=key)
         if reply is None:
             return None
         names, strange = validation.names(reply[1:])
@@ -171,30 +172,18 @@ class Session:
         try:
             reply = yield from self.open(name, "any", uuid=uuid)
         except (Unreadable, ServerRefused) as error:
-            leave_out(self._store, {name: error})
+            self._store.leave_out({name: error})
             return None
         return None if isinstance(reply, ErrorReply) else reply
 
     def _script_for(self, name: str, key: str) -> Flow[Script | None]:
         """What leaves one of the session's other tubes; None as for `_open_too`, and where its driver is not known."""
-        there: ScriptReply = sane(self._store, (yield ScriptCall(script("there"), key, ())), f"tube {name!r}")
+        there = yield from self._store.ask("there", key, what=f"tube {name!r}")
         if there is None:
             return None
         try:
             driver = self._store.driver_of(name, there[0])
             return script("leave", driver, TubeSettings.of(validation.options(name, there[1], driver)))
         except (Unreadable, DriverNotFound) as error:
-            leave_out(self._store, {name: error})
+            self._store.leave_out({name: error})
             return None
-
-
-def leave_out(store: RedisStore, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
-    """These are in the list of the tubes, and are none."""
-    store.strangers.leave_out(f"the tubes of {store.url}", those)
-
-
-def sane(store: RedisStore, reply: ScriptReply, what: str = "") -> ScriptReply:
-    """A reply that is no error; `what`: the scripts may fail there since they cannot read it."""
-    if isinstance(reply, ErrorReply):
-        raise validation.refusal(what, reply, store.url) if what else error_of(reply, store.url)
-    return reply

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from uuid import uuid4
@@ -318,6 +318,17 @@ class RedisStore:
         if not self._silent:
             self._silent = True
             _log.warning("%s refuses PUBLISH: on_task_change hears of nothing that is done here", self.url)
+
+    def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[ScriptReply]:
+        """Call a script that knows no session. Raises its error; `what`: what the script may be unable to read."""
+        reply: ScriptReply = yield ScriptCall(script(verb), key, args)
+        if isinstance(reply, ErrorReply):
+            raise validation.refusal(what, reply, self.url) if what else error_of(reply, self.url)
+        return reply
+
+    def leave_out(self, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
+        """These are in the list of the tubes, and are none."""
+        self.strangers.leave_out(f"the tubes of {self.url}", those)
 
     # -- tubes ---------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
 from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, name_of, raw_text
 from tubes.redis.task_codec import ScriptReply
-from tubes.redis.transport.script_call import SERVING, Flow
+from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Word
 from tubes.values.lane import changes_of, lane_of
 from tubes.values.task import F, log_lost
@@ -297,12 +297,10 @@ class VerbPort(Port[F]):
         """Let tasks be taken again."""
         return self.call("resume", _NOTHING)
 
-    def drop(self, force: bool) -> None:
+    @verb
+    def drop(self, force: bool) -> Flow[None]:
         """Remove the tube."""
         flag("force", force)
-        return self.run(self._drop(force))
-
-    def _drop(self, force: bool) -> Flow[None]:
         shared = self.shared
         busy = yield from self.ask("drop", "1" if force else "", shared.store.process, shared.queue.count())
         if busy.__class__ is list:
@@ -310,11 +308,10 @@ class VerbPort(Port[F]):
         shared.vanish()
         yield from self.connection.forget_name(shared.name)
 
-    def listen(self, callback: object, wrap: Wrap | None = None) -> Listener | None:
+    @verb
+    def listen(self, callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
         """Set or remove this connection's listener; `wrap`: what makes the API's listener of the user's."""
-        return self.run(self._listen(check_listener(callback, wrap)))
-
-    def _listen(self, listener: Listener | None) -> Flow[Listener | None]:
+        listener = check_listener(callback, wrap)
         if self.gone is not None:
             raise self.gone()
         if listener is not None:

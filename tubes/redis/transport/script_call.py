@@ -6,9 +6,10 @@ import heapq
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import count
 from random import SystemRandom
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tubes.backend import flow
 from tubes.backend.retry import RetryPolicy
@@ -19,11 +20,30 @@ from tubes.redis.transport.wire import Reply, Word, pack
 if TYPE_CHECKING:
     from tubes.redis.scripts.assembly import Script
 
+P = ParamSpec("P")
+R = TypeVar("R", bound="Runs")
 T = TypeVar("T")
 #: A session in a tube: see `ScriptCall`.
 TubeSession: TypeAlias = tuple[int, str, str]
 #: A verb: asks for calls, gets replies, ends with its answer.
 Flow: TypeAlias = "flow.Flow[ScriptCall, T]"
+
+
+class Runs(Protocol):
+    """What runs flows: here, or in the event loop."""
+
+    def run(self, flow: Flow[T], /) -> T: ...
+
+
+def verb(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concatenate[R, P], T]:
+    """Make a verb of a flow: a method that runs it."""
+
+    @wraps(flow)
+    def run(port: R, /, *args: P.args, **named: P.kwargs) -> T:
+        return port.run(flow(port, *args, **named))
+
+    return run
+
 
 #: The slot of whoever serves those who wait: one at a time in a process and tube, on a channel of any session.
 SERVING: Final = "w"
@@ -110,8 +130,8 @@ class ScriptCall:
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """The request; `whole`: with the script itself.
 
-        `moving`: with all keys that it uses. In a cluster a slot moves to another node key by key; a script that finds
-        in its middle that some are there already ends half done, unless it names them, and is refused.
+        `moving`: with all keys that it uses. In a cluster a slot moves to another node key by key; a script that
+        finds in its middle that some are there already ends half done, unless it names them, and is refused.
         """
         what = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
         keys: tuple[Word, ...] = (1, self.key)
