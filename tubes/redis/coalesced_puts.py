@@ -22,7 +22,7 @@ from tubes.values.task import F
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.errors import TubesError
-    from tubes.redis.port import Owner
+    from tubes.redis.port import PortConnection
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.script_call import TubeSession
 
@@ -44,7 +44,7 @@ class CoalescedPuts(ScriptCall):
 
     __slots__ = ("_answers", "_open", "_port", "_puts", "_size")
 
-    def __init__(self, port: LoopPort[Any], session: TubeSession, open: dict[str, CoalescedPuts]) -> None:
+    def __init__(self, port: LoopPort[Any], session: TubeSession, open: dict[str, ScriptCall]) -> None:
         super().__init__(port.shared.script("put"), port.shared.key, (), session, port.connection.store.now())
         # No key, and always room.
         self.answers = replies.BYTES
@@ -120,7 +120,7 @@ class CoalescedPuts(ScriptCall):
 class LoopPort(BatchPort[F]):
     """A port for event loops."""
 
-    def __init__(self, connection: Owner, shared: SharedTube, channels: Channels) -> None:
+    def __init__(self, connection: PortConnection, shared: SharedTube, channels: Channels) -> None:
         super().__init__(connection, shared)
         self._channels: Final = channels
         self._plain: Final = task_codec.write(shared.driver, shared.options, {})
@@ -150,11 +150,11 @@ class LoopPort(BatchPort[F]):
         if self.gone is not None:
             raise self.gone()
         answer: asyncio.Future[ScriptReply] = channel.loop.create_future()
-        puts = channel.coalesced.get(self.shared.key)
-        if puts is not None and puts.session is session:
+        puts = channel.growing.get(self.shared.key)
+        if isinstance(puts, CoalescedPuts) and puts.session is session:
             puts.add(new, raw, answer)
         else:
-            puts = CoalescedPuts(self, session, channel.coalesced)
+            puts = CoalescedPuts(self, session, channel.growing)
             puts.add(new, raw, answer)
             channel.submit(puts, puts)
         reply = await answer

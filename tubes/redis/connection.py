@@ -26,11 +26,11 @@ from tubes.redis import validation
 from tubes.redis.batch_port import RedisPort
 from tubes.redis.coalesced_puts import Channels, LoopPort
 from tubes.redis.overview import living, overview
-from tubes.redis.port import Owner, Port
+from tubes.redis.port import Port, PortConnection
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
-from tubes.redis.session import Session
+from tubes.redis.session import RedisSession
 from tubes.redis.store import born_of, open_store
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.channel import ThreadChannel
@@ -56,7 +56,7 @@ T = TypeVar("T")
 _REPLIES_STAY: Final = 12.0
 
 
-class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVariableOverride]
+class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncompatibleVariableOverride]
     """One connection to a server: what a `Queue` works through.
 
     It has a session, which is its own until `identify` moves it to another one.
@@ -71,7 +71,7 @@ class Connection(ConnectionBase, Owner):  # pyright: ignore[reportIncompatibleVa
         #: Whether its verbs are to be awaited.
         self.awaited = api.awaited
         self._ports: Final[dict[SharedTube, RedisPort]] = {}
-        self.session: Final = Session(store, self._ports)
+        self.session: Final = RedisSession(store, self._ports)
         store.join(self.session)
 
     def may_run(self) -> bool:

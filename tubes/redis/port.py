@@ -39,9 +39,7 @@ _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "
 #: How many words one call undoes: two of each task.
 _UNDONE: Final = 100
 #: Verbs that find nothing to do when the session has ended.
-_OF_TAKERS: Final = frozenset(
-    {"ack", "ack_many", "release", "release_many", "renew_many", "touch", "untake", "leave"}
-)
+_OF_TAKERS: Final = frozenset({"ack", "ack_many", "release", "release_many", "renew_many", "touch", "untake", "leave"})
 #: Those of which nobody knows then whether they were done, if they were sent before.
 _ONCE: Final = frozenset(
     {"put", "put_many", "put_keyed", "take", "take_many", "ack", "ack_many", "kick", "kick_task", "bury", "update"}
@@ -49,7 +47,7 @@ _ONCE: Final = frozenset(
 )
 
 
-class Owner(AnyConnection, Protocol):
+class PortConnection(AnyConnection, Protocol):
     """The connection of a port."""
 
     store: RedisStore
@@ -79,7 +77,7 @@ class Owner(AnyConnection, Protocol):
 class Port(PortBase[F]):
     """What one connection can do with one tube."""
 
-    def __init__(self, connection: Owner, shared: SharedTube) -> None:
+    def __init__(self, connection: PortConnection, shared: SharedTube) -> None:
         store = connection.store
         super().__init__(shared.driver, shared.options, store.codec)
         self.connection: Final = connection

@@ -15,7 +15,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.port import Owner, Request
+from tubes.redis.port import PortConnection, Request
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import ScriptCall
@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=_after_fork)
 class ThreadPort(BatchPort[F]):
     """A port for threads."""
 
-    def __init__(self, connection: Owner, shared: SharedTube, channel: ThreadChannel) -> None:
+    def __init__(self, connection: PortConnection, shared: SharedTube, channel: ThreadChannel) -> None:
         super().__init__(connection, shared)
         self._channel: Final = channel
         self._pid: Final = _process

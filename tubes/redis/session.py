@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tubes.redis.store import RedisStore
 
 
-class Session:
+class RedisSession:
     """The session of a connection.
 
     It is known to the tubes in which it is open, and to nobody else until `identify` tells its name: then it is written

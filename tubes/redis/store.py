@@ -33,7 +33,7 @@ from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.redis.session import Session
+    from tubes.redis.session import RedisSession
     from tubes.redis.transport.server import Server
     from tubes.values.codecs import Codec
 
@@ -67,7 +67,7 @@ class RedisStore:
         self.marking: Final = script("mark")
         self.ringing: Final = script("ring")
         self.closed = False
-        self.sessions: Final[WeakSet[Session]] = WeakSet()
+        self.sessions: Final[WeakSet[RedisSession]] = WeakSet()
         self._shared_tubes: Final[dict[str, SharedTube]] = {}
         self._lock: Final = threading.RLock()
         self._users = 0
@@ -97,7 +97,7 @@ class RedisStore:
                 raise QueueClosed(why="close() was called")
             self._users += 1
 
-    def join(self, session: Session) -> None:
+    def join(self, session: RedisSession) -> None:
         """Renew this session's lease."""
         with self._lock:
             self.sessions.add(session)
@@ -238,7 +238,7 @@ class RedisStore:
             self._beat_shared(channel, session)
         self.read_time(channel)
 
-    def _beat_shared(self, channel: ThreadChannel, session: Session) -> None:
+    def _beat_shared(self, channel: ThreadChannel, session: RedisSession) -> None:
         try:
             run(session.beat(), channel.call)
         except TubesError as error:
@@ -333,7 +333,7 @@ class RedisStore:
     # -- tubes ---------------------------------------------------------------------------------------------------------
 
     def key(self, name: str) -> str:
-        """The key of a tube; all its keys begin with it, and share its slot."""
+        """The key of a tube; all its keys begin with it, and share its hash slot."""
         return f"{self.prefix}:{{{name}}}"
 
     def shared(self, name: str, driver: bytes, options: bytes, token: str) -> SharedTube:

@@ -131,7 +131,7 @@ class LoopChannel:
         self._why_closed: Final = closed
         self.loop: Final = loop
         #: Calls to which more may come, by their key.
-        self.coalesced: Final[dict[str, Any]] = {}
+        self.growing: Final[dict[str, ScriptCall]] = {}
         self._slots: Final = slots
         self._pipes: Final[dict[str, _Pipe]] = {}
         self._connecting: Final[dict[str, asyncio.Task[None]]] = {}
@@ -160,9 +160,9 @@ class LoopChannel:
             return
         # What comes later must not overtake this one.
         if call.grows:
-            self.coalesced[call.key] = call
-        elif self.coalesced:
-            self.coalesced.pop(call.key, None)
+            self.growing[call.key] = call
+        elif self.growing:
+            self.growing.pop(call.key, None)
         self._send(_Sent(call, self._slots.take(), answer, moving=self._server.moving))
 
     def _send(self, one: _Sent) -> None:

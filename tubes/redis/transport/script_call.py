@@ -130,7 +130,7 @@ class ScriptCall:
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """The request; `whole`: with the script itself.
 
-        `moving`: with all keys that it uses. In a cluster a slot moves to another node key by key; a script that
+        `moving`: with all keys that it uses. In a cluster a hash slot moves to another node key by key; a script that
         finds in its middle that some are there already ends half done, unless it names them, and is refused.
         """
         what = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
