@@ -188,7 +188,8 @@ def _with_meta(lines: list[Line]) -> list[Line]:
         text = re.sub(r"META\.(\w+)", lambda found: f"meta[{fields.index(found[1]) + 1}]", text)
         return re.sub(r"\bMETA\b", f"call('HMGET', M, {names})", text)
 
-    return [Line(read_fields(line.text), line.source) for line in lines]
+    asking = re.compile("META|COUNTED")
+    return [Line(read_fields(line.text), line.source) if asking.search(line.text) else line for line in lines]
 
 
 def with_source(error: ErrorReply) -> str:

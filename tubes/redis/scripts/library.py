@@ -46,6 +46,12 @@ def _defined(line: str) -> list[str]:
     return re.findall(r"\w+", line.partition("=")[0].partition("(")[0].removeprefix("local ").removeprefix("function "))
 
 
+@cache  # Scripts have most of their lines in common.
+def _names_in(line: str) -> list[str]:
+    """The names that a line uses; what stands in quotes names keys and fields."""
+    return _NAMES.findall(re.sub(r"'[^']*'", "", line))
+
+
 def with_library(lines: list[Line], knobs: frozenset[str]) -> list[Line]:
     """The lines of a script, after the definitions that they need."""
     return _Library(_definitions(knobs), lines).lines
@@ -72,8 +78,7 @@ class _Library:
 
         def note(lines: list[Line], owner: str, place: _Path) -> None:
             for line, path in _with_paths(lines, owner, place):
-                # What stands in quotes names keys and fields.
-                for name in _NAMES.findall(re.sub(r"'[^']*'", "", line.text)):
+                for name in _names_in(line.text):
                     if (used := self._first_names.get(name, owner)) != owner:
                         used_at[used].add(path)
 
