@@ -215,13 +215,13 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
 
 def test_only_what_is_heard_whole_is_measured(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     class Heard(list[tuple[str, float]]):
-        def waited(self, seconds: float) -> None:
+        def waited(self, tube: str, seconds: float) -> None:
             self.append(("waited", seconds))
 
-        def held(self, seconds: float) -> None:
+        def held(self, tube: str, seconds: float) -> None:
             self.append(("held", seconds))
 
-        def buried(self, reason: str | None) -> None: ...
+        def buried(self, tube: str, reason: str | None) -> None: ...
 
     monkeypatch.setattr(spans, "MOST", 2)
     heard = Heard()

@@ -14,7 +14,7 @@ to ann
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, overload
 
@@ -74,18 +74,7 @@ class Tracing:
     ) -> Awaitable[AsyncTask | None]: ...
     def put(self, tube: Any, data: object, **options: Any) -> Any:
         """`tube.put` in a span. Raises what that raises."""
-        if isinstance(tube, aio.AsyncTube):
-            return self._put_async(tube, data, options)
-        with self._span("put", tube.name, SpanKind.PRODUCER) as span:
-            task = tube.put(data, **self._with_context(options))
-            _say(span, task)
-            return task
-
-    async def _put_async(self, tube: aio.AsyncTube, data: object, options: dict[str, Any]) -> AsyncTask | None:
-        with self._span("put", tube.name, SpanKind.PRODUCER) as span:
-            task: AsyncTask | None = await tube.put(data, **self._with_context(options))
-            _say(span, task)
-            return task
+        return self._traced("put", tube, lambda: tube.put(data, **self._with_context(options)), _say)
 
     @overload
     def put_many(
@@ -102,20 +91,11 @@ class Tracing:
     ) -> Awaitable[list[AsyncTask]]: ...
     def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> Any:
         """`tube.put_many` in one span, to which all its tasks are linked. Raises what that raises."""
-        if isinstance(tube, aio.AsyncTube):
-            return self._put_many_async(tube, items, options)
-        with self._span("put_many", tube.name, SpanKind.PRODUCER) as span:
-            tasks = tube.put_many(self._each_with_context(items), **self._with_context(options))
-            span.set_attribute(conventions.BATCH_COUNT, len(tasks))
-            return tasks
 
-    async def _put_many_async(
-        self, tube: aio.AsyncTube, items: Iterable[object], options: dict[str, Any]
-    ) -> list[AsyncTask]:
-        with self._span("put_many", tube.name, SpanKind.PRODUCER) as span:
-            tasks = await tube.put_many(self._each_with_context(items), **self._with_context(options))
-            span.set_attribute(conventions.BATCH_COUNT, len(tasks))
-            return tasks
+        def put() -> Any:
+            return tube.put_many(self._each_with_context(items), **self._with_context(options))
+
+        return self._traced("put_many", tube, put, _count)
 
     def _with_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with the current span in the context; whoever gave one of the same names keeps it."""
@@ -141,18 +121,7 @@ class Tracing:
     def take(self, tube: aio.AsyncTube, timeout: Seconds | None = None) -> Awaitable[AsyncTask | None]: ...
     def take(self, tube: Any, timeout: Seconds | None = None) -> Any:
         """`tube.take` in a span, which lasts as long as the wait, and is linked to the task's put."""
-        if isinstance(tube, aio.AsyncTube):
-            return self._take_async(tube, timeout)
-        with self._span("take", tube.name, SpanKind.CONSUMER) as span:
-            task = tube.take(timeout)
-            self._link(span, task)
-            return task
-
-    async def _take_async(self, tube: aio.AsyncTube, timeout: Seconds | None) -> AsyncTask | None:
-        with self._span("take", tube.name, SpanKind.CONSUMER) as span:
-            task: AsyncTask | None = await tube.take(timeout)
-            self._link(span, task)
-            return task
+        return self._traced("take", tube, lambda: tube.take(timeout), self._link)
 
     def _link(self, span: Span, task: Task | AsyncTask | None) -> None:
         if task is None:
@@ -188,6 +157,24 @@ class Tracing:
     def _extract(self, task: Task | AsyncTask) -> Context:
         return self._propagator.extract(dict(task.context or {}), context=Context())
 
+    def _traced(self, operation: str, tube: Any, call: Callable[[], Any], say: Callable[[Span, Any], None]) -> Any:
+        """Call in a span, of which `say` tells what came of it; for asyncio something to await."""
+        kind = SpanKind.CONSUMER if operation == "take" else SpanKind.PRODUCER
+        if isinstance(tube, aio.AsyncTube):
+            return self._traced_async(operation, tube.name, kind, call, say)
+        with self._span(operation, tube.name, kind) as span:
+            answer = call()
+            say(span, answer)
+            return answer
+
+    async def _traced_async(
+        self, operation: str, tube: str, kind: SpanKind, call: Callable[[], Any], say: Callable[[Span, Any], None]
+    ) -> Any:
+        with self._span(operation, tube, kind) as span:
+            answer = await call()
+            say(span, answer)
+            return answer
+
     @contextmanager
     def _span(
         self,
@@ -217,6 +204,10 @@ class Tracing:
                     span.record_exception(error)
                 span.set_status(StatusCode.ERROR, words)
                 raise
+
+
+def _count(span: Span, tasks: list[Any]) -> None:
+    span.set_attribute(conventions.BATCH_COUNT, len(tasks))
 
 
 def _say(span: Span, task: Task | AsyncTask | None) -> None:

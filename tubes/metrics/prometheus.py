@@ -204,7 +204,7 @@ class Collector(Base):
             known = self._watched.pop(name, None)
             with suppress(TubeNotFound):
                 if known is None:
-                    known = self._queue.tube(name), Spans(_Sink(self, name), self._now)
+                    known = self._queue.tube(name), Spans(self, self._now)
                 known[0].on_task_change(known[1])
                 self._watched[name] = known
                 return
@@ -233,23 +233,6 @@ class Collector(Base):
             else:
                 kind = "other"
         self._buried.labels(tube, kind).inc()
-
-
-class _Sink:
-    """What is heard of one tube."""
-
-    def __init__(self, collector: Collector, tube: str) -> None:
-        self._collector: Final = collector
-        self._tube: Final = tube
-
-    def waited(self, seconds: float) -> None:
-        self._collector.waited(self._tube, seconds)
-
-    def held(self, seconds: float) -> None:
-        self._collector.held(self._tube, seconds)
-
-    def buried(self, reason: str | None) -> None:
-        self._collector.buried(self._tube, reason)
 
 
 def _histogram(name: str) -> Histogram:

@@ -17,17 +17,17 @@ MOST: Final = 100_000
 
 
 class Sink(Protocol):
-    """What is told of a tube's tasks."""
+    """What is told of the tasks of a tube."""
 
-    def waited(self, seconds: float) -> None:
+    def waited(self, tube: str, seconds: float) -> None:
         """A task was ready for so long until it was taken."""
         ...
 
-    def held(self, seconds: float) -> None:
+    def held(self, tube: str, seconds: float) -> None:
         """A task was taken for so long until it was acked, released or buried."""
         ...
 
-    def buried(self, reason: str | None) -> None:
+    def buried(self, tube: str, reason: str | None) -> None:
         """A task was buried."""
         ...
 
@@ -39,11 +39,11 @@ class Spans:
 
     >>> import tubes
     >>> class Print:
-    ...     def waited(self, seconds):
+    ...     def waited(self, tube, seconds):
     ...         print("waited", seconds)
-    ...     def held(self, seconds):
+    ...     def held(self, tube, seconds):
     ...         print("held", seconds)
-    ...     def buried(self, reason):
+    ...     def buried(self, tube, reason):
     ...         print("buried:", reason)
     >>> clock = tubes.testing.ManualClock()
     >>> with tubes.connect(clock=clock) as queue:
@@ -79,8 +79,8 @@ class Spans:
                 if len(self._known) > MOST:
                     self._known.popitem(last=False)
         if was is State.READY and state is State.TAKEN:
-            self._sink.waited(max(0.0, now - since))
+            self._sink.waited(task.tube, max(0.0, now - since))
         elif was is State.TAKEN:
-            self._sink.held(max(0.0, now - since))
+            self._sink.held(task.tube, max(0.0, now - since))
         if state is State.BURIED:
-            self._sink.buried(task.reason)
+            self._sink.buried(task.tube, task.reason)
