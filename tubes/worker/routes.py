@@ -15,6 +15,7 @@ from tubes.errors import InvalidOption
 from tubes.sync import Tube
 from tubes.values.task import TaskView
 from tubes.worker.hooks import Handler
+from tubes.worker.schedules import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,8 @@ class Target:
     handler: Handler
     #: Seconds that it may take; None: as long as it likes.
     timeout: float | None = None
+    #: When it is to be called, besides.
+    schedule: Schedule | None = None
 
     @property
     def name(self) -> str:

@@ -25,6 +25,7 @@ from tubes.worker.logs import log
 from tubes.worker.outcomes import Outcome, Verdict, reason_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.presence import Presence
+from tubes.worker.scheduler import Scheduler
 from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Run:
         # Tasks without a last attempt that this burst has given to a handler, and that are still there.
         self._tried: Final[set[tuple[str, int]]] = set()
         self._changed: Final = asyncio.Event()
+        self._scheduler: Final = Scheduler(connections.queue)
         self._presence: Final = Presence(connections.threads, self._described)
 
     def follow(self, routes: dict[Route, int]) -> None:
@@ -76,6 +78,9 @@ class Run:
                 fetcher.route = route
             elif not self._lifetime.is_stopping:
                 fetcher.begin(route)
+        self._scheduler.follow(routes)
+        if not self._burst and not self._lifetime.is_stopping:
+            self._scheduler.begin()
         self._changed.set()
 
     def stop(self, *, now: bool) -> None:
@@ -88,6 +93,7 @@ class Run:
         self._presence.begin(self._connections.session, at_once=not self._burst)
         try:
             if self._burst:
+                await self._scheduler.plan()
                 await self._work_off()
             while not self._lifetime.is_stopping and not self._burst:
                 await self._change()
@@ -109,6 +115,7 @@ class Run:
             self._presence.end()
 
     def _halt(self) -> None:
+        self._scheduler.end()
         for fetcher in self._fetchers.values():
             fetcher.halt()
 
@@ -174,7 +181,11 @@ class Run:
     async def _handle(self, one: InFlight) -> None:
         """All that is done with a task, from its take to its end, which comes whatever happens on the way."""
         try:
-            verdict = await self._handling.handle(one.task, one.target)
+            schedule = one.target.schedule
+            if schedule is None or await self._scheduler.begins(one.task, schedule):
+                verdict = await self._handling.handle(one.task, one.target)
+            else:
+                verdict = Verdict("ack")
             if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
                 # It was cut off, lost or given up; whoever did that has seen to it.
                 if one.given_up and not verdict.is_cancelled:

@@ -8,17 +8,19 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import tzinfo
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
 from tubes.drivers.options import Seconds, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
-from tubes.values.task_data import TASKS, mark, name_of
+from tubes.values.task_data import TASKS, TaskFunction, mark, name_of
 from tubes.worker.connections import connected
 from tubes.worker.functions import handler_of
 from tubes.worker.hooks import Hook, check_hook
 from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
+from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
 from tubes.worker.signals import heeding
 from tubes.worker.summary import AT_ONCE, Summary
 
@@ -177,21 +179,106 @@ class Worker:
 
         return decorate
 
-    def _add_function(self, function: H, name: str | None, tube: object, timeout: Seconds | None) -> H:
+    def every(
+        self,
+        interval: Seconds,
+        name: str | None = None,
+        *,
+        tube: sync.Tube | aio.AsyncTube | str = TASKS,
+        timeout: Seconds | None = None,
+    ) -> Callable[[H], H]:
+        """Have a function called every so many seconds, once however many workers and processes run; a decorator.
+
+        `interval`: seconds, at least 1, or a `timedelta`. The function is called at all multiples of it since the epoch
+        (`every(3600)`: at each full hour, UTC), by the clock of the queue.
+        The rest is as for `task`: it is a task function, which is called without arguments. `tube` needs delays.
+
+        The next call is a task with a delay and a key of its own, which all workers put and one of them takes. It fails
+        and is tried again like any task. What becomes due while no worker runs, or while all are busy, is called once,
+        for the latest time; the others are left out. Where `tube` has lanes each function has its own, so that a call
+        does not begin before the last one has ended; elsewhere they may overlap.
+
+        Raises what `task` raises, and `InvalidOption` for a function that cannot be called without arguments.
+
+        >>> import tubes
+        >>> clock = tubes.testing.ManualClock()
+        >>> with tubes.connect(clock=clock) as queue:
+        ...     worker = Worker(queue)
+        ...     @worker.every(60)
+        ...     def sweep():
+        ...         print("sweeps")
+        ...     _ = worker.run(burst=True)
+        ...     clock.advance(60)
+        ...     _ = worker.run(burst=True)
+        sweeps
+        """
+        return self._scheduling(Every(interval), name, tube, timeout)
+
+    def cron(
+        self,
+        line: str,
+        name: str | None = None,
+        *,
+        timezone: str | tzinfo = "UTC",
+        tube: sync.Tube | aio.AsyncTube | str = TASKS,
+        timeout: Seconds | None = None,
+    ) -> Callable[[H], H]:
+        """Have a function called when a line of a crontab says so, as `every` does. A decorator.
+
+        `line`: minute, hour, day of the month, month, day of the week: `"*/5 * * * *"`, `"30 8 * * mon-fri"`.
+        `timezone`: the name of a time zone, or a `tzinfo`. Where clocks are set forward or back, a call that has a time
+        of its own (`"30 2 * * *"`) comes once on that day, as Debian's cron does it.
+
+        Needs the extra `schedule`. Raises what `every` raises, and `InvalidOption` for a line or a time zone that is
+        none.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     worker = Worker(queue)
+        ...     @worker.cron("30 8 * * mon-fri", timezone="Europe/Vienna")
+        ...     def send_report():
+        ...         print("sends the report")
+        """
+        return self._scheduling(Cron(line, timezone), name, tube, timeout)
+
+    def _scheduling(
+        self, schedule: Schedule, name: str | None, tube: object, timeout: Seconds | None
+    ) -> Callable[[H], H]:
+        if name is not None:
+            text("name", name)
+
+        def decorate(function: H) -> H:
+            return self._add_function(function, name, tube, timeout, schedule)
+
+        return decorate
+
+    def _add_function(
+        self, function: H, name: str | None, tube: object, timeout: Seconds | None, schedule: Schedule | None = None
+    ) -> H:
         (place,) = names = tube_names([tube])
         check_handler(function, "")
         limit = check_timeout(timeout)
-        name = name_of(function, name)
+        own_name = name_of(function, name)
         with self._lock:
             route = next((route for route in self._routes if place in route.tubes), None) or Route(names, {})
             if isinstance(route.target, Target):
                 raise InvalidOption(option="tube", value=place, rule="has a handler already: take it off first")
-            if name in route.target:
-                raise InvalidOption(option="name", value=name, rule=f"is a task function of tube {place!r} already")
-            target = Target(handler_of(function, mark(function, name, place)), limit)
+            if schedule is not None:
+                TaskFunction(function, own_name, place).check((), {})
+                # A function may have several schedules, and be a task function besides.
+                same = [known for known, target in route.target.items() if _calls(target, function)]
+                own_name = same[0] if same and name is None else own_name
+            before = route.target.get(own_name)
+            if before is not None and (schedule is None or not _calls(before, function)):
+                rule = f"is a task function of tube {place!r} already"
+                raise InvalidOption(option="name", value=own_name, rule=rule)
+            if before is not None and before.schedule is not None and schedule is not None:
+                schedule = AnyOf([before.schedule, schedule])
+            target = before or Target(handler_of(function, mark(function, own_name, place)), limit)
+            target = dataclasses.replace(target, schedule=schedule)
             self._check_async(target)
             # A worker that runs knows it at once.
-            route.target[name] = target
+            route.target[own_name] = target
             if route not in self._routes:
                 self._routes = [*self._routes, route]
         self._tell()
@@ -316,6 +403,10 @@ class Worker:
             if self._asked is not None:
                 self._run.stop(now=self._asked)
             self._run.follow({route: route.concurrency or self.concurrency for route in self._routes})
+
+
+def _calls(target: Target, function: Callable[..., Any]) -> bool:
+    return bool(inspect.unwrap(target.handler) == inspect.unwrap(function))
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,0 +1,407 @@
+"""Functions that are called at certain times: once, however many workers run, and whoever dies."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+import tubes
+from tests.worker.test_worker_running import running
+from tubes import InvalidOption
+from tubes.conformance.bench import eventually
+from tubes.drivers.options import SECOND
+from tubes.testing import ManualClock
+from tubes.values.task_data import TASKS
+from tubes.worker import Summary, Worker, current_task, scheduler
+from tubes.worker.schedules import AnyOf, Cron, Every, Schedule, latest
+
+pytest.importorskip("cronsim", reason="the extra schedule")
+
+
+@pytest.fixture(params=["memory", "server"])
+def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, clock=clock) as queue:
+        yield queue
+
+
+class Program:
+    """A version of a program, with one function and its schedule."""
+
+    def __init__(self, queue: tubes.Queue, interval: float | None = 60, tube: str = TASKS, name: str = "sweep") -> None:
+        self.worker = Worker(queue)
+        self.calls: list[float] = []
+        self.fails = False
+        if interval is None:
+            self.worker.task(name, tube=tube)(self.sweep)
+        else:
+            self.worker.every(interval, name, tube=tube)(self.sweep)
+
+    def sweep(self) -> None:
+        self.calls.append(current_task().data.get("at"))
+        if self.fails:
+            raise ValueError
+
+    def run(self) -> Summary:
+        return self.worker.run(burst=True)
+
+
+# -- when --------------------------------------------------------------------------------------------------------------
+
+
+def micros(*moment: int, zone: Any = UTC) -> int:
+    return round(datetime(*moment, tzinfo=zone).timestamp()) * SECOND  # type: ignore[misc, arg-type]
+
+
+def occurrences(schedule: Schedule, first: int, count: int) -> list[datetime]:
+    found = []
+    for _ in range(count):
+        first = schedule.after(first)
+        found.append(datetime.fromtimestamp(first / SECOND, UTC))
+    return found
+
+
+def test_an_interval_is_counted_from_the_epoch() -> None:
+    for interval in (7, 7.0, timedelta(seconds=7)):
+        assert [Every(interval).after(at * SECOND) for at in (0, 6, 7)] == [7 * SECOND, 7 * SECOND, 14 * SECOND]
+    assert Every(1.5).after(SECOND) == 1_500_000
+
+
+def test_a_line_is_read_in_its_time_zone() -> None:
+    start = micros(2026, 1, 2, 12)  # A Friday.
+    assert occurrences(Cron("*/20 * * * *", "UTC"), start, 2) == [
+        datetime(2026, 1, 2, 12, 20, tzinfo=UTC),
+        datetime(2026, 1, 2, 12, 40, tzinfo=UTC),
+    ]
+    for zone in ("Europe/Vienna", ZoneInfo("Europe/Vienna"), timezone(timedelta(hours=1))):
+        assert occurrences(Cron("30 8 * * mon-fri", zone), start, 2) == [
+            datetime(2026, 1, 5, 7, 30, tzinfo=UTC),
+            datetime(2026, 1, 6, 7, 30, tzinfo=UTC),
+        ]
+
+
+def test_a_call_with_a_time_of_its_own_comes_once_a_day_when_clocks_are_set() -> None:
+    nightly = Cron("30 2 * * *", "Europe/Vienna")
+    spring = occurrences(nightly, micros(2026, 3, 28, 12), 2)  # 2:30 is not there on the 29th.
+    assert spring == [datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 3, 30, 0, 30, tzinfo=UTC)]
+    autumn = occurrences(nightly, micros(2026, 10, 24, 12), 2)  # It is there twice on the 25th.
+    assert autumn == [datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 26, 1, 30, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("line", ["30 2 * * *", "*/5 * * * *", "0 * * * *", "15,45 1-3 * * *"])
+def test_occurrences_only_go_forward_and_are_the_same_whenever_one_asks(line: str) -> None:
+    schedule = Cron(line, "Europe/Vienna")
+    for day in (micros(2026, 3, 28, 20), micros(2026, 10, 24, 20)):
+        all_of_them = []
+        at = day
+        while at < day + 12 * 3600 * SECOND:
+            at = schedule.after(at)
+            all_of_them.append(at)
+        assert all_of_them == sorted(set(all_of_them))
+        for asked in range(day, day + 10 * 3600 * SECOND, 17 * 60 * SECOND + 1):
+            assert schedule.after(asked) == next(found for found in all_of_them if found > asked)
+            assert latest(schedule, day, asked) == max((one for one in all_of_them if one <= asked), default=None)
+
+
+def test_the_latest_of_a_long_time_is_found_soon() -> None:
+    begin, now = micros(1970, 1, 2), micros(2026, 1, 2, 12, 0, 30)
+    assert latest(Every(1), begin, now) == now
+    assert latest(Cron("* 9 * * *", "UTC"), begin, now) == micros(2026, 1, 2, 9, 59)
+    assert latest(AnyOf([Every(7200), Every(5000)]), begin, now) == max(
+        now - now % (span * SECOND) for span in (7200, 5000)
+    )
+
+
+@pytest.mark.parametrize("interval", [0, 0.5, -1, None, "60", timedelta(0)])
+def test_an_interval_must_be_a_second_at_least(queue: tubes.Queue, interval: Any) -> None:
+    with pytest.raises(InvalidOption):
+        Worker(queue).every(interval)
+
+
+@pytest.mark.parametrize(
+    ("line", "zone"),
+    [
+        ("", "UTC"),
+        ("* * * *", "UTC"),
+        ("* * * * * *", "UTC"),
+        ("61 * * * *", "UTC"),
+        ("a b c d e", "UTC"),
+        ("0 0 30 2 *", "UTC"),
+        ("@daily", "UTC"),
+        (None, "UTC"),
+        (7, "UTC"),
+        ("* * * * *", "Europe/Nowhere"),
+        ("* * * * *", ""),
+        ("* * * * *", None),
+        ("* * * * *", "../etc"),
+    ],
+)
+def test_a_line_or_a_zone_that_is_none_is_refused(queue: tubes.Queue, line: Any, zone: Any) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        Worker(queue).cron(line, timezone=zone)
+    assert repr(line) in str(caught.value) or repr(zone) in str(caught.value)
+
+
+def test_without_the_extra_cron_says_what_to_install(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tubes-queue\[schedule\]'"):
+        Worker(queue).cron("* * * * *")
+    Worker(queue).every(60)
+
+
+def test_a_function_that_needs_arguments_is_refused(queue: tubes.Queue) -> None:
+    def send(to: str) -> None: ...
+
+    with pytest.raises(InvalidOption):
+        Worker(queue).every(60)(send)
+
+
+# -- once --------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_called_at_each_time_once_however_many_workers_run(queue: tubes.Queue, clock: ManualClock) -> None:
+    with queue.session() as other:
+        programs = [Program(queue), Program(other), Program(queue)]
+        for _ in range(5):
+            for program in programs:
+                program.run()
+            clock.advance(60)
+        calls = sorted(at for program in programs for at in program.calls)
+    assert calls == [60, 120, 180, 240]
+
+
+def test_a_line_of_a_crontab_calls_too(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+    calls: list[float] = []
+    worker.cron("*/5 * * * *", "five")(lambda: calls.append(clock.now()))
+    for _ in range(12):
+        worker.run(burst=True)
+        clock.advance(60)
+    assert calls == [300, 600]
+
+
+def test_a_function_may_have_several_schedules_and_be_a_task_function(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+    calls: list[float] = []
+
+    @worker.every(120)
+    @worker.every(100)
+    @worker.task("tick")
+    def sweep() -> None:
+        calls.append(clock.now())
+
+    queue.enqueue(sweep)
+    for _ in range(13):
+        worker.run(burst=True)
+        clock.advance(20)
+    assert calls == [0, 100, 120, 200, 240]
+    assert [task.data["task"] for task in queue.tube(TASKS).tasks()] == ["tick"]
+
+
+def test_async_functions_are_called_too(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+    calls: list[float] = []
+
+    @worker.every(60)
+    async def sweep() -> None:
+        calls.append(clock.now())
+
+    worker.run(burst=True)
+    clock.advance(60)
+    assert worker.run(burst=True) == Summary(acked=1)
+    assert calls == [60]
+
+
+def test_what_is_missed_is_called_once_and_the_next_comes_in_its_time(queue: tubes.Queue, clock: ManualClock) -> None:
+    program = Program(queue)
+    program.run()
+    clock.advance(1000)
+    program.run()
+    assert program.calls == [960]
+    clock.advance(19)
+    program.run()
+    assert program.calls == [960]
+    clock.advance(1)
+    program.run()
+    assert program.calls == [960, 1020]
+
+
+def test_it_is_late_as_long_as_the_next_is_not_due(queue: tubes.Queue, clock: ManualClock) -> None:
+    program = Program(queue)
+    program.run()
+    clock.advance(119)
+    program.run()
+    assert program.calls == [60]
+    clock.advance(1)
+    program.run()
+    assert program.calls == [60, 120]
+
+
+def test_one_that_fails_is_tried_again_and_the_next_one_comes(queue: tubes.Queue, clock: ManualClock) -> None:
+    queue.create_tube(TASKS, "fifottl", max_attempts=2, backoff=[90])
+    program = Program(queue)
+    program.run()
+    program.fails = True
+    clock.advance(60)
+    assert program.run() == Summary(released=1)
+    clock.advance(60)
+    program.fails = False
+    program.run()
+    clock.advance(30)
+    program.run()
+    assert program.calls == [60, 120, 60]
+
+
+# -- whoever dies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_with_it_leaves_it_to_another_although_it_is_late(
+    queue: tubes.Queue, clock: ManualClock
+) -> None:
+    program = Program(queue)
+    program.run()
+    clock.advance(60)
+    dying = queue.session()
+    assert dying.tube(TASKS).take(0) is not None
+    clock.advance(60)  # The next one was not put by the one that died.
+    program.run()
+    dying.close()
+    clock.advance(60)
+    program.run()
+    assert sorted(program.calls) == [60, 180]
+
+
+def test_a_worker_that_runs_puts_it_again_if_it_is_gone(
+    queue: tubes.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_SOONEST", 0.01)
+    monkeypatch.setattr(scheduler, "_LATEST", 0.02)
+    program = Program(queue)
+    with running(program.worker):
+        tube = queue._task_tube(TASKS)
+        for _ in range(3):
+            assert eventually(lambda: [task.key for task in tube.tasks()] == ["sweep@1970-01-01T00:01:00+00:00"])
+            tube.truncate()
+        tube.drop(force=True)
+        assert eventually(lambda: TASKS in queue.tubes() and len(queue.tube(TASKS).tasks()) == 1)
+        clock.advance(60)
+        assert eventually(lambda: program.calls == [60])
+
+
+def test_a_schedule_may_be_added_while_a_worker_runs(queue: tubes.Queue, clock: ManualClock) -> None:
+    program = Program(queue, interval=None)
+    with running(program.worker):
+        program.worker.every(60, "other")(program.sweep)
+        assert eventually(lambda: TASKS in queue.tubes() and len(queue.tube(TASKS).tasks()) == 1)
+        clock.advance(60)
+        assert eventually(lambda: program.calls == [60])
+
+
+def test_a_put_that_comes_very_late_calls_nothing_again(queue: tubes.Queue, clock: ManualClock) -> None:
+    program = Program(queue)
+    for _ in range(12):
+        program.run()
+        clock.advance(60)
+    calls = [*program.calls]
+    assert len(calls) == 11
+    program.run()
+    # A process that stood still has its put done now; the key is forgotten.
+    queue.tube(TASKS).put({"task": "sweep", "at": 60.0}, key="sweep@1970-01-01T00:01:00+00:00")
+    program.run()
+    assert program.calls == [*calls, 720]
+    assert len(queue.tube(TASKS).tasks()) == 1
+
+
+# -- other versions ----------------------------------------------------------------------------------------------------
+
+
+def test_of_a_schedule_that_has_changed_the_next_call_comes_once_more(queue: tubes.Queue, clock: ManualClock) -> None:
+    Program(queue, 60).run()
+    new = Program(queue, 100)
+    for _ in range(16):
+        new.run()
+        clock.advance(20)
+    assert new.calls == [60, 100, 200, 300]
+
+
+def test_of_a_schedule_that_was_removed_the_function_is_called_once_more(
+    queue: tubes.Queue, clock: ManualClock
+) -> None:
+    Program(queue, 60).run()
+    new = Program(queue, None)
+    for _ in range(5):
+        new.run()
+        clock.advance(60)
+    assert new.calls == [60]
+    assert queue.tube(TASKS).tasks() == []
+
+
+def test_of_a_function_that_was_removed_one_call_is_buried(queue: tubes.Queue, clock: ManualClock) -> None:
+    Program(queue, 60).run()
+    new = Program(queue, None, name="other")
+    for _ in range(6):
+        clock.advance(60)
+        new.run()
+    (dead,) = queue.tube(TASKS).tasks()
+    assert (dead.state, (dead.reason or "").endswith("no task function 'sweep' in this worker")) == ("!", True)
+
+
+# -- tubes -------------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_tube_with_lanes_a_call_waits_for_the_last_one(queue: tubes.Queue, clock: ManualClock) -> None:
+    tube = queue.create_tube("ticks", "utubettl", ttr=600)
+    program = Program(queue, 60, "ticks")
+    program.run()
+    clock.advance(60)
+    slow = tube.take(0)
+    assert slow is not None
+    assert slow.utube == "sweep"
+    program.run()
+    clock.advance(60)
+    assert program.run() == Summary()
+    slow.ack()
+    program.run()
+    assert program.calls == [120]
+
+
+def test_a_tube_without_delays_is_said(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+    queue.create_tube("plain", "fifo")
+    program = Program(queue, 60, "plain")
+    assert program.run() == Summary()
+    assert "the next call of 'sweep' could not be put yet: driver 'fifo' has no option 'delay'" in caplog.text
+
+
+def test_a_call_that_is_left_out_is_logged(
+    queue: tubes.Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tubes.worker")
+    program = Program(queue)
+    program.run()
+    clock.advance(1000)
+    program.run()
+    assert "'sweep' is not called for 1970-01-01T00:01:00+00:00: a later call is due" in caplog.text
+
+
+BAD: list[Callable[[Worker], Any]] = [
+    lambda worker: worker.every(60, "")(lambda: None),
+    lambda worker: worker.every(60)(lambda: None),
+    lambda worker: worker.every(60, "a", tube="mail")(lambda: None),
+    lambda worker: worker.every(60, "taken")(lambda: None),
+    lambda worker: worker.every(60, "a", timeout=0)(lambda: None),
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_is_refused(queue: tubes.Queue, bad: Any) -> None:
+    worker = Worker(queue)
+    worker.on("mail", lambda task: None)
+    worker.task("taken")(lambda: 1)
+    with pytest.raises(InvalidOption):
+        bad(worker)

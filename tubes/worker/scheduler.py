@@ -1,0 +1,135 @@
+"""Puts the occurrences of schedules: each is a task with a key of its own, which waits until its time.
+
+There is no leader. Every worker puts the next occurrence of each of its schedules: when it begins, when it takes one,
+and shortly after the time of each. By the key only one of these puts counts. So the next occurrence is there as long as
+any worker lives, whichever process dies, and it is one task, which one worker takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.options import SECOND
+from tubes.errors import QueueClosed, TubesError
+from tubes.values.batch import Item
+from tubes.worker.logs import log
+from tubes.worker.routes import Target
+from tubes.worker.schedules import Schedule, latest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+    from tubes.worker.routes import Route
+
+#: Seconds between two looks whether the next occurrence is there, at least and at most.
+_SOONEST: Final = 1.0
+_LATEST: Final = 30.0
+#: Seconds for which an occurrence that is done is remembered, longer than until the next one: by more no two processes
+#: may disagree about what time it is.
+_SLACK: Final = 60
+
+
+class Scheduler:
+    """Keeps the next occurrence of each schedule in its tube, as long as a worker runs."""
+
+    def __init__(self, queue: AsyncQueue) -> None:
+        self._queue: Final = queue
+        self._schedules: list[tuple[str, str, Schedule]] = []
+        self._keeper: asyncio.Task[None] | None = None
+
+    def follow(self, routes: Iterable[Route]) -> None:
+        """Know the schedules of these routes, and no others."""
+        self._schedules = [
+            (route.tubes[0], name, target.schedule)
+            for route in routes
+            if not isinstance(route.target, Target)
+            for name, target in route.target.items()
+            if target.schedule is not None
+        ]
+
+    def begin(self) -> None:
+        """Put what comes next, from now on."""
+        self.end()
+        if self._schedules:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def end(self) -> None:
+        """Put no more."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+
+    async def _keep(self) -> None:
+        while True:
+            await self.plan()
+            now = self._now()
+            soonest = min(schedule.after(now) for _, _, schedule in self._schedules)
+            # Not all workers at once, and after whoever takes the occurrence.
+            left = (soonest - now) / SECOND + random.uniform(0.05, 0.25)
+            await asyncio.sleep(min(max(left, _SOONEST), _LATEST))
+
+    async def plan(self) -> None:
+        """Put the next occurrence of each schedule, where nobody has."""
+        now = self._now()
+        for tube, name, schedule in self._schedules:
+            try:
+                await self._put(tube, name, schedule, now, [schedule.after(now)])
+            except QueueClosed:
+                return
+            except TubesError as error:
+                log.warning("the next call of %r could not be put yet: %s", name, error)
+            except Exception:  # A time zone of the user's own, for example.
+                log.exception("the next call of %r could not be put", name)
+
+    async def begins(self, task: AsyncTask, schedule: Schedule) -> bool:
+        """Put the next occurrence, if this task is one of them and no task that somebody has put.
+
+        False: its turn is over, since it has not begun before a later one was due, which is in the tube now. What has
+        begun once is tried again like any other task.
+        """
+        data: Any = task.data
+        name, at = data["task"], data.get("at")
+        if not isinstance(at, (int, float)):
+            return True
+        moment, now = round(at * SECOND), self._now()
+        late = latest(schedule, moment, now) if task.attempts == 1 else None
+        moments = [schedule.after(max(now, moment))] if late is None else [late, schedule.after(max(now, late))]
+        try:
+            await self._put(task.tube, name, schedule, now, moments)
+        except TubesError as error:  # It is put a little later then, and nothing is left out.
+            log.warning("the next call of %r could not be put yet: %s", name, error)
+            return True
+        if late is not None:
+            log.info("%r is not called for %s: a later call is due", name, _shown(moment))
+        return late is None
+
+    async def _put(self, tube_name: str, name: str, schedule: Schedule, now: int, moments: list[int]) -> None:
+        tube = await self._tube(tube_name)
+        if "delay" not in tube.driver.options:
+            raise tube.driver.lacks("delay")
+        own_lane: Any = {} if tube.driver.lane is None else {"utube": name}
+        items: list[object] = [
+            Item(
+                {"task": name, "args": [], "kwargs": {}, "at": moment / SECOND},
+                key=f"{name}@{_shown(moment)}",
+                key_ttl=(schedule.after(moment) - moment) / SECOND + _SLACK,
+                delay=max(moment - now, 0) / SECOND,
+                **own_lane,
+            )
+            for moment in moments
+        ]
+        await tube.put_many(items)
+
+    async def _tube(self, name: str) -> AsyncTube:
+        return self._queue._task_tubes.get(name) or await self._queue._task_tube(name)
+
+    def _now(self) -> int:
+        return self._queue._connection.micros()
+
+
+def _shown(moment: int) -> str:
+    return datetime.fromtimestamp(moment / SECOND, UTC).isoformat()
