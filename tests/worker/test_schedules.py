@@ -13,7 +13,7 @@ import pytest
 
 import tubes
 from tests.worker.test_worker_running import running
-from tubes import InvalidOption
+from tubes import ExtraMissing, InvalidOption
 from tubes.conformance.bench import eventually
 from tubes.drivers.options import SECOND
 from tubes.testing import ManualClock
@@ -150,7 +150,7 @@ def test_a_line_or_a_zone_that_is_none_is_refused(queue: tubes.Queue, line: Any,
 
 def test_without_the_extra_cron_says_what_to_install(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tubes-queue\[schedule\]'"):
+    with pytest.raises(ExtraMissing, match=r"pip install 'tubes-queue\[schedule\]'"):
         Worker(queue).cron("* * * * *")
     Worker(queue).every(60)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tubes.drivers.options import SECOND, Seconds, seconds, text
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,11 +39,8 @@ class Cron:
     """As a line of a crontab says, in a time zone."""
 
     def __init__(self, line: str, timezone: str | tzinfo) -> None:
-        try:
+        with needs("worker.cron", "schedule"):
             from cronsim import CronSim, CronSimError
-        except ModuleNotFoundError as error:
-            what = f"worker.cron needs {error.name}: pip install 'tubes-queue[schedule]'"
-            raise ModuleNotFoundError(what, name=error.name, path=error.path) from error
         self._line: Final = text("line", line)
         self._zone: Final = _zone(timezone)
         self._occurrences: Final[Any] = CronSim
