@@ -149,3 +149,54 @@ def test_what_is_no_worker_is_said_in_one_line(url: str, folder: Path, target: s
     found, out, error = ended(begin(url, folder, target, "--burst"))
     assert (found, out, len(error.splitlines())) == (code, "", 1)
     assert said in error
+
+
+LOGGING = """
+import logging
+import sys
+
+from jobs import make
+
+logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))
+"""
+
+
+@pytest.mark.parametrize("logger", ["", "tubes", "tubes.worker"])
+def test_what_a_worker_logs_is_printed_once(url: str, queue: tubes.Queue, folder: Path, logger: str) -> None:
+    queue.create_tube("jobs", max_attempts=1).put("bad")
+    _, _, said = ended(begin(url, folder, "jobs:make", "--burst"))
+    assert said.count("ValueError: bad") == 1
+    (folder / "logging_jobs.py").write_text(LOGGING.format(logger=logger))
+    queue.tube("jobs").put("bad")
+    _, out, said = ended(begin(url, folder, "logging_jobs:make", "--burst"))
+    assert (out.count("ValueError: bad"), said.count("ValueError: bad")) == (1, 0)
+
+
+TELLING = """
+import logging
+from tubes.worker import Worker
+
+
+def make(queue):
+    worker = Worker(queue)
+
+    @worker.on("jobs")
+    def tell(task):
+        for level in ("warning", "info", "debug"):
+            getattr(logging.getLogger("tubes.worker"), level)("told by %s", level)
+
+    return worker
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [([], ["warning", "info"]), (["--quiet"], ["warning"]), (["--verbose"], ["warning", "info", "debug"])],
+)
+def test_it_is_chosen_how_much_a_worker_prints(
+    url: str, queue: tubes.Queue, folder: Path, words: list[str], shown: list[str]
+) -> None:
+    queue.create_tube("jobs").put(1)
+    (folder / "telling.py").write_text(TELLING)
+    _, _, said = ended(begin(url, folder, "telling:make", "--burst", *words))
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("tubes: told by")] == shown

@@ -9,6 +9,7 @@ import typer
 from tubes import __version__
 from tubes.cli import admin, bench, look, repair, tasks, top, transfer, work
 from tubes.cli.exits import Exit, Group
+from tubes.cli.logs import hide_logs
 
 _CODES = "  ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in Exit)
 
@@ -39,6 +40,7 @@ def tubes(
 
     The tubes are where TUBES_URL or --url says: redis://host, rediss://, unix://, redis+sentinel://, redis+cluster://.
     """
+    hide_logs()
 
 
 for module in (look, tasks, work, admin, repair, top, transfer, bench):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -25,7 +24,7 @@ class Exit(IntEnum):
     DONE = 0
     #: There was nothing to do it with: no task was ready, nothing was buried, the tube is full.
     NOTHING = 1
-    #: The command line makes no sense, the data is not what the codec takes, or a worker's module cannot be imported.
+    #: The command line makes no sense, the data is not what the codec takes, or there is no such worker.
     USAGE = 2
     #: There is no such tube, task, session or driver.
     NOT_FOUND = 3
@@ -39,6 +38,8 @@ class Exit(IntEnum):
     AT_ONCE = 7
     #: `tubes check` has found something wrong, or `tubes repair` something that it cannot mend.
     DAMAGED = 8
+    #: The processes of `tubes worker --processes` died again and again before they began to work.
+    CRASHED = 9
     #: A mistake of the program; with TUBES_DEBUG=1 it shows where.
     INTERNAL = 70
     #: Ctrl-C.
@@ -54,21 +55,6 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((tubes.NothingReady,), Exit.NOTHING),
     ((tubes.TubesError,), Exit.REFUSED),
 )
-
-
-_SILENT = logging.NullHandler()
-
-
-class _LeftOut(logging.Handler):
-    """Says what is left out of what the command shows, unless the program has set up its logs."""
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
-            say(f"warning: {record.getMessage()}")
-
-
-_LEFT_OUT = _LeftOut()
 
 
 class Stop(Exception):
@@ -102,9 +88,6 @@ class Group(TyperGroup):
     @override
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run a command and exit."""
-        # What goes wrong in the background is no news for a command: what it asks for fails, and says so.
-        logging.getLogger("tubes").addHandler(_SILENT)
-        logging.getLogger("tubes.told").addHandler(_LEFT_OUT)
         extra |= {"prog_name": "tubes", "standalone_mode": False}
         try:
             prepare()

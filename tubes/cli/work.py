@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,48 +20,91 @@ import typer
 import tubes
 from tubes.cli.common import AsJson, Url, connected
 from tubes.cli.exits import Exit, Stop, say
+from tubes.cli.logs import log_from, show_logs
 from tubes.cli.show import as_json
+from tubes.cli.supervisor import Line, Supervisor, child_command
+from tubes.memory import connection as memory
 from tubes.worker import Worker
 from tubes.worker.signals import end_soon, leaving
 from tubes.worker.summary import AT_ONCE, CUT_OFF
 
 #: Seconds for which a first connection is tried.
 _PATIENCE = 10.0
+_ALONE = "memory:// is in one process, and --processes starts several: name a server"
 _CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
 
 def worker(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:WORKER", help="A Worker, or a function that makes one of a queue.")
+        str,
+        typer.Argument(metavar="MODULE:WORKER", help="A Worker, or a function of the queue that returns one."),
     ],
-    burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left to do: for tests and cron.")] = False,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="End when no task is left that can be taken: for tests and cron.")
+    ] = False,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="Tasks that each handler works on at a time.")
+        int | None, typer.Option("--concurrency", "-c", min=1, help="How many tasks each handler works on at a time.")
     ] = None,
     grace: Annotated[
-        float | None, typer.Option("--grace", min=0, help="Seconds for which handlers may go on at the end.")
+        float | None,
+        typer.Option("--grace", min=0, help="Seconds that handlers have to finish after a signal."),
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", "-p", min=1, help="Run so many processes, and replace those that die.")
+    ] = None,
+    max_tasks: Annotated[
+        int | None, typer.Option("--max-tasks", min=1, help="End the process after so many tasks.")
+    ] = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option("--max-memory", metavar="MB", min=1, help="End the process when it uses more memory than this."),
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart when a .py file in this folder changes: for development.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print debug messages, too.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and errors only.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
+    supervisor: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Work on tasks until SIGTERM or Ctrl-C: then take no more, and let what is in hand be finished.
+    """Run a worker until SIGTERM or Ctrl-C.
 
-    MODULE is looked for in this folder too. A Worker has a queue already; a function, `def make(queue)`, is given that
-    of --url.
+    It takes no more tasks then, and running handlers have the time of --grace to finish. A second signal ends it at
+    once. MODULE is looked up in this folder, too. A Worker brings its own queue. A function, `def make(queue)`, gets
+    the queue of --url.
+
+    With --processes a supervisor starts processes of this worker and replaces those that end. With --max-tasks and
+    --max-memory a process ends as it does after a signal.
     """
-    # A worker has news: handlers that fail, a server that is away. A program that has set up its logs keeps them.
+    if supervisor is None and (processes is not None or reload):
+        options = {"--concurrency": concurrency, "--grace": grace, "--processes": processes}
+        options |= {"--max-tasks": max_tasks, "--max-memory": max_memory}
+        flags = {"--burst": burst, "--verbose": verbose, "--quiet": quiet, "--json": as_json_}
+        words = [target, *(name for name, given in flags.items() if given)]
+        words += [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        _supervise(words, processes or 1, url, burst=burst, reload=reload)
+        return
     codes = [Exit.DONE]
     with ExitStack() as stack:
         stack.enter_context(leaving(lambda: codes[-1]))
-        found = _found(target)
-        logging.basicConfig(format="tubes: %(message)s")
-        made = found if isinstance(found, Worker) else _make(target, found, lambda: stack.enter_context(_reached(url)))
+        line = None if supervisor is None else Line(supervisor)
+        show_logs(is_one_of_many=line is not None)
+        made = _found(target)
+        if not isinstance(made, Worker):
+            made = _make(target, made, lambda: stack.enter_context(_reached(url)))
+        log_from(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
         if concurrency is not None:
             made.concurrency = concurrency
         if grace is not None:
             made.grace = grace
+        limit(made, max_tasks, max_memory)
         made._code_at_once = Exit.AT_ONCE
-        say(f"works: {target}; Ctrl-C ends it")
+        if line is None:
+            say(f"works: {target}; Ctrl-C ends it")
+        else:
+            _check_shared(made, processes or 1)
+            line.ready(partial(_stop, made))
         summary = made.run(burst=burst)
         codes.append(_CODES.get(summary.exit_code, Exit.DONE))
         if as_json_:
@@ -71,6 +118,63 @@ def worker(
         # Threads of handlers that were cut off may go on, and Python waits for some of them.
         end_soon(codes[-1])
         raise typer.Exit(int(codes[-1]))
+
+
+def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool, reload: bool) -> None:
+    """Run processes of `tubes worker` with these words."""
+    place = url or os.environ.get("TUBES_URL", "")
+    if processes > 1 and place.partition("://")[0] == "memory":
+        raise Stop(_ALONE, Exit.USAGE)
+    if url is not None:
+        os.environ["TUBES_URL"] = url  # Its password does not belong into a list of processes.
+    supervisor = Supervisor(child_command(*words), processes, burst=burst, reload=reload)
+    what = "a process" if processes == 1 else f"{processes} processes"
+    say(f"starts {what} of {words[0]}; Ctrl-C ends {'it' if processes == 1 else 'them'}")
+    code = asyncio.run(supervisor.run())
+    if code:
+        raise typer.Exit(int(code))
+
+
+def _check_shared(worker: Worker, processes: int) -> None:
+    """Several processes need a queue that they share."""
+    if processes > 1 and isinstance(worker._queue._connection, memory.Connection):
+        raise Stop(_ALONE, Exit.USAGE)
+
+
+def _stop(worker: Worker, now: bool) -> None:
+    worker.stop(now=now)
+    if now:
+        end_soon(Exit.AT_ONCE)
+
+
+def limit(worker: Worker, tasks: int | None, megabytes: int | None) -> None:
+    """Stop a worker after so many tasks, and when its process has grown larger than this."""
+    if tasks is None and megabytes is None:
+        return
+    numbers = count(1)  # Atomic: handlers in threads share it.
+
+    @worker.around
+    def _(task: object) -> Iterator[None]:
+        if next(numbers) == tasks:
+            say(f"process {os.getpid()} stops after {tasks} tasks")
+            worker.stop()
+        try:
+            yield
+        finally:
+            if megabytes is not None and (used := _memory()) > megabytes:
+                say(f"process {os.getpid()} stops: it uses {used} MB of memory, and may use {megabytes}")
+                worker.stop()
+
+
+def _memory() -> int:
+    """How many megabytes of memory this process uses; where only the most that it ever used is known, that."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 2**20
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 def _reached(url: str | None) -> AbstractContextManager[tubes.Queue]:

@@ -1,0 +1,316 @@
+"""`tubes worker --processes` and `--reload`: real processes that are killed, stopped and replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.support.processes import python
+from tubes.cli.exits import Exit
+from tubes.conformance.bench import eventually
+
+PROGRAM = """
+import os
+import sys
+import time
+from pathlib import Path
+
+import tubes
+from tubes.worker import Worker
+
+LARGE = []
+
+
+def make(queue):
+    worker = Worker(queue, grace=60)
+
+    @worker.on("jobs")
+    def work(task):
+        kind, value = task.data
+        queue.tube("done").put(os.getpid())
+        if kind == "sleep":
+            time.sleep(value)
+        if kind == "die":
+            os.kill(os.getpid(), 9)
+        if kind == "grow":
+            LARGE.append(b"x" * value)
+        if kind == "await":
+            while not Path(value).exists():
+                time.sleep(0.02)
+
+    return worker
+
+
+def in_memory(queue):
+    worker = Worker(tubes.connect())
+    worker.on("jobs", print)
+    return worker
+"""
+
+#: It dies while it is imported: so many times, or always.
+DYING = """
+import os
+from pathlib import Path
+from jobs import make
+
+starts = Path("starts")
+starts.write_text(starts.read_text() + "." if starts.exists() else ".")
+if len(starts.read_text()) <= int(os.environ["DEATHS"]):
+    os._exit(99)
+"""
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[tubes.Queue]:
+    with tubes.connect(url, session_ttl=2) as queue:
+        yield queue
+
+
+@pytest.fixture
+def jobs(queue: tubes.Queue) -> tubes.Tube:
+    queue.create_tube("done")
+    return queue.create_tube("jobs", "fifottl", max_attempts=3, ttr=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.py").write_text(PROGRAM)
+    (tmp_path / "dying.py").write_text(DYING)
+    (tmp_path / "broken.py").write_text("def make(:")
+    return tmp_path
+
+
+@contextmanager
+def supervisor(url: str, folder: Path, *words: str, **variables: str) -> Generator[subprocess.Popen[str]]:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with python("-m", "tubes", "worker", *words, cwd=folder, env={"TUBES_URL": url, **variables}, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    return list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def done(queue: tubes.Queue, count: int) -> list[int]:
+    """The processes that have begun with so many tasks."""
+    found: list[int] = []
+    while len(found) < count:
+        task = queue.tube("done").take(timeout=60)
+        assert task is not None
+        found.append(task.data)
+        task.ack()
+    return found
+
+
+def test_processes_share_the_work_and_end_by_sigterm(
+    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
+) -> None:
+    jobs.put_many([("await", str(folder / "go"))] * 2)
+    with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
+        assert set(done(queue, 2)) == set(children(process))
+        (folder / "go").touch()
+        process.terminate()
+        code, said = ended(process)
+    assert (code, jobs.statistics().calls["ack"]) == (Exit.DONE, 2)
+    assert "starts 2 processes of jobs:make; Ctrl-C ends them" in said
+
+
+def test_what_is_in_hand_is_finished_before_the_end(
+    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
+) -> None:
+    jobs.put_many([("await", str(folder / "go"))] * 3)
+    with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
+        workers = done(queue, 2)
+        process.send_signal(signal.SIGINT)
+        for worker in workers:  # As systemd does with all processes of a service: it counts for nothing.
+            os.kill(worker, signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.poll() is None
+        (folder / "go").touch()
+        assert ended(process)[0] == Exit.DONE
+    assert (jobs.statistics().calls["ack"], jobs.statistics().tasks["ready"]) == (2, 1)
+
+
+@pytest.mark.parametrize(("grace", "signals", "code"), [("0", 1, Exit.CUT_OFF), ("60", 2, Exit.AT_ONCE)])
+def test_the_code_says_that_processes_were_cut_off(
+    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube, grace: str, signals: int, code: Exit
+) -> None:
+    jobs.put_many([("sleep", 600)] * 2)
+    with supervisor(url, folder, "jobs:make", "--processes", "2", "--grace", grace) as process:
+        workers = done(queue, 2)
+        for _ in range(signals):
+            process.terminate()
+            time.sleep(0.5)  # Two signals that come together are one.
+        assert ended(process)[0] == code
+    assert not any(map(is_there, workers))
+    assert eventually(lambda: jobs.statistics().tasks["ready"] == 2)
+
+
+def test_a_process_that_is_killed_is_replaced(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+    jobs.put(("die", 0))
+    with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
+        killed, *others = done(queue, 3)  # Its task comes again when its ttr is over.
+        assert killed not in others
+        jobs.put_many([("await", str(folder / "go"))] * 2)
+        assert len(set(done(queue, 2))) == 2
+        (folder / "go").touch()
+        process.terminate()
+        code, said = ended(process)
+    assert code == Exit.DONE
+    assert f"process {killed} was killed by SIGKILL; another one starts in 0.5 s" in said
+    assert jobs.statistics().tasks["buried"] == 1
+
+
+def test_no_process_outlives_its_supervisor(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+    jobs.put_many([("await", str(folder / "go"))] * 2)
+    with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
+        workers = done(queue, 2)
+        process.kill()
+        time.sleep(0.3)
+        assert all(map(is_there, workers))  # They finish what they have in hand.
+        (folder / "go").touch()
+        assert eventually(lambda: not any(map(is_there, workers)))
+    assert jobs.statistics().calls["ack"] == 2
+
+
+def test_processes_that_die_at_their_start_again_and_again_are_given_up(
+    url: str, folder: Path, jobs: tubes.Tube
+) -> None:
+    with supervisor(url, folder, "dying:make", "--processes", "2", DEATHS="1000") as process:
+        code, said = ended(process)
+    assert code == Exit.CRASHED
+    assert "has ended with exit code 99; another one starts in 0.5 s" in said
+    assert said.splitlines()[-1] == (
+        "tubes: the processes do not start: 5 in a row have died, the last one has ended with exit code 99"
+    )
+    assert len((folder / "starts").read_text()) == 5
+
+
+def test_a_start_that_fails_is_tried_again(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+    jobs.put_many([("await", str(folder / "go"))] * 2)
+    with supervisor(url, folder, "dying:make", "--processes", "2", DEATHS="2") as process:
+        assert len(set(done(queue, 2))) == 2
+        (folder / "go").touch()
+        process.terminate()
+        assert ended(process)[0] == Exit.DONE
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("broken:make", "module 'broken' cannot be imported: SyntaxError"),
+        ("nosuch:make", "no module 'nosuch'"),
+        ("jobs:nosuch", "has no 'nosuch'"),
+        ("jobs:in_memory", "--processes starts several: name a server"),
+    ],
+)
+def test_a_program_that_cannot_work_is_said_once(
+    url: str, folder: Path, jobs: tubes.Tube, target: str, said: str
+) -> None:
+    with supervisor(url, folder, target, "--processes", "3") as process:
+        code, error = ended(process)
+    assert (code, error.count(said), len(error.splitlines())) == (Exit.USAGE, 1, 2)
+
+
+@pytest.mark.parametrize("words", [["--url", "memory://mine"], []])
+def test_processes_share_no_memory(folder: Path, words: list[str]) -> None:
+    with supervisor("memory://", folder, "jobs:make", "--processes", "2", *words) as process:
+        code, error = ended(process)
+    assert (code, len(error.splitlines())) == (Exit.USAGE, 1)
+    assert "memory:// is in one process" in error
+
+
+def test_a_process_is_replaced_after_so_many_tasks(
+    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
+) -> None:
+    jobs.put_many([("sleep", 0)] * 6)
+    with supervisor(url, folder, "jobs:make", "--processes", "1", "--max-tasks", "2") as process:
+        one, two, three, four, five, six = done(queue, 6)
+        process.terminate()
+        code, said = ended(process)
+    assert (one, three, five) == (two, four, six)
+    assert len({one, three, five}) == 3
+    assert (code, f"process {one} stops after 2 tasks" in said) == (Exit.DONE, True)
+    assert f"process {one} has ended; another one takes its place" in said
+    assert jobs.statistics().calls["ack"] == 6
+
+
+def test_a_process_is_replaced_when_it_has_grown(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+    jobs.put_many([("sleep", 0), ("grow", 500 * 2**20), ("sleep", 0)])
+    with supervisor(url, folder, "jobs:make", "--processes", "1", "--max-memory", "400") as process:
+        one, two, three = done(queue, 3)
+        process.terminate()
+        code, said = ended(process)
+    assert one == two != three
+    assert (code, f"process {one} stops: it uses " in said) == (Exit.DONE, True)
+
+
+def test_a_worker_without_a_supervisor_has_limits_too(
+    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
+) -> None:
+    jobs.put_many([("sleep", 0)] * 3)
+    with supervisor(url, folder, "jobs:make", "--max-tasks", "2") as process:
+        assert ended(process)[0] == Exit.DONE
+    assert jobs.statistics().calls["ack"] == 2
+
+
+def test_processes_end_after_a_burst(url: str, folder: Path, jobs: tubes.Tube) -> None:
+    jobs.put_many([("sleep", 0)] * 10)
+    with supervisor(url, folder, "jobs:make", "--processes", "2", "--burst", "--json") as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == Exit.DONE
+    assert sum(json.loads(line)["acked"] for line in out.splitlines()) == 10
+
+
+def test_a_change_of_a_file_replaces_the_worker(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+    pytest.importorskip("watchfiles")
+    jobs.put(("sleep", 0))
+    with supervisor(url, folder, "jobs:make", "--reload") as process:
+        (one,) = done(queue, 1)
+        assert process.stderr is not None
+        (folder / "jobs.py").write_text("def make(:")
+        assert any("jobs.py changed: reload" in line for line in process.stderr)
+        assert any("the next change of a file starts another one" in line for line in process.stderr)
+        (folder / "jobs.py").write_text(PROGRAM.replace("os.getpid()", "-os.getpid()", 1))
+        jobs.put(("sleep", 0))
+        (two,) = done(queue, 1)
+        assert two < 0 < one
+        process.terminate()
+        assert ended(process)[0] == Exit.DONE
+
+
+def test_without_the_extra_reload_says_what_to_install(url: str, folder: Path) -> None:
+    (folder / "watchfiles.py").write_text("raise ModuleNotFoundError('no watchfiles', name='watchfiles')")
+    with supervisor(url, folder, "jobs:make", "--reload") as process:
+        code, said = ended(process)
+    assert (code, said) == (Exit.USAGE, "tubes: --reload needs watchfiles: pip install 'tubes-queue[reload]'\n")
+
+
+def test_a_burst_of_processes_says_that_a_tube_is_not_there(url: str, folder: Path) -> None:
+    with supervisor(url, folder, "jobs:make", "--processes", "2", "--burst") as process:
+        assert ended(process)[0] == Exit.NOT_FOUND
