@@ -18,6 +18,7 @@ Check = Callable[[str, Any], Any]
 # What an update may change besides the data.
 _CHANGES: Final = frozenset({"pri", "delay", "ttl"})
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+_TUBE_NAME: Final = re.compile(r"[A-Za-z0-9_.:+/;$()-]{1,255}")
 _ORDERS: Final = {
     "id": (0, 1),
     "-id": (0, -1),
@@ -30,19 +31,32 @@ _ORDERS: Final = {
 }
 
 
-#: What a name is made of.
+#: What the name of a driver, or of a store in memory, is made of.
 NAMES: Final = "1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
+_TUBE_NAMES: Final = "1 to 255 characters of A-Z, a-z, 0-9, and _ - . : + / ; $ ( )"
 
 
 def is_name(name: str) -> bool:
-    """Whether this may be a name of a tube or a driver, so that it is safe in any key."""
+    """Whether this may be the name of a driver, or of a store in memory."""
     return _NAME.fullmatch(name) is not None
 
 
+def is_tube_name(name: str) -> bool:
+    """Whether this may be the name of a tube. It stands in braces in all keys of the tube, so it has none."""
+    return _TUBE_NAME.fullmatch(name) is not None
+
+
 def check_name(what: str, name: Any) -> str:
-    """A name of a tube or a driver."""
+    """The name of a driver, or of a store in memory."""
     if not isinstance(name, str) or not is_name(name):
         raise InvalidOption(option=what, value=name, rule=f"must be {NAMES}")
+    return str.__str__(name)
+
+
+def check_tube_name(name: Any) -> str:
+    """The name of a tube."""
+    if not isinstance(name, str) or not is_tube_name(name):
+        raise InvalidOption(option="tube", value=name, rule=f"must be {_TUBE_NAMES}")
     return str.__str__(name)
 
 

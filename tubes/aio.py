@@ -109,7 +109,7 @@ class AsyncQueue:
     ) -> AsyncTube:
         """Create a tube. O(1).
 
-        `name`: 1 to 32 letters, digits, `_`, `-` or `.`.
+        `name`: 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`, as in `mails:high`.
         `driver`: a registered name, or a `Driver`, which is registered with it.
         `if_not_exists`: answer the living tube if there is one with this driver and these options.
         `temporary`: it need not outlive a restart of the server; in memory nothing does.

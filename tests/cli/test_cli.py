@@ -331,7 +331,7 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
         (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` makes it"),
         (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
         (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
-        (["create", "a tube"], Exit.USAGE, "must be 1 to 32"),
+        (["create", "a tube"], Exit.USAGE, "must be 1 to 255"),
         (["create", "mail", "-o", "ttr"], Exit.USAGE, "name=value"),
         (["create", "mail", "-o", "ttr=5"], Exit.USAGE, "no option"),
         (["take", "mail", "--timeout", "soon"], Exit.USAGE, "--timeout"),

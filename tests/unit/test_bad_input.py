@@ -26,7 +26,27 @@ from tubes import (
 )
 from tubes.conformance.faces import Face
 
-BAD_NAMES: list[Any] = ["", "x" * 33, "a b", "a/b", "a:b", "ä", "a\n", "a\0", None, 7, b"a", ["a"]]
+BAD_NAMES: list[Any] = [
+    "",
+    "x" * 256,
+    "a b",
+    "{a",
+    "a}b",
+    "a*",
+    "a\\",
+    "a?",
+    "[a]",
+    "a,b",
+    "a@b",
+    "a%3Ab",
+    "ä",
+    "a\n",
+    "a\0",
+    None,
+    7,
+    b"a",
+    ["a"],
+]
 BAD_SECONDS: list[Any] = [
     *(-1, -0.001, math.nan, math.inf, 1e300, 10**30, 10**5000, "5", True, [1], 1j, b"1"),
     *(timedelta(seconds=-1), timedelta.max),

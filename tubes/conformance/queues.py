@@ -14,7 +14,7 @@ from tubes import (
     TubeExists,
     TubeNotFound,
 )
-from tubes.conformance.bench import Bench, needs
+from tubes.conformance.bench import Bench, eventually, needs
 
 
 class Queues(Bench):
@@ -85,12 +85,38 @@ class Queues(Bench):
 
     def test_a_name_is_short_and_plain(self) -> None:
         for call in (self.create, self.queue.tube):
-            assert self.refuses(call, "", "x" * 33, "a b", "a/b", "{a}", "ä", "a\n", 7, None)
+            assert self.refuses(call, "", "x" * 256, "a b", "{a}", "a*", "a?", "[a", "a\\b", "ä", "a\n", 7, None)
         assert self.queue.tubes() == ["contract"]
 
     def test_letters_digits_and_a_few_signs_make_a_name(self) -> None:
-        for name in ("a", "x" * 32, "Crawl_2.jobs-new", "0"):
+        for name in ("a", "x" * 255, "Crawl_2.jobs-new", "0", "mails:high", "a+b/c;d$(e)", ":", "-"):
             assert self.create(name).name == name
+
+    def test_no_name_is_taken_for_a_part_of_another_tube(self) -> None:
+        self.tube.drop()
+        # Endings of keys and channels that a tube has on a server, and names of other keys there.
+        ends = ("ready", "tasks", "taken", "lanes", "keys", "events", "marker", "due", "tasks:ready", ":", "")
+        names = ["a", *(f"a:{end}" for end in ends), "names", "tubes:names", "session:1", "tubes:a", "a/b", "a(b)"]
+        tubes = {name: self.create(name) for name in names}
+        tasks = {name: self.put(name, tube=tube, key="same", key_ttl=60) for name, tube in tubes.items()}
+        assert self.queue.tubes() == sorted(names)
+        for name, tube in tubes.items():
+            assert self.take(tube).data == name
+            assert tube.take(timeout=0) is None
+        assert all(not self.queue.check(name) and not self.queue.repair(name) for name in names)
+        counts = {name: seen.statistics.tasks["taken"] for name, seen in self.queue.overview().items()}
+        assert counts == dict.fromkeys(names, 1)
+        heard: list[tuple[str, str]] = []
+        for name, tube in tubes.items():
+            tube.on_task_change(lambda task, event, name=name: heard.append((name, event)))
+        for name, tube in tubes.items():
+            tube.release(tasks[name].id)
+        assert eventually(lambda: sorted(heard) == sorted((name, "release") for name in names))
+        while names:
+            tubes.pop(names[0]).drop()
+            assert self.queue.tubes() == sorted(names[1:])
+            del names[0]
+            assert all(tube.peek(tasks[name].id).state == "r" for name, tube in tubes.items())
 
     def test_a_flag_is_true_or_false(self) -> None:
         assert self.refuses(lambda option: self.create("other", **{option: 1}), "if_not_exists", "temporary")

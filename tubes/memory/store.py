@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon, system_clock
-from tubes.drivers.driver import Driver, check_name
+from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
 from tubes.drivers.tube_options import difference
@@ -132,7 +132,7 @@ class MemoryStore:
         self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
     ) -> SharedTube:
         """A new tube; with `if_not_exists` the living one, if it is what was asked for."""
-        name = check_name("tube", name)
+        name = check_tube_name(name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
         if not isinstance(driver, Driver):
@@ -163,7 +163,7 @@ class MemoryStore:
 
     def find(self, name: str) -> SharedTube:
         """The living tube of this name."""
-        name = check_name("tube", name)
+        name = check_tube_name(name)
         with self.lock:
             try:
                 return self.shared_tubes[name]

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from tubes.backend.flow import run
 from tubes.backend.port import ConnectionBase, session_name, with_json
-from tubes.drivers.driver import Driver, check_name
+from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
 from tubes.drivers.tube_options import difference
 from tubes.errors import (
@@ -101,7 +101,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     ) -> Flow[RedisPort]:
         """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
         self.check()
-        name = check_name("tube", name)
+        name = check_tube_name(name)
         flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
         registry = self.store.registry
@@ -177,7 +177,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     def find(self, name: str) -> Flow[RedisPort]:
         """The port of a living tube."""
         self.check()
-        name = check_name("tube", name)
+        name = check_tube_name(name)
         reply = yield from self.session.open(name, "any")
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=name)
@@ -205,7 +205,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     def examine(self, name: str, repairs: bool) -> list[Problem]:
         """What is wrong with a tube; `repairs`: it is mended."""
         self.check()
-        return self.run(examine(self.store, check_name("tube", name), repairs=repairs))
+        return self.run(examine(self.store, check_tube_name(name), repairs=repairs))
 
     def _known_names(self) -> Flow[list[str]]:
         """The names that were written down, in their order: of tubes that are there, or were."""

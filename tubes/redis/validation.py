@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.backoff import RetryDelays
-from tubes.drivers.driver import Driver, is_name
+from tubes.drivers.driver import Driver, is_name, is_tube_name
 from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
 from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
 from tubes.redis.scripts.assembly import with_source
@@ -143,7 +143,7 @@ def names(raws: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
     strange: list[bytes] = []
     for raw in raws:
         name = raw.decode(errors="replace")
-        if is_name(name):
+        if is_tube_name(name):
             known.append(name)
         else:
             strange.append(raw)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from tubes.aio import AsyncTube
-from tubes.drivers.driver import check_name
+from tubes.drivers.driver import check_tube_name
 from tubes.drivers.options import Seconds, positive, seconds
 from tubes.errors import InvalidOption
 from tubes.sync import Tube
@@ -101,7 +101,7 @@ def make_route(tubes: object, handler: object, concurrency: int | None, timeout:
 def tube_names(tubes: object) -> tuple[str, ...]:
     """The names of a tube or of several."""
     wanted: list[object] = [tubes] if isinstance(tubes, _ONE) or not isinstance(tubes, Iterable) else [*tubes]
-    names = tuple(tube.name if isinstance(tube, (Tube, AsyncTube)) else check_name("tube", tube) for tube in wanted)
+    names = tuple(tube.name if isinstance(tube, (Tube, AsyncTube)) else check_tube_name(tube) for tube in wanted)
     if not names or len(set(names)) < len(names):
         raise InvalidOption(option="tubes", value=tubes, rule="must name at least one tube, and none twice")
     return names
