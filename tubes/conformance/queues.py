@@ -10,6 +10,7 @@ from tubes import (
     DriverExists,
     DriverNotFound,
     OptionNotSupported,
+    Task,
     TubeBusy,
     TubeExists,
     TubeNotFound,
@@ -107,8 +108,12 @@ class Queues(Bench):
         counts = {name: seen.statistics.tasks["taken"] for name, seen in self.queue.overview().items()}
         assert counts == dict.fromkeys(names, 1)
         heard: list[tuple[str, str]] = []
-        for name, tube in tubes.items():
-            tube.on_task_change(lambda task, event, name=name: heard.append((name, event)))
+
+        def callback(task: Task, event: str) -> None:
+            heard.append((task.tube, event))
+
+        for tube in tubes.values():
+            tube.on_task_change(callback)
         for name, tube in tubes.items():
             tube.release(tasks[name].id)
         assert eventually(lambda: sorted(heard) == sorted((name, "release") for name in names))
