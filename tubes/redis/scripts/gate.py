@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from typing import Final
 
 from tubes.redis.scripts.lines import MADE, Line
@@ -208,6 +209,7 @@ class _Gate:
             yield from self._runs(self._functions[name], those, known | {name})
 
 
+@cache  # Scripts have most of their lines in common.
 def _bare(text: str) -> str:
     """A line without what stands in quotes: that names keys and fields."""
     return re.sub(r"'[^']*'", "", text)
