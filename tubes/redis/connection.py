@@ -141,16 +141,14 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         # Who waits looks every few seconds.
         return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_STAY)))
 
-    def open_hidden(self, name: str, driver: str, idle: float) -> RedisPort:
+    @verb
+    def open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
         """The port of a tube that nobody sees, and that goes by itself when nobody has used it for `idle` seconds.
 
         Its data is JSON.
         """
         self.check()
-        return self.run(self._with_json(self._open_hidden(name, driver, idle)))
-
-    def _with_json(self, opening: Flow[RedisPort]) -> Flow[RedisPort]:
-        return with_json((yield from opening))
+        return with_json((yield from self._open_hidden(name, driver, idle)))
 
     def _open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
         about = (describe(self.store.registry.find(driver)), describe_options({"idle": round(idle * 1000)}))
