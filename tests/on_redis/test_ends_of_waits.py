@@ -37,7 +37,7 @@ def test_closing_a_queue_ends_its_waits_at_once_though_others_of_the_process_go_
             thread.join()
             # Far less than it sleeps at most without looking.
             assert time.monotonic() - before < 2.5
-            tube.put(0)
+            tube.put(0, timeout=0)
         assert len(ended) == 2
         assert tube.statistics().tasks == {
             "ready": 1, "taken": 0, "buried": 0, "delayed": 0, "done": 0, "total": 1,
