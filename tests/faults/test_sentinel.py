@@ -7,15 +7,19 @@ it had is accounted for.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
 import tubes
 from tests.faults.test_servers import load
-from tests.support.sentinel import Watched
+from tests.support.sentinel import SERVICE, Watched
+from tests.support.servers import free_port
+from tubes.cli.app import app
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
@@ -102,3 +106,19 @@ def test_a_master_that_is_killed_leaves_to_its_replica_what_that_had(watched: Wa
         ledger.work(held[0])
         assert (ledger.late, ledger.unknown) == (0, set())
         ledger.check(tube)
+
+
+def test_an_error_names_the_sentinels_that_did_not_answer() -> None:
+    gone = free_port()
+    with Watched() as watched:
+        here, _, port = watched.url.removesuffix(f"/{SERVICE}").rpartition(":")
+        for url, said in (
+            (f"{here}:{gone}/{SERVICE}", f"No master found for '{SERVICE}' : Sentinel 127.0.0.1:{gone} did not answer"),
+            (f"{here}:{gone},127.0.0.1:{port}/nosuch", f"Sentinel 127.0.0.1:{gone} did not answer"),
+        ):
+            with pytest.raises(tubes.ConnectionLost, match=re.escape(said)) as caught:
+                tubes.connect(url, connect_timeout=0.1)
+            assert "redis.connection" not in str(caught.value)
+            assert f":{port} did not" not in str(caught.value)
+            command = CliRunner().invoke(app, ["stats", "--url", url])
+            assert f"no connection to {url}: No master found" in command.stderr

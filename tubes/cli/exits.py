@@ -67,8 +67,8 @@ class Stop(Exception):
 
 # A login, with what stands before it; and a URL. One may stand where none belongs: as the name of a tube, say.
 _SCHEMES = r"(?:rediss?|redis\+\w+|unix|memory):"
-_LOGIN = re.compile(rf"{_SCHEMES}(?!//\*\*\*@).*@\S*|\S*:(?!//\*\*\*@)\S*@\S*", re.IGNORECASE)
-_URL = re.compile(rf"{_SCHEMES}(?!//(?:[\s'\",)]|$))[^\s'\",)]*[^\s'\",).:]", re.IGNORECASE)
+_LOGIN = re.compile(rf"{_SCHEMES}(?!//\*\*\*[@']).*@\S*|\S*:(?!//\*\*\*@)\S*@\S*", re.IGNORECASE)
+_URL = re.compile(rf"{_SCHEMES}(?!//(?:[\s'\",)]|$))[^\s'\")]*[^\s'\",).:]", re.IGNORECASE)
 
 
 def _without_passwords(words: str) -> str:

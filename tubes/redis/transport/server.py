@@ -17,6 +17,7 @@ import redis.sentinel as redis_sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError, RedisClusterException
 from redis.retry import Retry
+from typing_extensions import override
 
 from tubes.backend.url import ARGUMENTS, Place, read
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
@@ -339,6 +340,15 @@ def _login(url: str) -> _Settings:
     return {name: unquote(value) for name, value in (("username", user), ("password", password)) if value}
 
 
+class _Watcher(redis.Redis):
+    """A Sentinel. redis-py's error, that there is no master, has the reprs of those that did not answer."""
+
+    @override
+    def __repr__(self) -> str:
+        settings: _Settings = _untyped(self).connection_pool.connection_kwargs
+        return f"Sentinel {settings['host']}:{settings['port']} did not answer"
+
+
 def _sentinel(url: str, parts: Place) -> _Pool:
     """`redis+sentinel://[user:password@]host:port,…/service[/db]`."""
     _, service, *db = parts.path.split("/")
@@ -346,10 +356,11 @@ def _sentinel(url: str, parts: Place) -> _Pool:
     settings = {"db": 0, **_settings(), **queried, **_login(url)}
     if db and db[0]:
         settings["db"] = int(db[0])
-    watching = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
+    watching: Any = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
     if "socket_connect_timeout" in queried:
         watching["socket_connect_timeout"] = queried["socket_connect_timeout"]
-    watchers = _sentinels.Sentinel(_hosts(parts, 26379), sentinel_kwargs=watching)
+    watchers = _sentinels.Sentinel([], sentinel_kwargs=watching)
+    watchers.sentinels = [_Watcher(host=host, port=port, **watching) for host, port in _hosts(parts, 26379)]
     pool: _Pool = watchers.master_for(service, **settings).connection_pool
     return pool
 
