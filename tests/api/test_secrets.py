@@ -335,7 +335,8 @@ def test_a_server_that_quotes_the_password_is_not_quoted(seen: Seen, echo: int, 
         ("redis://who:4711/swordfish@localhost", "%2F"),
         ("redis://who:4711#swordfish@localhost", "%23"),
         ("unix:///who:hunter@/socket", "%40"),
-        ("redis:who:hunter@localhost", "redis://"),
+        ("redis:who:hunter@localhost", "two slashes after 'redis:': redis://"),
+        ("rediss:/who:hunter@localhost", "two slashes after 'rediss:': rediss://"),
         ("redis://localhost?pasword=hunter", "pasword"),
         ("redis://localhost?socket_timeout=hunter", "socket_timeout"),
         ("redis://who:hunter@localhost/hunter", "number of a database"),
@@ -348,6 +349,9 @@ def test_an_error_says_which_rule_a_url_breaks(seen: Seen, url: str, rule: str) 
         tubes.connect(url)
     assert rule in str(refused.value)
     seen.add_error(refused.value)
+    said = CliRunner().invoke(app, ["bench", "--url", url]).stderr
+    assert rule in said  # What hides passwords hides no rule.
+    seen.add(said)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ _REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 #: Microseconds: a shorter lease of a server can't be renewed in time. In memory there are no leases to renew.
 SHORTEST_LEASE: Final = SECOND // 10
 
-_SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory)://", re.IGNORECASE)
+_SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory):(//)?", re.IGNORECASE)
 # A host, or an IPv6 address, perhaps with a zone; and a port.
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
@@ -28,7 +28,8 @@ ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
 _SHOWN: Final = ("prefix", "db", *ARGUMENTS)
 _VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
-_RULE: Final = "cannot be read: in passwords, paths and settings @ is written %40, / is %2F, # is %23, ? is %3F"
+_ESCAPES: Final = "in passwords, paths and settings @ is written %40, / is %2F, # is %23, ? is %3F"
+_RULE: Final = f"cannot be read: {_ESCAPES}"
 
 
 class _DefaultUrl:
@@ -85,13 +86,16 @@ def read(url: str) -> Place:
     place before the hosts, and each part must look as it should.
     """
     found = _SCHEME.match(url)
-    hidden = f"{found[0].lower()}{_HIDDEN}" if found else _HIDDEN
+    hidden = f"{found[0].lower()}{_HIDDEN}" if found and found[2] else _HIDDEN
     # What urlsplit drops without a word would make two URLs one.
     if not url.isprintable() or " " in url:
         raise InvalidOption(option="url", value=hidden, rule="must be printable and without blanks")
     if not found:
         rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
         raise InvalidOption(option="url", value=hidden, rule=rule)
+    if not found[2]:
+        scheme = found[0].lower()
+        raise InvalidOption(option="url", value=hidden, rule=f"must have two slashes after {scheme!r}: {scheme}//")
     parts = _split(url)
     if parts is None:
         raise InvalidOption(option="url", value=hidden, rule=_RULE)
@@ -135,7 +139,7 @@ def _rule_of(parts: SplitResult) -> str | None:
         service = re.fullmatch(r"/([^/]+)(/[0-9]{0,9})?", parts.path)
         return None if service else "must name the service: redis+sentinel://host:26379/service, and perhaps /db"
     if not re.fullmatch(r"/?[0-9]*", parts.path):
-        return f"must end with the number of a database, or nothing, behind the host: {_RULE}"
+        return f"must have nothing after the host and port but the number of a database, as in host:6379/0; {_ESCAPES}"
     return None
 
 
