@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
-TEST := test examples bench msgpack schedule conformance server hiredis spark java cli prometheus otel
+TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli prometheus otel
 
 .PHONY: demo pipeline test soak soak-faults aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
@@ -48,7 +48,8 @@ check: .venv/check  ## lint, types, and the pages
 	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: .venv/docs  ## the pages, into build/docs; a warning is an error
+docs: .venv/docs  ## the pages, into build/docs; a warning is an error, and so is a word that docs/words.txt knows better
+	$(BIN)/codespell -D - -D docs/words.txt README.md drivers/README.md $$(find docs -name "*.md")
 	$(BIN)/python -m sphinx -c docs --quiet --fail-on-warning --keep-going --nitpicky --fresh-env . build/docs
 
 .matrix/nox/bin/nox:
