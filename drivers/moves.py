@@ -6,21 +6,51 @@ The table follows `tarantool/queue` 1.5.0; where it differs, the project's READM
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
+
+
+def _names(letter: str, word: str) -> Any:
+    """Both names of a state. Untyped: type checkers that knew them would say that `state == "ready"` is never true."""
+    return letter, word
 
 
 class State(StrEnum):
-    """Where a task stands. Equal to the one letter that Tarantool's queue uses.
+    """Where a task stands: a word. It equals that word, and also the letter of Tarantool's queue, which is its `value`.
 
-    >>> State.READY == "r"
-    True
+    >>> State.READY == "ready", State.READY == "r", str(State.READY), State.READY.value
+    (True, True, 'ready', 'r')
+
+    In a dict or a set it is found by its word, not by its letter:
+
+    >>> State.READY in {"ready"}, State.READY in {"r"}
+    (True, False)
     """
 
-    READY = "r"
-    TAKEN = "t"
-    DONE = "-"
-    BURIED = "!"
-    DELAYED = "~"
+    _value_: str
+    _both: tuple[str, str]
+
+    READY = _names("r", "ready")
+    TAKEN = _names("t", "taken")
+    DONE = _names("-", "done")
+    BURIED = _names("!", "buried")
+    DELAYED = _names("~", "delayed")
+
+    def __new__(cls, letter: str, word: str = "") -> Self:
+        """The state of this letter, or of this word."""
+        state = str.__new__(cls, word)
+        state._value_ = letter
+        state._both = word, letter
+        return state
+
+    @classmethod
+    def _missing_(cls, value: object) -> State | None:
+        return next((state for state in cls if state == value), None)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or other in self._both
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other and other not in self._both
 
     # Enum hashes in Python; a state is the key of a lookup in every move.
     __hash__ = str.__hash__

@@ -38,18 +38,19 @@ class _Shown:
         self._value = value
 
     def __str__(self) -> str:
-        return _cut(str, self._value)
+        return cut(str, self._value)
 
     def __repr__(self) -> str:
-        return _cut(repr, self._value)
+        return cut(repr, self._value)
 
 
-def _cut(show: Callable[[object], str], value: object) -> str:
+def cut(show: Callable[[object], str], value: object, longest: int = _LONGEST) -> str:
+    """A value in words, of which no more than so many characters are shown."""
     try:
-        shown = show(value)
+        shown = show(value[: longest + 1] if isinstance(value, (str, bytes)) else value)
     except Exception:  # Too many digits, too deep, or the user's own __repr__.
         return f"<{type.__dict__['__name__'].__get__(type(value))}>"
-    return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
+    return shown if len(shown) <= longest else shown[:longest] + "..."
 
 
 def _rebuild(kind: type[TubesError], facts: dict[str, object]) -> TubesError:

@@ -395,7 +395,7 @@ class Tube:
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("mail", "fifottl")
         ...     tube.put({"to": "ann"}, delay=5)
-        Task(id=0, state='~', data={'to': 'ann'}, tube='mail')
+        Task(id=0, state='delayed', data={'to': 'ann'}, tube='mail')
         """
         patience = None if timeout is None else micros("timeout", timeout)
         if patience:
@@ -653,7 +653,7 @@ class Tube:
         ...     _ = tube.put("hello")
         ...     tube.take(timeout=0).release()
         ...     tube.kick(10, attempts=3)
-        Task(id=0, state='!', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
+        Task(id=0, state='buried', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
         1
         """
         return self._port.kick(count, attempts, ttl)
@@ -693,7 +693,7 @@ class Tube:
         ...     tube = queue.create_tube("mail", "fifottl")
         ...     task = tube.put("helo", delay=60)
         ...     tube.update(task, data="hello", delay=0)
-        Task(id=0, state='r', data='hello', tube='mail')
+        Task(id=0, state='ready', data='hello', tube='mail')
         """
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
         return self._port.update(task, changes)

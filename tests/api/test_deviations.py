@@ -366,7 +366,7 @@ def _listen(tube: Any) -> list[tuple[str, int, str]]:
     heard: list[tuple[str, int, str]] = []
 
     def callback(task: Any, event: str) -> None:
-        heard.append((event, task.id, str(task.state)))
+        heard.append((event, task.id, task.state.value))
 
     tube.on_task_change(callback)
     return heard

@@ -435,7 +435,7 @@ def test_what_the_codec_cannot_read_is_not_held(url: str, bytes_in: tubes.Tube) 
     result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
     assert "has 1 for 60 s: 1\n" in result.stderr
-    assert [str(task.state) for task in bytes_in.tasks()] == ["r", "t", "r"]
+    assert [task.state.value for task in bytes_in.tasks()] == ["r", "t", "r"]
 
 
 def test_a_look_marks_what_it_cannot_read(url: str, bytes_in: tubes.Tube) -> None:

@@ -53,16 +53,16 @@ def test_all_tasks_come_back_as_they_were(place: str, queue: tubes.Queue, tmp_pa
     copy = queue.tube("copy")
     first, later, dead, taken = copy.tasks()
     assert (first.data, first.utube, first.pri, first.key) == ({"a": [1, None]}, "example.com", 3, "k")
-    assert (first.ttr, first.max_attempts, str(first.state)) == (60, 4, "r")
+    assert (first.ttr, first.max_attempts, first.state.value) == (60, 4, "r")
     assert first.expires is not None
     assert first.expires - first.created == pytest.approx(1000, abs=20)
-    assert (later.data, str(later.state)) == ("later", "~")
+    assert (later.data, later.state.value) == ("later", "~")
     assert later.due is not None
     assert later.due - later.created == pytest.approx(500, abs=20)
     assert later.expires is not None
     assert later.expires - later.created == pytest.approx(1500, abs=20)
-    assert (dead.data, str(dead.state), dead.reason) == ("dead", "!", "no such address")
-    assert (taken.data, str(taken.state), taken.utube) == ("taken", "r", "d")
+    assert (dead.data, dead.state.value, dead.reason) == ("dead", "!", "no such address")
+    assert (taken.data, taken.state.value, taken.utube) == ("taken", "r", "d")
 
 
 def test_more_than_a_page_is_exported_and_imported_in_order(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_worker_that_is_faster_does_not_end_an_import(
         place, "import", "plain", stdin='{"data": 0, "state": "buried"}\n{"data": 1, "state": "buried"}\n'
     ).stderr
     assert "imported 2 tasks into plain, 1 were gone before they could be buried" in said
-    assert [(task.data, str(task.state)) for task in tube.tasks()] == [(1, "!")]
+    assert [(task.data, task.state.value) for task in tube.tasks()] == [(1, "!")]
 
 
 @pytest.mark.parametrize(

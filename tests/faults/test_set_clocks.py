@@ -101,9 +101,9 @@ def test_what_is_set_from_now_on_is_over_in_time(stepped: Queue, stepping: Stepp
     assert [task.data for task in tube.take_many(5, timeout=0)] == ["new"]
     # What was set before is over later by as much as the clock was set back.
     stepping.advance(HOUR + 60 - 7)
-    assert str(tube.peek(0).state) == "~"
+    assert tube.peek(0).state.value == "~"
     stepping.advance(1)
-    assert str(tube.peek(0).state) == "r"
+    assert tube.peek(0).state.value == "r"
 
 
 def test_a_pause_ends_later_by_as_much(stepped: Queue, stepping: SteppingClock) -> None:

@@ -59,7 +59,7 @@ class Ledger:
 
     def hear(self, task: Any, event: str) -> None:
         """A listener of the trace's own tube."""
-        self._events.append((task.id, str(task.state), event))
+        self._events.append((task.id, task.state.value, event))
         self.history.setdefault(task.id, []).append(event)
 
     def heard(self) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ class Ledger:
 def shown(answer: Any) -> Any:
     """An answer of ours as a trace tells it."""
     if hasattr(answer, "state"):
-        return {"id": answer.id, "state": str(answer.state), "data": answer.data}
+        return {"id": answer.id, "state": answer.state.value, "data": answer.data}
     return answer
 
 

@@ -316,7 +316,7 @@ def meets(tube: tubes.Tube, key: str) -> str:
     with contextlib.suppress(tubes.DuplicateKey):
         tube.put("mine", key=key, on_duplicate="raise")
         return "new"
-    return str(tube.put("mine", key=key).state)
+    return tube.put("mine", key=key).state.value
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

@@ -42,7 +42,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 
 def untimed(task: Any) -> tuple[Any, ...]:
     """A task but for the moments."""
-    facts = (task.id, str(task.state), task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
+    facts = (task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
     return *facts, task.max_attempts, task.context, task.created_now
 
 

@@ -25,7 +25,7 @@ PUTS: dict[str, list[dict[str, Any]]] = {
 
 def untimed(task: Any) -> tuple[Any, ...]:
     """A task but for the moments."""
-    return task.id, str(task.state), task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr
+    return task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr
 
 
 def story(queue: Any, driver: str) -> list[Any]:

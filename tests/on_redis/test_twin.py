@@ -85,7 +85,7 @@ def facts(answer: Any) -> Answer:
         more = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context)
         # Of a key that is remembered nobody knows the moments.
         times = () if answer.state == "-" and not answer.created_now else times
-        shown = (answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)
+        shown = (answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)
         return Answer("task", shown)
     return Answer(type(answer).__name__, answer)
 

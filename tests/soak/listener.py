@@ -65,7 +65,7 @@ class Listener:
                 return
             if event == "take":
                 self._judge(task)
-            self._move(task, str(task.state))
+            self._move(task, task.state.value)
 
     def _end(self, task: Task) -> None:
         if task.id in self.gone:

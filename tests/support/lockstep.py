@@ -48,7 +48,7 @@ def shown(answer: Any) -> Any:
         return answer
     created = round(answer.created * SECOND)
     return Shown(
-        answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, created,
+        answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, created,
         at(answer.ttl), at(answer.ttr), at(answer.due), at(answer.expires),
     )  # fmt: skip
 

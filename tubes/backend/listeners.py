@@ -39,7 +39,7 @@ def tell(listener: Listener, task: Any, event: str) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException:
-        _log.exception("a listener of tube %r failed on event %r of %r", task.tube, event, task)
+        _log.exception("a listener of tube %r failed on event %r of task %d", task.tube, event, task.id)
 
 
 def thread_listener(callback: Listener) -> Listener:

@@ -15,7 +15,7 @@ import tubes as library
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_states, complete_tubes, connected
 from tubes.cli.exits import Exit, Stop
-from tubes.cli.show import COLORS, STATES, as_json, console, line, moment, span, task_json, tasks_table, text, until
+from tubes.cli.show import COLORS, as_json, console, line, moment, span, task_json, tasks_table, text, until
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
 #: Within so many seconds tasks move by themselves, in the statistics of a tube.
@@ -137,7 +137,7 @@ def peek(
     as_json_: AsJson = False,
 ) -> None:
     """Look at tasks by their ids, or at the first ones; nothing is taken."""
-    if state is not None and state not in STATES.values():
+    if state is not None and state not in map(str, library.State):
         raise Stop(f"--state {state!r}: must be ready, taken, buried or delayed", Exit.USAGE)
     with connected(url, codec) as queue:
         tube = queue.tube(name)
@@ -155,7 +155,7 @@ def _first(tube: library.Tube, state: str | None, limit: int) -> list[library.Ta
         page = tube.tasks(start, limit if state is None else 1000)
         if not page:
             break
-        found += (task for task in page if state is None or STATES[task.state] == state)
+        found += (task for task in page if state is None or task.state == state)
         start = page[-1].id + 1
     return found[:limit]
 

@@ -17,7 +17,6 @@ import tubes
 from tubes.cli.columns import Column, Grid
 from tubes.cli.streams import printable, to_json
 
-STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed", "-": "done"}
 #: The colours of the states in tables.
 COLORS = {"ready": "green", "taken": "cyan", "delayed": "yellow", "buried": "red"}
 
@@ -69,7 +68,7 @@ def task_json(task: tubes.Task) -> dict[str, object]:
     return {
         "tube": task.tube,
         "id": task.id,
-        "state": STATES[task.state],
+        "state": str(task.state),
         **data_of(task),
         "utube": task.utube,
         "pri": task.pri,
@@ -143,7 +142,7 @@ def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
     now = time.time()
     made = Grid((*_TASKS, _WHY if reasons else _MOVES, _DATA))
     for task in tasks:
-        state = STATES[task.state]
+        state = str(task.state)
         tries = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
         facts = (task.pri, task.utube, tries, span(now - task.created))
         about = task.reason if reasons else moment(task.due, now)

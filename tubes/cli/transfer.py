@@ -21,7 +21,7 @@ from rich.progress import Progress
 import tubes
 from tubes.cli.common import Codec, Name, Url, complete_drivers, connected, given, lanes
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import STATES, context_of, data_of
+from tubes.cli.show import context_of, data_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
 from tubes.errors import TaskNotFound, TubesError
 
@@ -111,7 +111,7 @@ def record_of(task: tubes.Task, now: float) -> dict[str, object]:
     known = data_of(task)
     if "error" in known:
         raise Stop(f"task {task.id}: {known['error']}; --codec raw exports data as it is", Exit.USAGE)
-    state = STATES[task.state]
+    state = str(task.state)
     return {
         "id": task.id,
         "state": state,

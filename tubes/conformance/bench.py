@@ -239,7 +239,7 @@ class Bench:
         heard: list[tuple[str, int, str]] = []
 
         def callback(task: Task, event: str) -> None:
-            heard.append((event, task.id, str(task.state)))
+            heard.append((event, task.id, task.state.value))
 
         self.tube.on_task_change(callback)
         return heard
@@ -267,7 +267,7 @@ class Bench:
     def state(self, task: Task) -> str:
         """The task's state now; `-` if it is gone."""
         found = self._peek(task.id)
-        return "-" if found is None else str(found.state)
+        return "-" if found is None else found.state.value
 
     def _peek(self, id: int) -> Task | None:
         try:

@@ -15,7 +15,7 @@ class Looking(Bench):
 
     def test_all_tasks_are_seen_in_the_order_of_their_ids_whatever_their_state(self) -> None:
         taken, buried, ready = self.taken(), self.buried(), self.put([1, "two"])
-        assert [(task.id, str(task.state)) for task in self.tube.tasks()] == [
+        assert [(task.id, task.state.value) for task in self.tube.tasks()] == [
             (taken.id, "t"),
             (buried.id, "!"),
             (ready.id, "r"),

@@ -18,7 +18,7 @@ class Updates(Bench):
         heard = self.listen()
         for task in (ready, taken, buried):
             updated = self.tube.update(task, data=["new", task.id])
-            assert (updated.data, str(updated.state)) == (["new", task.id], states[task.id])
+            assert (updated.data, updated.state.value) == (["new", task.id], states[task.id])
             found = self.tube.peek(task)
             assert (found.data, found.attempts, found.created) == (["new", task.id], updated.attempts, task.created)
         assert self.heard(heard, [("update", id, state) for id, state in states.items()])

@@ -39,6 +39,25 @@ class Verbs(Bench):
         assert (task.state, task.tube, task.attempts) == (State.READY, "contract", 0)
         assert self.tube.peek(task) == task
 
+    @in_any_state
+    def test_a_state_is_its_word_and_equals_its_letter(self, state: str) -> None:
+        task = self.make(state)
+        found = self.tube.peek(task).state
+        assert (found == state, found != state, f"{found}", {found}) == (True, False, state, {state})
+        assert (found == found.value, found != found.value, State(found.value), State(state)) == (
+            True, False, found, found,
+        )  # fmt: skip
+        assert [other for other in State if found == other.value or found == str(other)] == [found]
+        assert f"state={state!r}" in repr(self.tube.peek(task))
+
+    def test_a_task_is_shown_with_the_beginning_of_its_data(self) -> None:
+        for data in ("secret" * 1000, ["secret"] * 1000, {"deep": "secret" * 1000}):
+            shown = repr(self.put(data))
+            assert "secret" in shown
+            assert "..." in shown
+            assert len(shown) < 200
+        assert "data='short'" in repr(self.put("short"))
+
     def test_a_taken_task_is_in_nobody_elses_reach(self) -> None:
         put = self.put()
         task = self.take()

@@ -136,7 +136,9 @@ class EventSubscription:
         except Exception as error:  # Anybody may publish there.
             if not self._is_foreign:
                 self._is_foreign = True
-                _log.warning("tube %r was told what is no change of a task: %r (%s)", self._shared.name, message, error)
+                _log.warning(
+                    "tube %r was told what is no change of a task: %s", self._shared.name, type(error).__name__
+                )
 
     def _tell(self, message: bytes) -> None:
         event, reply = task_codec.heard(message)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tubes.drivers.moves import State
 from tubes.errors import CodecError, InvalidOption
 
 if TYPE_CHECKING:
     from tubes.sync import Task, Tube
 
-_NAMES: Final = {
-    State.READY: "ready", State.TAKEN: "taken", State.BURIED: "buried", State.DELAYED: "delayed", State.DONE: "done",
-}  # fmt: skip
 _COUNTED: Final = ("ready", "taken", "delayed", "buried", "done", "total")
 #: What may be asked of a task besides its data.
 _FACTS: Final = frozenset(
@@ -49,7 +45,7 @@ def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **f
     for task in tasks:
         if (
             (data is _ANY or _data(task) == data)
-            and (state is None or _NAMES[task.state] == state)
+            and (state is None or task.state == state)
             and all(getattr(task, name) == value for name, value in facts.items())
         ):
             return task
@@ -128,7 +124,7 @@ def _list(tasks: list[Task]) -> str:
     lines = [
         " ".join(
             [
-                f"\n  {task.id} {_NAMES[task.state]} {_data(task)!r}",
+                f"\n  {task.id} {task.state} {_data(task)!r}",
                 *(f"{name}={value!r}" for name in ("utube", "pri", "key", "reason") if (value := getattr(task, name))),
             ]
         )

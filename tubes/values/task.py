@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 from tubes.drivers.moves import State
 from tubes.drivers.options import RESERVED, SECOND
 from tubes.drivers.timers import NEVER
-from tubes.errors import CodecError, TaskNotTaken, TubesError
+from tubes.errors import CodecError, TaskNotTaken, TubesError, cut
 from tubes.values.codecs import decode
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("tubes")
+# Characters of data in what `repr` says of a task.
+_SHOWN: Final = 80
 
 
 def _seconds(micros: int | None) -> float | None:
@@ -63,7 +65,7 @@ class TaskView:
 
     @property
     def state(self) -> State:
-        """Where the task stood when the call answered: `r` ready, `t` taken, `-` done, `!` buried, `~` delayed."""
+        """Where the task stood when the call returned: `"ready"`, `"taken"`, `"done"`, `"buried"` or `"delayed"`."""
         return self._state
 
     @property
@@ -173,7 +175,7 @@ class TaskView:
             data = self.data
         except CodecError:
             data = self._record.data
-        shown = [f"id={self.id}", f"state={self._state.value!r}", f"data={data!r}", f"tube={self.tube!r}"]
+        shown = [f"id={self.id}", f"state='{self._state}'", f"data={cut(repr, data, _SHOWN)}", f"tube={self.tube!r}"]
         shown += [
             f"{name}={value!r}"
             for name in ("utube", "pri", "attempts", "key", "context", "reason")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.backend.flow import Flow, Rest, run_async
 from tubes.calls import answer_async
+from tubes.drivers.moves import State
 from tubes.errors import (
     InvalidOption,
     OptionNotSupported,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 #: A verb with its arguments: answers the task as it is then, or what is awaited for it.
 _Step: TypeAlias = Callable[[], Any]
-_OUTCOMES: Final[dict[str, Outcome]] = {"-": "acked", "!": "buried"}
+_OUTCOMES: Final[dict[State, Outcome]] = {State.DONE: "acked", State.BURIED: "buried"}
 
 
 def carry_out(

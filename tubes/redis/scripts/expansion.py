@@ -75,7 +75,7 @@ def _row(why: str, was: str, move: Move, knobs: frozenset[str], file: str) -> li
     if why.startswith("update"):
         moved.add("UPDATES")
     count = _count(move, f"{move.by}" if file == "move" else f"{move.by} * #ids")
-    words = {"TO": f"'{move.to}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}
+    words = {"TO": f"'{move.to.value}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}
     return [line for line in replaced(expanded(read(file), knobs | moved), words) if line.text]
 
 
