@@ -21,7 +21,7 @@ import tubes
 from tubes import InvalidOption, TubeNotFound
 from tubes.backend.retry import RetryPolicy
 from tubes.testing import ManualClock
-from tubes.worker import Bury, Retry, Summary, Worker, WorkerBusy
+from tubes.worker import Bury, NoHandlers, Retry, Summary, Worker, WorkerBusy
 from tubes.worker.lifetime import RETRY
 
 Act = Callable[[Any], Any]
@@ -103,7 +103,7 @@ def test_a_handler_can_ask_for_another_attempt_later(
     assert work(queue, kind(later)) == Summary(released=1)
     clock.advance(30)
     assert work(queue, kind(later)) == Summary(buried=1)
-    assert tube.buried()[0].reason == "Retry: again in 30 s"
+    assert tube.buried()[0].reason == "max_attempts: retry"
 
 
 def test_spans_of_a_worker_may_be_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock) -> None:
@@ -119,7 +119,7 @@ def test_spans_of_a_worker_may_be_timedeltas(queue: tubes.Queue, tube: tubes.Tub
     assert tube.peek(0).due == clock.now() + 120
     clock.advance(120)
     assert worker.run(burst=True) == Summary(buried=1)
-    assert tube.buried()[0].reason == "Retry: again in 120.0 s"
+    assert tube.buried()[0].reason == "max_attempts: retry"
 
 
 def test_where_a_driver_has_no_delays_the_task_is_ready_at_once(queue: tubes.Queue, kind: Any) -> None:
@@ -461,7 +461,7 @@ def test_a_burst_does_not_wait_for_what_is_delayed_or_paused(queue: tubes.Queue,
 
 def test_a_burst_minds_no_tube_that_is_not_there(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     assert work(queue, fail, "nowhere") == Summary()
-    assert "there is no tube 'nowhere'" in caplog.text
+    assert [record.getMessage() for record in caplog.records] == ["tube 'nowhere' does not exist"]
 
 
 def test_a_worker_has_a_session_of_its_own(queue: tubes.Queue, tube: tubes.Tube) -> None:
@@ -496,7 +496,7 @@ def test_failures_are_logged_with_their_traces(
     with caplog.at_level(logging.WARNING, "tubes.worker"):
         work(queue, kind(fail))
     (record,) = caplog.records
-    assert "the handler of" in record.message
+    assert record.message == "task 0 of tube 'mail' failed (attempt 1/1), buried: ValueError: no such address"
     assert record.exc_info is not None
     assert record.exc_info[0] is ValueError
     frames = [frame.name for frame in traceback.extract_tb(record.exc_info[2])]
@@ -596,6 +596,94 @@ def test_async_hooks_are_refused_where_a_handler_is_plain(queue: tubes.Queue) ->
         worker.around(Spy().agenerator)
 
 
+# -- what is around the run --------------------------------------------------------------------------------------------
+
+
+def test_what_surrounds_the_run_is_there_before_the_first_task_and_until_the_last_has_ended(
+    queue: tubes.Queue, tube: tubes.Tube, kind: Any
+) -> None:
+    seen: list[Any] = []
+    worker = Worker(queue)
+
+    @worker.lifespan
+    def outer() -> Generator[None]:
+        seen.append(("opens", tube.statistics().tasks["ready"]))
+        yield
+        seen.append(("closes", tube.statistics().tasks["taken"]))
+
+    @worker.lifespan
+    async def inner() -> AsyncGenerator[None]:
+        seen.append("opens")
+        yield
+        seen.append("closes")
+
+    @worker.lifespan
+    @contextmanager
+    def innermost() -> Generator[None]:
+        seen.append("innermost")
+        yield
+
+    worker.on(tube, kind(lambda task: seen.append(task.data)))
+    for name in ("ann", "bob"):
+        seen.clear()
+        tube.put(name)
+        worker.run(burst=True)
+        assert seen == [("opens", 1), "opens", "innermost", name, "closes", ("closes", 0)]
+
+
+def test_an_error_at_the_start_ends_the_run_and_no_task_is_taken(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+    seen: list[str] = []
+
+    @worker.lifespan
+    def good() -> Generator[None]:
+        try:
+            yield
+        finally:
+            seen.append("closed")
+
+    @worker.lifespan
+    def bad() -> Generator[None]:
+        raise OSError("no database")
+        yield
+
+    worker.on(tube, fail)
+    tube.put("ann")
+    for _ in range(2):
+        with pytest.raises(OSError, match="no database"):
+            worker.run(burst=True)
+    assert tube.peek(0).attempts == 0
+    assert seen == ["closed", "closed"]
+    assert queue.workers() == []
+
+
+def test_an_error_at_the_end_is_raised_when_all_is_done(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+
+    @worker.lifespan
+    def pool() -> Generator[None]:
+        yield
+        raise OSError("cannot be closed")
+
+    worker.on(tube, lambda task: None)
+    tube.put("ann")
+    with pytest.raises(OSError, match="cannot be closed"):
+        worker.run(burst=True)
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_a_worker_without_handlers_does_not_run(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    for burst in (False, True):
+        with pytest.raises(NoHandlers, match=r"it has no handlers\. Add one by worker\.on"):
+            worker.run(burst=burst)
+    worker.on("mail", fail)
+    assert worker.run(burst=True) == Summary()
+    worker.off("mail")
+    with pytest.raises(InvalidOption):
+        worker.run(burst=True)
+
+
 # -- in an event loop --------------------------------------------------------------------------------------------------
 
 
@@ -642,6 +730,8 @@ BAD: list[Callable[[Worker], Any]] = [
     lambda worker: worker.on("a", fail, timeout=-1),
     lambda worker: worker.on(["b", "mail"], fail),
     lambda worker: worker.around(7),
+    lambda worker: worker.lifespan(7),  # type: ignore[type-var]
+    lambda worker: worker.lifespan(awaited(fail)),
     lambda worker: worker.around(awaited(fail)),
 ]
 

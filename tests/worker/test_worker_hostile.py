@@ -481,7 +481,7 @@ def test_lines_of_a_log_name_where_they_were_said(queue: tubes.Queue, caplog: py
     worker = Worker(queue)
     worker.on("nowhere", lambda task: None)
     assert burst(worker) == Summary()
-    assert [(record.filename, record.funcName) for record in caplog.records] == [("fetcher.py", "_find")]
+    assert [(record.filename, record.funcName) for record in caplog.records] == [("fetcher.py", "_log_missing")]
 
 
 # -- a system that has nothing left ------------------------------------------------------------------------------------
@@ -519,7 +519,7 @@ def test_a_handler_waits_for_a_thread_where_there_is_none(
     worker.on(tube, lambda task: calls.append(task.data))
     assert burst(worker) == Summary(acked=3)
     assert (sorted(calls), len(failed)) == ([0, 1, 2], 2)
-    assert "can't start new thread, again in" in caplog.text
+    assert "can't start new thread: the handler of task" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["tubes-worker-leases", "tubes-handler"])
@@ -716,6 +716,7 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
     monkeypatch.setattr(tubes.Queue, "identify", away)
     monkeypatch.setattr(RetryPolicy, "delay", lambda _, failures=1: 3600.0)
     busy = Worker(queue)
+    busy.on("mail", lambda task: None)
     ended: list[Summary] = []
     thread = threading.Thread(target=lambda: ended.append(busy.run()), daemon=True)
     thread.start()

@@ -104,6 +104,7 @@ def test_a_worker_waits_for_several_tubes_at_once_and_for_one_that_comes_later(q
 def test_a_tube_is_put_on_and_taken_off_while_the_worker_runs(queue: tubes.Queue) -> None:
     one, two = queue.create_tube("one"), queue.create_tube("two")
     worker = Worker(queue)
+    worker.on(queue.create_tube("another"), lambda task: None)
     seen: list[str] = []
     begun, go = threading.Event(), threading.Event()
 

@@ -18,6 +18,6 @@ to ann
 from tubes.worker.functions import current_task
 from tubes.worker.outcomes import Bury, Retry
 from tubes.worker.summary import Summary
-from tubes.worker.worker import Worker, WorkerBusy
+from tubes.worker.worker import NoHandlers, Worker, WorkerBusy
 
-__all__ = ["Bury", "Retry", "Summary", "Worker", "WorkerBusy", "current_task"]
+__all__ = ["Bury", "NoHandlers", "Retry", "Summary", "Worker", "WorkerBusy", "current_task"]

@@ -44,7 +44,7 @@ class Connections:
             except TubesError as error:
                 failures += 1
                 seconds = RETRY.delay(failures)
-                log.warning("%s, again in %.1f s: begin to work", error, seconds)
+                log.warning("the worker cannot begin, retrying in %.1f s: %s", seconds, error)
                 await asyncio.sleep(seconds)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
@@ -54,7 +54,8 @@ class Fetcher:
             self._taking = None
 
     async def _run(self) -> None:
-        while True:
+        # Once it stops no rest is one, and in memory nothing else would ever have its turn.
+        while not self._lifetime.is_stopping:
             await self._has_room.wait()
             await self.fill(None)
 
@@ -68,18 +69,35 @@ class Fetcher:
             were_there = bool(self._tubes)
             self._tubes.clear()
             if isinstance(error, TubeNotFound) and timeout == 0:
+                self._log_missing(self.route.tubes)
                 return were_there  # Of several one is gone: look at the others.
             seconds = self._next_rest()
-            log.warning("%s, again in %.1f s: take from %s", error, seconds, ", ".join(self.route.tubes))
+            if isinstance(error, TubeNotFound):
+                self._log_missing(self.route.tubes, seconds)
+            else:
+                log.warning("no task could be taken from %s, retrying in %.1f s: %s", self._names(), seconds, error)
         except Exception:  # Nobody else would take.
             self._tubes.clear()
             seconds = self._next_rest()
-            log.exception("again in %.1f s: take from %s", seconds, ", ".join(self.route.tubes))
+            log.exception("no task could be taken from %s, retrying in %.1f s", self._names(), seconds)
         else:
             self._failures = 0
             return started
         await self._lifetime.rest(seconds)
         return timeout == 0  # Look again.
+
+    def __str__(self) -> str:
+        return f"{self._names()}: {self.route.name}, {self.concurrency} at a time"
+
+    def _names(self) -> str:
+        return _listed(self.route.tubes)
+
+    def _log_missing(self, names: Sequence[str], seconds: float = 0) -> None:
+        """Say that tubes are not there; in a burst, which looks at once again, only the first time."""
+        self._looks += 1
+        if seconds or self._looks == 1:
+            again = f", retrying in {seconds:.1f} s" if seconds else ""
+            log.warning("%s %s not exist%s", _listed(names), "does" if len(names) == 1 else "do", again)
 
     def _next_rest(self) -> float:
         self._failures += 1
@@ -91,9 +109,10 @@ class Fetcher:
         tubes = await self._find()
         if len(tubes) == len(self.route.tubes):
             self._looks = 0
-        elif timeout is None:
-            self._looks += 1
-            timeout = RETRY.delay(self._looks)
+        else:
+            if timeout is None:
+                timeout = RETRY.delay(self._looks + 1)
+            self._log_missing([name for name in self.route.tubes if name not in self._tubes], timeout)
         if len(tubes) == 1:
             tasks = await tubes[0].take_many(self._free, timeout)
             for task in tasks:
@@ -116,7 +135,6 @@ class Fetcher:
                     find = self._queue.tube if isinstance(self.route.target, Target) else self._queue._task_tube
                     self._tubes[name] = await find(name)
                 except TubeNotFound as error:
-                    log.warning("%s", error)
                     missing = error
         if missing is not None and not self._tubes:
             raise missing
@@ -132,3 +150,7 @@ class Fetcher:
         """Note that a handler is free again."""
         self._free += 1
         self._has_room.set()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{'tube' if len(names) == 1 else 'tubes'} {', '.join(map(repr, names))}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from tubes.backend.flow import Flow, Rest, run_async
 from tubes.calls import answer_async
 from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND
 from tubes.errors import (
     InvalidOption,
     OptionNotSupported,
@@ -28,7 +29,7 @@ from tubes.errors import (
 from tubes.worker.acks import Acks
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Outcome, Verdict, reason_of
+from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason_of
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
@@ -57,27 +58,35 @@ def carry_out(
         try:
             after: TaskView = yield partial(verb, task, **facts)
         except OptionNotSupported:
-            log.warning("task %d of tube %r goes back at once: its driver has no delays", task.id, task.tube)
+            log.warning("%s goes back at once: its driver has no delays", name_of(task))
             facts["delay"] = None
         except (TaskNotTaken, TaskNotFound, TubeNotFound, QueueClosed):
+            log_verdict(task, verdict, "lost")
             return "lost"
         except InvalidOption as error:  # It would be refused again.
             if all(fact is None for fact in facts.values()):
                 raise
-            log.warning("%s: task %d of tube %r goes without that", error, task.id, task.tube)
+            log.warning("%s goes without that: %s", name_of(task), error)
             facts = {}
         except TubesError as error:
             if ended():
                 return "lost"
             failures += 1
             rest = Rest(RETRY.delay(failures))
-            log.warning(
-                "%s, again in %.1f s: %s of task %d of tube %r",
-                error, rest.seconds, verdict.verb, task.id, task.tube,
-            )  # fmt: skip
+            log.warning("%s of %s failed, retrying in %.1f s: %s", verdict.verb, name_of(task), rest.seconds, error)
             yield rest
         else:
-            return _OUTCOMES.get(after.state, "released")
+            outcome = _OUTCOMES.get(after.state, "released")
+            log_verdict(task, verdict, outcome, _again(after))
+            return outcome
+
+
+def _again(after: TaskView) -> float | None:
+    """In how many seconds a task is ready that was released; None: it is."""
+    if after.due is None or after.state is not State.DELAYED:
+        return None
+    now: int = after._tube._port.connection.micros()
+    return round(after.due - now / SECOND, 1)
 
 
 class Finishing:
@@ -115,17 +124,17 @@ class Finishing:
                 return True
             except TubesError as error:
                 if self._lifetime.has_ended() or _is_final(error):
-                    log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, error)
+                    log.warning("the reply to %s is lost: %s", name_of(task), error)
                     return True
                 if isinstance(error, ServerFull) and if_full:
                     return False
                 failures += 1
                 seconds = RETRY.delay(failures)
-                log.warning("%s, again in %.1f s: the reply to task %d of tube %r", error, seconds, task.id, task.tube)
+                log.warning("the reply to %s failed, retrying in %.1f s: %s", name_of(task), seconds, error)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:  # The result's own.
-                log.warning("the reply to task %d of tube %r failed: %s", task.id, task.tube, reason_of(error))
+                log.warning("the reply to %s failed: %s", name_of(task), reason_of(error))
                 if why is not None:
                     return True
                 result, why, seconds = None, reason_of(error), 0.0

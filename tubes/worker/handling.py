@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from tubes.errors import CodecError
@@ -14,7 +13,7 @@ from tubes.values.task import FINISHED, of_other_api
 from tubes.worker.hooks import surround, surround_async
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Verdict, reason_of, verdict_of
+from tubes.worker.outcomes import Verdict, name_of, reason_of, verdict_of
 from tubes.worker.pool import Pool
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ class Handling:
             _ = task.data
         except BaseException as error:  # The codec's own.
             why = str(error) if isinstance(error, CodecError) else reason_of(error)
-            log.error("buried, since it cannot be decoded: task %d of tube %r", task.id, task.tube)
-            return Verdict("bury", f"CodecError: {why}")
+            log.error("%s is buried, since its data cannot be decoded", name_of(task))
+            return Verdict("bury", f"CodecError: {why}", is_logged=True)
         try:
             handler = self._handlers.get(target)
             if handler is None:
@@ -69,7 +68,7 @@ class Handling:
             if mine is not None and mine._take == FINISHED:
                 task._take = FINISHED
             if ended.done():
-                log.warning("too late: the handler of %r has ended, and its task has gone back", task)
+                log.warning("too late: the handler of %s has ended, and its task has gone back", name_of(task))
             else:
                 ended.set_result((result, error))
 
@@ -96,7 +95,7 @@ class Handling:
             except RuntimeError as error:
                 failures += 1
                 seconds = RETRY.delay(failures)
-                log.warning("%s, again in %.1f s: the handler of %r", error, seconds, task)
+                log.warning("%s: the handler of %s begins in %.1f s", error, name_of(task), seconds)
                 await asyncio.sleep(seconds)
         result, failure = await ended
         if failure is not None:
@@ -135,13 +134,3 @@ def _as_failure(error: BaseException) -> BaseException:
 def overtime(target: Target) -> TimeoutError:
     """What a handler that takes too long has failed by."""
     return TimeoutError(f"the handler took longer than {target.timeout} s")
-
-
-def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """An error as its handler has raised it, for a log: without the frames of who has called that."""
-    # Whatever its class calls so.
-    whole: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
-    trace = whole
-    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
-        trace = trace.tb_next
-    return type(error), error, trace or whole

@@ -15,11 +15,11 @@ Handler: TypeAlias = Callable[[Any], Any]
 Hook: TypeAlias = Callable[[Any], Any]
 
 
-def check_hook(hook: object) -> Hook:
+def check_hook(hook: object, option: str) -> Hook:
     """A user's hook as a function that answers a context manager."""
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         rule = "must be a generator function that yields once, or a function that answers a context manager"
-        raise InvalidOption(option="around", value=hook, rule=rule)
+        raise InvalidOption(option=option, value=hook, rule=rule)
     if inspect.isgeneratorfunction(hook):
         return contextmanager(hook)
     if inspect.isasyncgenfunction(hook):
@@ -51,12 +51,16 @@ def surround_async(hooks: list[Hook], handler: Handler) -> Handler:
     async def surrounded(task: object) -> object:
         async with AsyncExitStack() as stack:
             for hook in hooks:
-                manager = hook(task)
-                if hasattr(manager, "__aenter__"):
-                    await stack.enter_async_context(manager)
-                else:
-                    stack.enter_context(manager)
+                await enter(stack, hook(task))
             return await handler(task)
         return None  # A hook has dealt with the handler's error.
 
     return surrounded
+
+
+async def enter(stack: AsyncExitStack, manager: Any) -> None:
+    """Enter a context manager, plain or async."""
+    if hasattr(manager, "__aenter__"):
+        await stack.enter_async_context(manager)
+    else:
+        stack.enter_context(manager)

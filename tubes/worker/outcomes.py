@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from tubes.drivers.options import Seconds, micros, seconds
 from tubes.values.task import FINISHED, TaskView
+from tubes.worker.logs import log
 
 #: Characters of a reason.
 _LONGEST: Final = 500
@@ -27,7 +30,7 @@ class Retry(Exception):
     def __init__(self, delay: Seconds | None = None, reason: str | None = None) -> None:
         again = "again" if delay is None else f"again in {seconds('delay', delay)} s"
         super().__init__(reason or again)
-        self.delay = delay
+        self.delay, self.reason = delay, reason
 
 
 class Bury(Exception):
@@ -61,6 +64,8 @@ class Verdict(NamedTuple):
     result: object = None
     #: Whether the handler was cancelled, by itself or from outside.
     is_cancelled: bool = False
+    #: Whether the log says it already.
+    is_logged: bool = False
 
     def is_last(self, task: TaskView) -> bool:
         """Whether nobody will try again."""
@@ -82,10 +87,38 @@ def verdict_of(error: BaseException) -> Verdict:
                 micros("delay", delay)
         except Exception as wrong:  # A class of the user's own.
             return Verdict("release", reason_of(wrong), error=wrong)
-        return Verdict("release", reason_of(error), delay)
+        said_why = kind is not Retry or getattr(error, "reason", None) is not None
+        return Verdict("release", reason_of(error) if said_why else "max_attempts: retry", delay)
     if issubclass(kind, Bury):
         return Verdict("bury", _shown(error) or "buried by its handler")
     return Verdict("release", reason_of(error), error=error)
+
+
+def log_verdict(
+    task: TaskView, verdict: Verdict, outcome: Outcome | Literal["aside"], again: float | None = None
+) -> None:
+    """Say what a handler's end has come to, unless it has returned. `again`: in how many seconds the task comes again.
+
+    Without the task's data: that may be confidential.
+    """
+    if verdict.verb == "ack" or verdict.is_logged or (verdict.reason is None and verdict.error is None):
+        return
+    attempt = task.attempts if task.max_attempts is None else f"{task.attempts}/{task.max_attempts}"
+    then = {
+        "buried": "buried",
+        "lost": "but it was not this worker's any more",
+        "released": "again at once" if not again else f"again in {again:g} s",
+        "aside": "again after this burst",
+    }.get(outcome, outcome)
+    if verdict.error is not None:
+        level, what = logging.WARNING if outcome in ("released", "aside") else logging.ERROR, "failed"
+    elif verdict.verb == "bury":
+        level, what = logging.WARNING, "was given up by its handler"
+    else:
+        level, what = logging.INFO if outcome in ("released", "aside") else logging.WARNING, "asked for another attempt"
+    trace = None if verdict.error is None else trace_of(verdict.error)
+    why = "" if verdict.reason is None else f": {verdict.reason}"
+    log.log(level, "%s %s (attempt %s), %s%s", name_of(task), what, attempt, then, why, exc_info=trace)
 
 
 #: The name of a class, whatever its own class says.
@@ -104,3 +137,18 @@ def _shown(error: BaseException) -> str:
     except BaseException:  # Its own __str__ fails, in whatever way.
         return ""
     return said if len(said) <= _LONGEST else said[:_LONGEST] + "..."
+
+
+def name_of(task: TaskView) -> str:
+    """A task in a log: without its data."""
+    return f"task {task.id} of tube {task.tube!r}"
+
+
+def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """An error as its handler has raised it, for a log: without the frames of who has called that."""
+    # Whatever its class calls so.
+    whole: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    trace = whole
+    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    return type(error), error, trace or whole

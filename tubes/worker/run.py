@@ -17,12 +17,12 @@ from tubes.values.worker_info import NAMED, HandlerInfo, HeldTask
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
 from tubes.worker.functions import UNKNOWN
-from tubes.worker.handling import Handling, overtime, trace_of
+from tubes.worker.handling import Handling, overtime
 from tubes.worker.in_flight import NEVER, InFlight
 from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Outcome, Verdict, reason_of, verdict_of
+from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason_of, trace_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.presence import Presence
 from tubes.worker.scheduler import Scheduler
@@ -90,6 +90,8 @@ class Run:
 
     async def work(self, grace: float) -> Summary:
         """Work until it is stopped; in a burst until nothing is left."""
+        for fetcher in self._fetchers.values():
+            log.info("works on %s", fetcher)
         self._presence.begin(self._connections.session, at_once=not self._burst)
         try:
             if self._burst:
@@ -98,11 +100,14 @@ class Run:
             while not self._lifetime.is_stopping and not self._burst:
                 await self._change()
             self._halt()
+            if self._in_flight:
+                log.info("takes no more tasks, and has %d in hand", len(self._in_flight))
             await self._wait_for_handlers(grace)
             if self._in_flight:
                 await self._cut_off()
             else:
                 await self._release_aside()
+            log.info("has ended: %s", self._summary.in_words())
             return self._summary
         finally:
             self._lifetime.end()
@@ -151,7 +156,7 @@ class Run:
         for one in self._in_flight:
             if self._renewer.claim(one):
                 self._summary.cut_off += 1
-                log.warning("cut off: the handler of %r, which goes back", one.task)
+                log.warning("cut off: the handler of %s, which goes back", name_of(one.task))
         runners = [one.runner for one in self._in_flight if one.runner is not None]
         for runner in runners:
             runner.cancel()
@@ -189,7 +194,7 @@ class Run:
             if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
                 # It was cut off, lost or given up; whoever did that has seen to it.
                 if one.given_up and not verdict.is_cancelled:
-                    log.warning("too late: the handler of %r has ended, and its task has gone back", one.task)
+                    log.warning("too late: the handler of %s has ended, and its task has gone back", name_of(one.task))
                 return
             one.verdict = verdict
             await self._finish(one, verdict)
@@ -205,8 +210,6 @@ class Run:
     async def _finish(self, one: InFlight, verdict: Verdict) -> None:
         """A handler has ended: tell the caller, and do with the task what is to be done."""
         task = one.task
-        if verdict.error is not None:
-            log.error("the handler of task %d of tube %r failed", task.id, task.tube, exc_info=trace_of(verdict.error))
         told = not (is_call(task) and verdict.is_last(task)) or await self._finishing.tell_caller(task, verdict)
         if self._would_spin(task, verdict):
             # It is kept meanwhile: others would only fail by it too.
@@ -225,7 +228,7 @@ class Run:
         """End what is in flight, on whose way something has failed that nobody has thought of."""
         task = one.task
         verdict = one.verdict or Verdict("release", reason_of(error), error=error)
-        log.error("task %d of tube %r: %s failed", task.id, task.tube, verdict.verb, exc_info=trace_of(error))
+        log.error("%s of %s failed", verdict.verb, name_of(task), exc_info=trace_of(error))
         outcome: Outcome | None = None
         try:
             if self._would_spin(task, verdict):
@@ -233,7 +236,7 @@ class Run:
             if (one.is_finishing or self._renewer.claim(one)) and task._take != FINISHED:
                 outcome = await self._finishing.finish_alone(task, verdict)
         except Exception:
-            log.exception("task %d of tube %r stays with this worker until that ends", task.id, task.tube)
+            log.exception("%s stays with this worker until that ends", name_of(task))
         finally:
             self._end(one, outcome)
 
@@ -243,6 +246,8 @@ class Run:
 
     def _set_aside(self, one: InFlight, verdict: Verdict) -> None:
         """It has failed, and would fail again and again in a burst: it is kept, and released when that ends."""
+        log_verdict(one.task, verdict, "aside")
+        verdict = verdict._replace(is_logged=True)
         one.ends_at = NEVER
         if one.given_up and one.runner is not None:
             one.runner.cancel()
@@ -265,7 +270,7 @@ class Run:
         if outcome is not None:
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
         if outcome == "lost":
-            log.warning("the work on a task ended too late, it may be done twice: %r", one.task)
+            log.warning("the work on %s ended too late, it may be done twice", name_of(one.task))
 
     # -- what it tells of itself ---------------------------------------------------------------------------------------
 
@@ -301,7 +306,7 @@ class Run:
     def _late(self, one: InFlight) -> None:
         """A handler does not end: its task goes back without it."""
         one.given_up, one.ends_at = True, NEVER
-        log.error("given up: the handler of %r has not ended after %s s", one.task, one.target.timeout)
+        log.error("given up: the handler of %s has not ended after %s s", name_of(one.task), one.target.timeout)
         self._pool.submit(lambda: self._give_up(one))
 
     def _give_up(self, one: InFlight) -> None:
@@ -316,7 +321,7 @@ class Run:
                     with sync.connect(self._connections.threads) as queue:
                         answer(queue, task, why=verdict.reason)
                 except Exception as lost:
-                    log.warning("the reply to task %d of tube %r is lost: %s", task.id, task.tube, lost)
+                    log.warning("the reply to %s is lost: %s", name_of(task), lost)
             tube = self._connections.thread_tube(task._tube)
             outcome = run(carry_out(tube, task, verdict, self._lifetime.has_ended), call)
         finally:

@@ -33,3 +33,8 @@ class Summary:
     cut_off: int = 0
     #: 0: all that was in hand was finished; 3: the grace was over first; 4: ended at once.
     exit_code: int = FINISHED
+
+    def in_words(self) -> str:
+        """The counts in a line: `3 acked, 0 released, 0 buried, 0 lost, 0 cut off`."""
+        names = ("acked", "released", "buried", "lost", "cut_off")
+        return ", ".join(f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names)

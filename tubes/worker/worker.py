@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import tzinfo
 from typing import Any, Final, TypeVar, overload
 
@@ -17,7 +17,7 @@ from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.values.task_data import TASKS, TaskFunction, mark, name_of
 from tubes.worker.connections import connected
 from tubes.worker.functions import handler_of
-from tubes.worker.hooks import Hook, check_hook
+from tubes.worker.hooks import Hook, check_hook, enter
 from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
@@ -31,6 +31,10 @@ Tubes = sync.Tube | aio.AsyncTube | str | Iterable[sync.Tube | aio.AsyncTube | s
 
 class WorkerBusy(TubesError):
     """this worker cannot run: {why}."""
+
+
+class NoHandlers(InvalidOption):
+    """this worker cannot run: it has no handlers. Add one by worker.on, worker.task, worker.every or worker.cron."""
 
 
 class Worker:
@@ -68,6 +72,7 @@ class Worker:
         self._queue: Final = queue
         self._routes: list[Route] = []
         self._hooks: list[Hook] = []
+        self._lifespans: list[Callable[[], Any]] = []
         self._has_async_hook = False
         self._lock: Final = threading.Lock()
         self._is_running = False
@@ -323,13 +328,43 @@ class Worker:
         ann
         ends
         """
-        made = check_hook(hook)
+        made = check_hook(hook, "around")
         is_async = inspect.isasyncgenfunction(hook)
         with self._lock:
             if is_async and not all(target.is_async for route in self._routes for target in route.targets):
                 raise InvalidOption(option="around", value=hook, rule="must not be async: some of the handlers are not")
             self._has_async_hook = self._has_async_hook or is_async
             self._hooks = [*self._hooks, made]
+        return hook
+
+    def lifespan(self, hook: H) -> H:
+        """Have the whole run surrounded: to open what handlers need, and to close it. A decorator, too.
+
+        `hook`: a function without arguments that returns a context manager, or a generator function that yields once;
+        plain or async. It is entered in the thread of `run`, before the worker connects, so no task is taken before it
+        is ready, and left when all handlers have ended or were cut off. The first hook is the outermost.
+        Counts from the next `run` on.
+
+        What it raises ends the run, and is raised by `run`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     _ = queue.create_tube("mail").put("ann")
+        ...     worker = Worker(queue)
+        ...     @worker.lifespan
+        ...     def pool():
+        ...         print("opens")
+        ...         yield
+        ...         print("closes")
+        ...     _ = worker.on("mail", lambda task: print(task.data))
+        ...     _ = worker.run(burst=True)
+        opens
+        ann
+        closes
+        """
+        made: Callable[..., Any] = check_hook(hook, "lifespan")
+        with self._lock:
+            self._lifespans = [*self._lifespans, made]
         return hook
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -346,7 +381,8 @@ class Worker:
         attempts left and does not rest; a task that may be taken any number of times is tried once, and released at the
         end of the burst.
 
-        Raises `WorkerBusy` where it runs already, and in an event loop, which it would block: there is `run_async`.
+        Raises `NoHandlers` for a worker without handlers; `WorkerBusy` where it runs already, and in an event loop,
+        which it would block: there is `run_async`. What a `lifespan` raises ends the run.
         """
         if asyncio._get_running_loop() is not None:
             raise WorkerBusy(why="an event loop runs in this thread, await run_async() there")
@@ -362,6 +398,8 @@ class Worker:
         with self._lock:
             if self._is_running:
                 raise WorkerBusy(why="it runs already")
+            if not self._routes:
+                raise NoHandlers
             # A stop before the first run is for a thread that is about to run; later ones may be of the run before.
             if self._has_run:
                 self._asked = None
@@ -371,12 +409,16 @@ class Worker:
         if self._asked is not None:
             self._is_asked.set()
         try:
-            async with connected(self._queue, self._is_asked) as connections:
-                if connections is None:
-                    return Summary()
-                self._run = Run(connections, self._hooks, burst=burst)
-                self._heed()
-                return await self._run.work(self.grace)
+            async with AsyncExitStack() as stack:
+                for hook in self._lifespans:
+                    await enter(stack, hook())
+                async with connected(self._queue, self._is_asked) as connections:
+                    if connections is None:
+                        return Summary()
+                    self._run = Run(connections, self._hooks, burst=burst)
+                    self._heed()
+                    return await self._run.work(self.grace)
+            return Summary()  # A lifespan has dealt with an error of the run.
         finally:
             self._run = self._loop = None
             self._is_running = False

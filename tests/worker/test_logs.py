@@ -1,0 +1,169 @@
+"""What a worker logs: what on-call needs, a line each, and never a task's data."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.worker.test_worker_running import running
+from tubes.conformance.bench import eventually
+from tubes.testing import ManualClock
+from tubes.worker import Bury, Retry, Worker
+
+SECRET = "card 4711"
+
+
+@pytest.fixture(params=["memory", "server"])
+def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, clock=clock) as queue:
+        yield queue
+
+
+@pytest.fixture(params=["plain", "async"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    made: bool = request.param == "async"
+    return made
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
+    """What was logged about tasks, each with its level."""
+    caplog.set_level(logging.INFO, "tubes.worker")
+
+    def about(what: str = "task") -> list[str]:
+        return [f"{one.levelname} {one.getMessage()}" for one in caplog.records if one.getMessage().startswith(what)]
+
+    yield about
+    assert SECRET not in caplog.text
+
+
+def work(queue: tubes.Queue, error: Exception, *, is_async: bool) -> None:
+    def fail(task: Any) -> None:
+        raise error
+
+    async def fail_later(task: Any) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    worker = Worker(queue)
+    worker.on("mail", fail_later if is_async else fail)
+    worker.run(burst=True)
+
+
+def test_a_failure_says_which_attempt_it_was_and_when_the_next_one_is(
+    queue: tubes.Queue, clock: ManualClock, lines: Any, is_async: bool
+) -> None:
+    tube = queue.create_tube("mail", "fifottl", max_attempts=3, backoff=[5, 0])
+    tube.put(SECRET)
+    for _ in range(2):
+        work(queue, ValueError("no such address"), is_async=is_async)
+        clock.advance(5)
+    assert lines() == [
+        "WARNING task 0 of tube 'mail' failed (attempt 1/3), again in 5 s: ValueError: no such address",
+        "WARNING task 0 of tube 'mail' failed (attempt 2/3), again at once: ValueError: no such address",
+        "ERROR task 0 of tube 'mail' failed (attempt 3/3), buried: ValueError: no such address",
+    ]
+
+
+def test_without_a_last_attempt_only_their_number_is_said(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
+    queue.create_tube("mail", "fifottl", backoff=[90]).put(SECRET)
+    work(queue, KeyError(), is_async=is_async)
+    assert lines() == ["WARNING task 0 of tube 'mail' failed (attempt 1), again after this burst: KeyError"]
+
+
+def test_what_fails_for_ever_is_said_in_a_burst(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
+    queue.create_tube("mail", "fifo").put(SECRET)
+    work(queue, KeyError(), is_async=is_async)
+    assert lines() == ["WARNING task 0 of tube 'mail' failed (attempt 1), again after this burst: KeyError"]
+
+
+def test_another_attempt_is_news_and_no_failure(
+    queue: tubes.Queue, clock: ManualClock, lines: Any, is_async: bool
+) -> None:
+    tube = queue.create_tube("mail", "fifottl", max_attempts=2)
+    tube.put(SECRET)
+    work(queue, Retry(delay=30), is_async=is_async)
+    clock.advance(30)
+    work(queue, Retry(delay=30, reason="it is closed"), is_async=is_async)
+    assert lines() == [
+        "INFO task 0 of tube 'mail' asked for another attempt (attempt 1/2), again in 30 s: max_attempts: retry",
+        "WARNING task 0 of tube 'mail' asked for another attempt (attempt 2/2), buried: Retry: it is closed",
+    ]
+    assert tube.buried()[0].reason == "Retry: it is closed"
+
+
+def test_what_a_handler_gives_up_is_said(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
+    queue.create_tube("mail", max_attempts=3).put(SECRET)
+    work(queue, Bury("no such address"), is_async=is_async)
+    (line,) = lines()
+    assert line == "WARNING task 0 of tube 'mail' was given up by its handler (attempt 1/3), buried: no such address"
+
+
+def test_what_cannot_be_decoded_is_said_once_and_not_shown(
+    clock: ManualClock, lines: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Picky:
+        def encode(self, data: Any) -> bytes:
+            return str(data).encode()
+
+        def decode(self, raw: bytes) -> Any:
+            return int(raw)
+
+    with tubes.connect(codec=Picky(), clock=clock) as queue:
+        queue.create_tube("mail").put(SECRET)
+        work(queue, ValueError(), is_async=False)
+    assert lines() == ["ERROR task 0 of tube 'mail' is buried, since its data cannot be decoded"]
+
+
+def test_a_task_that_was_lost_or_takes_too_long_is_named_and_not_shown(queue: tubes.Queue, lines: Any) -> None:
+    tube = queue.create_tube("mail", max_attempts=1)
+    tube.put_many([SECRET, SECRET])
+    worker = Worker(queue, concurrency=2)
+
+    @worker.on("mail", timeout=0.05)
+    async def handle(task: tubes.AsyncTask) -> None:
+        if task.id == 0:
+            await task.delete()
+            tube.put("more")
+        else:
+            await asyncio.sleep(3600)
+
+    worker.run(burst=True)
+    assert "ERROR task 1 of tube 'mail' failed (attempt 1/1), buried: TimeoutError: the handler took" in str(lines())
+
+
+def test_a_worker_says_what_it_works_on_and_what_it_has_done(queue: tubes.Queue, lines: Any) -> None:
+    tube = queue.create_tube("mail")
+    tube.put(SECRET)
+    worker = Worker(queue, concurrency=4)
+
+    @worker.on(["mail", "urgent"])
+    def send(task: tubes.Task) -> None: ...
+
+    @worker.task
+    def sweep() -> None: ...
+
+    queue.create_tube("urgent")
+    worker.run(burst=True)
+    assert [re.sub(r"test_\w+\.", "", line) for line in lines("works")] == [
+        "INFO works on tubes 'mail', 'urgent': send, 4 at a time",
+        "INFO works on tube 'tasks': sweep, 4 at a time",
+    ]
+    assert lines("has ended") == ["INFO has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cut off"]
+
+
+def test_tubes_that_are_not_there_are_a_line(queue: tubes.Queue, lines: Any) -> None:
+    worker = Worker(queue)
+    worker.on("nowhere", lambda task: None)
+    worker.on(["a", "b"], lambda task: None)
+    with running(worker):
+        assert eventually(lambda: len(lines("tube")) >= 4)
+    for line in lines("tube"):
+        assert re.fullmatch(r"WARNING (tube 'nowhere' does|tubes 'a', 'b' do) not exist, retrying in \d+\.\d s", line)
