@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,8 @@ from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.cli.show import span
 from tubes.cli.streams import printable
+from tubes.conformance.bench import eventually
+from tubes.worker import Worker
 
 
 class Shell:
@@ -299,6 +303,33 @@ def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tu
     assert "cannot be dropped" in shell("drop", "mail", "--yes", code=Exit.REFUSED).stderr
     shell("drop", "mail", "--yes", "--force")
     assert queue.tubes() == []
+
+
+def test_the_workers_that_run_are_listed_with_what_they_have_in_hand(shell: Shell, queue: tubes.Queue) -> None:
+    assert shell("workers", code=Exit.NOTHING).stderr == "tubes: no worker runs\n"
+    worker, go, begun = Worker(queue, concurrency=2), threading.Event(), threading.Event()
+
+    @worker.on(queue.create_tube("mail"))
+    def send(task: tubes.Task) -> None:
+        begun.set()
+        go.wait()
+
+    queue.tube("mail").put(1)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        assert eventually(lambda: any(one.in_hand for one in queue.workers()))
+        (line,) = shell.lines("workers")[1:]
+        assert re.search(rf"\b{os.getpid()} .*\bmail +1/2 +0 +0 +0 +mail 0, for \d", line)
+        (found,) = shell.json("workers")
+        assert (found["pid"], found["in_hand"], found["stopping"]) == (os.getpid(), 1, False)
+        assert [(task["tube"], task["id"]) for task in found["tasks"]] == [("mail", 0)]
+    finally:
+        go.set()
+        worker.stop()
+        thread.join()
+    assert shell("workers", "--json", code=Exit.NOTHING).stdout == ""
 
 
 def test_top_looks_as_often_as_it_is_told_to(shell: Shell, queue: tubes.Queue) -> None:

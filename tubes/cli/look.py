@@ -1,9 +1,10 @@
-"""Commands that look and change nothing: tubes, stats, peek, buried, utubes."""
+"""Commands that look and change nothing: tubes, stats, peek, buried, utubes, workers."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -228,4 +229,46 @@ def lanes_table(found: list[library.Utube], now: float) -> Grid:
     return made
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (tubes, stats, peek, buried, utubes)
+_WORKERS = (
+    Column("host", least=8),
+    Column("pid", right=True),
+    Column("up", right=True, leaves=4),
+    Column("tubes", least=12),
+    Column("in hand", right=True),
+    Column("acked", right=True, leaves=3),
+    Column("released", right=True, leaves=2),
+    Column("buried", right=True, leaves=1),
+    Column("oldest task", leaves=5),
+    Column("", leaves=6),
+)
+
+
+def workers(url: Url = None, as_json_: AsJson = False) -> None:
+    """List the workers that run, in whatever process, and what they have in hand.
+
+    A worker is listed until its last sign of life is fifteen seconds old. With --json all tasks in hand are named.
+    """
+    with connected(url) as queue:
+        found = queue.workers()
+    if as_json_:
+        for worker in found:
+            as_json(dataclasses.asdict(worker))
+    elif found:
+        console().print(_workers(found, time.time()))
+    if not found:
+        raise Stop("no worker runs", Exit.NOTHING)
+
+
+def _workers(found: list[library.WorkerInfo], now: float) -> Grid:
+    made = Grid(_WORKERS)
+    for worker in found:
+        names = ", ".join(name for handler in worker.handlers for name in handler.tubes)
+        oldest = worker.tasks[0] if worker.tasks else None
+        task = "" if oldest is None else f"{oldest.tube} {oldest.id}, for {span(now - oldest.since)}"
+        counts = (f"{worker.in_hand}/{worker.concurrency}", worker.acked, worker.released, worker.buried)
+        facts = (worker.host, worker.pid, span(now - worker.started), names, *counts, task)
+        made.add_row(*map(text, facts), text("stopping" if worker.stopping else "", "yellow"))
+    return made
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (tubes, stats, peek, buried, utubes, workers)
