@@ -732,6 +732,11 @@ class Engine:
                     counts[bisect_right(edges, entry.due)] += 1
         return counts
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no task is ready, delayed or taken. Cost: O(1)."""
+        return len(self.tasks) == len(self._buried)
+
     def counts(self) -> dict[str, int]:
         """How many tasks there are by state. Cost: O(sessions)."""
         calls = self.calls()

@@ -31,7 +31,7 @@ from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
-from tubes.backend.waiters import LoopWaiter
+from tubes.backend.waiters import EMPTY, LoopWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
@@ -549,6 +549,27 @@ class AsyncTube:
         except QueueClosed as lost:
             log_lost(lost)
             raise
+
+    async def wait_empty(self, timeout: Seconds | None = None) -> bool:
+        """Wait until nothing is left to do in this tube. Returns False when the time is over first.
+
+        The tube is empty when none of its tasks is ready, delayed or taken. So a task that waits for its next attempt
+        counts; a buried one does not, nor does a put that waits for room. Others may put tasks before this returns.
+
+        `timeout`: seconds to wait; None: for ever; 0: only look. Nothing polls: whatever ends a task wakes the caller,
+        by whichever process, and so does the end of a ttl. On a server the caller hears the tube's events meanwhile, as
+        `on_task_change` does. `statistics().waiting` does not count it, and `drop` does not mind it: it gets
+        `TubeNotFound`. O(1).
+
+        `Tube.wait_empty` shows an example.
+        """
+        patience = None if timeout is None else micros("timeout", timeout)
+        answer = self._port.is_empty()
+        is_empty: bool = await answer if type(answer) is CoroutineType else answer
+        if is_empty or patience == 0:
+            return is_empty
+        ended = await LoopWaiter(self._port.clock, patience, EMPTY).wait(self._port)
+        return ended is not None
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
-from tubes.backend.waiters import ThreadWaiter
+from tubes.backend.waiters import EMPTY, ThreadWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
@@ -570,6 +570,34 @@ class Tube:
         except QueueClosed as lost:
             log_lost(lost)
             raise
+
+    def wait_empty(self, timeout: Seconds | None = None) -> bool:
+        """Wait until nothing is left to do in this tube. Returns False when the time is over first.
+
+        The tube is empty when none of its tasks is ready, delayed or taken. So a task that waits for its next attempt
+        counts; a buried one does not, nor does a put that waits for room. Others may put tasks before this returns.
+
+        `timeout`: seconds to wait; None: for ever; 0: only look. Nothing polls: whatever ends a task wakes the caller,
+        by whichever process, and so does the end of a ttl. On a server the caller hears the tube's events meanwhile, as
+        `on_task_change` does. `statistics().waiting` does not count it, and `drop` does not mind it: it gets
+        `TubeNotFound`. O(1).
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("to ann")
+        ...     print(tube.wait_empty(timeout=0))
+        ...     _ = tube.take().ack()
+        ...     print(tube.wait_empty())
+        False
+        True
+        """
+        patience = None if timeout is None else micros("timeout", timeout)
+        is_empty: bool = self._port.is_empty()
+        if is_empty or patience == 0:
+            return is_empty
+        ended = ThreadWaiter(self._port.clock, patience, EMPTY).wait(self._port)
+        return ended is not None
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes import TaskNotTaken, TubeNotFound
+from tubes.conformance.bench import eventually
+from tubes.conformance.faces import Face
+from tubes.redis import emptiness
+from tubes.testing import LocalServer
 
 PUTS: dict[str, list[dict[str, Any]]] = {
     "fifo": [{}, {}],
@@ -203,3 +208,50 @@ def test_a_session_lives_as_long_as_the_longest_lease_of_those_who_spoke_for_it(
         with tubes.connect(url, session_ttl=60) as third:
             third.identify(uuid)
             third.tube("t").ack(task.id)
+
+
+@pytest.mark.parametrize("end", ["ack", "bury", "truncate", "ttl", "drop"])
+def test_whoever_waits_until_a_tube_is_empty_is_woken_by_other_processes_and_by_time(
+    url: str, face: Face, end: str
+) -> None:
+    """A lease of its own makes a store of its own, as another process has one."""
+    with face.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
+        tube = queue.create_tube("t", "fifottl")
+        its = other.tube("t")
+        tasks = its.put_many([1, 2, 3], ttl=1 if end == "ttl" else 900)
+        with ThreadPoolExecutor(3) as pool:
+            calls = [pool.submit(tube.wait_empty, 60) for _ in range(3)]
+            assert eventually(lambda: len(port_of(tube).shared.emptiness.waiters()) == 3)
+            time.sleep(0.2)  # They have asked, and hear.
+            assert not any(call.done() for call in calls)
+            began = time.monotonic()
+            if end == "ack":
+                for task in its.take_many(3, 0):
+                    task.ack()
+            elif end == "bury":
+                for task in tasks:
+                    its.bury(task)
+            elif end in ("truncate", "drop"):
+                getattr(its, end)()
+            if end == "drop":
+                assert all(isinstance(call.exception(10), TubeNotFound) for call in calls)
+            else:
+                assert [call.result(10) for call in calls] == [True] * 3
+            # Else they have found out by asking now and then.
+            assert time.monotonic() - began < 3
+        assert eventually(lambda: not port_of(tube).shared.subscription.listening)
+
+
+def test_a_lost_event_costs_a_wait_until_the_tube_is_empty_some_seconds(
+    url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emptiness, "_LONGEST", 300_000)
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other, ThreadPoolExecutor(1) as pool:
+        tube = queue.create_tube("t")
+        task = tube.put(1)
+        call = pool.submit(tube.wait_empty, 60)
+        shared = port_of(tube).shared
+        assert eventually(lambda: shared.subscription._thread is not None)
+        monkeypatch.setattr(shared.subscription, "_take_in", lambda message: None)
+        other.tube("t").delete(task.id)
+        assert call.result(10)

@@ -71,6 +71,10 @@ class Waiter(Protocol):
         ...
 
 
+#: What a caller asks for who waits until a tube is empty.
+EMPTY: Final = object()
+
+
 class ThreadWaiter:
     """A thread that sleeps on a lock of its own."""
 

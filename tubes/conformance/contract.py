@@ -7,6 +7,7 @@ from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.context import Context
 from tubes.conformance.delay import Delay
+from tubes.conformance.emptiness import Emptiness
 from tubes.conformance.events import Events
 from tubes.conformance.failures import Failures
 from tubes.conformance.keys import UniqueKeys
@@ -42,6 +43,7 @@ class Contract(
     Delay,
     Waiting,
     Waking,
+    Emptiness,
     TakeAny,
     Pauses,
     Capacity,

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon
 from tubes.backend.listeners import Listener, tell
-from tubes.backend.waiters import PENDING
+from tubes.backend.waiters import EMPTY, PENDING
 from tubes.drivers.engine import Engine
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
@@ -62,6 +62,8 @@ class SharedTube:
         self.engine: Final = Engine(name, driver, options)
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        #: Those who wait until the tube is empty.
+        self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.ports: Final[WeakSet[Port]] = WeakSet()
         #: Those that listen, in the order in which they began to.
         self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
@@ -109,7 +111,12 @@ class SharedTube:
         except BaseException as error:
             self._repair_engine(error, take=take)
             raise
-        self.watched = bool(takers or self.putters or engine.listener)
+        if self.emptying and engine.is_empty:
+            for waiter in list(self.emptying):
+                self.strike(waiter)
+                waiter.answer = True
+                waiter.wake()
+        self.watched = bool(takers or self.putters or self.emptying or engine.listener)
         if self.watched:  # Somebody would notice.
             self._alarm.set(engine.timers.soonest)
 
@@ -183,7 +190,7 @@ class SharedTube:
             if new.take == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
         # Who was answered, but perhaps not woken.
-        for waiters in (self.takers, self.putters):
+        for waiters in (self.takers, self.putters, self.emptying):
             for waiter in [waiter for waiter in waiters if waiter.answer is not PENDING]:
                 self.strike(waiter)
                 with suppress(RuntimeError):  # It was woken.
@@ -199,7 +206,7 @@ class SharedTube:
                 return
             self.serve_waiters(now)
             if self._clock_wakes:
-                for waiter in [*self.takers, *self.putters]:
+                for waiter in [*self.takers, *self.putters, *self.emptying]:
                     if waiter.deadline is None:
                         continue
                     if waiter.deadline <= now:
@@ -265,6 +272,8 @@ class SharedTube:
         waiter.owner.waiters.discard(waiter)
 
     def _waiters_like(self, waiter: Waiter) -> OrderedDict[Waiter, None]:
+        if waiter.request is EMPTY:
+            return self.emptying
         return self.takers if waiter.request is None else self.putters
 
     def undo(self, task: object, *, is_put: bool) -> None:

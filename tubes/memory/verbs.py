@@ -227,6 +227,10 @@ class VerbPort(Port[F]):
         spans = known.edges(edges)
         return self._do(lambda now: self._engine.due_histogram([now + span for span in spans]))
 
+    def is_empty(self) -> bool:
+        """Whether no task is ready, delayed or taken."""
+        return self._do(lambda now: self._engine.is_empty)
+
     def release_all(self) -> None:
         """Release whatever is taken."""
         self._do(lambda now: self._engine.release_all(now))
@@ -287,7 +291,7 @@ class VerbPort(Port[F]):
                 port.forget()
             for session in self._store.sessions.values():
                 session.holds.pop(shared, None)
-            shared.dismiss({*shared.takers, *shared.putters}, gone)
+            shared.dismiss({*shared.takers, *shared.putters, *shared.emptying}, gone)
             engine.truncate()
 
         self._do(act)

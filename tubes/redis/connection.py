@@ -285,6 +285,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         for port in self.session.ports():
             port.gone = _closed
             port.shared.dismiss(port.shared.queue.waiters(port), _closed)
+            port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed)
             port.listener = None
             port.shared.subscription.note(port)
         return self.run(self._close("lose" if lost else "leave"))

@@ -41,11 +41,25 @@ class EventSubscription:
 
     @property
     def listening(self) -> bool:
-        """Whether anybody listens."""
-        return bool(self._ports)
+        """Whether anybody listens, or waits until the tube is empty."""
+        return bool(self._ports) or self._shared.emptiness.waiting
 
     def open(self, port: Port[Any]) -> Flow[None]:
         """Subscribe for a port: it is told whatever happens after this. Raises the error of a server that refuses."""
+        try:
+            soonest = yield from self.begin(port)
+        except BaseException:
+            self.note(port)
+            raise
+        self._ports[port] = None
+        if soonest:
+            self._shared.watch(soonest)
+
+    def begin(self, port: Port[Any]) -> Flow[int]:
+        """Hear whatever happens after this. Returns the next moment at which something is due, or 0.
+
+        `port`: through which the server is asked to tell.
+        """
         with self._lock:
             if self._wire is None:  # Others may listen, and have lost it.
                 self._wire = self._subscribe()
@@ -55,21 +69,20 @@ class EventSubscription:
                     target=self._hear, args=(self._stopped,), name="tubes-events", daemon=True
                 )
                 self._thread.start()
-        try:
-            soonest = yield from port.ask("listen", self._shared.store.span())
-        except BaseException:
-            self.note(port)
-            raise
-        self._ports[port] = None
-        if soonest:
-            self._shared.watch(soonest)
+        soonest: int = yield from port.ask("listen", self._shared.store.span())
+        return soonest
 
     def note(self, port: Port[Any]) -> None:
         """Note whether a port listens now. When no port does any more, the subscription ends."""
         self._ports.pop(port, None)
         if port.listener is not None and port.gone is None:
             self._ports[port] = None
-        elif not self._ports:
+        else:
+            self.rest()
+
+    def rest(self) -> None:
+        """End the subscription if nobody needs it any more."""
+        if not self.listening:
             self.close()
 
     def close(self) -> None:
@@ -108,6 +121,7 @@ class EventSubscription:
                             continue
                         self._wire = wire
                     outage.end()
+                    self._shared.emptiness.ask()
                 message: Any = wire.hear(_SILENCE)
                 silent = message is None
                 if silent:
@@ -141,7 +155,11 @@ class EventSubscription:
                 )
 
     def _tell(self, message: bytes) -> None:
+        if message == task_codec.ALL_GONE:
+            self._shared.emptiness.ask()
+            return
         event, reply = task_codec.heard(message)
+        self._shared.emptiness.hear(reply[1])
         if reply[4] >= 0:
             self._shared.watch(reply[4])
         for port in list(self._ports):

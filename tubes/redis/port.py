@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase
+from tubes.backend.waiters import EMPTY
 from tubes.drivers.moves import State
 from tubes.errors import (
     ConnectionLost,
@@ -243,19 +244,24 @@ class Port(PortBase[F]):
             raise self.gone()
         if waiter.timeout is not None:
             waiter.deadline = self.clock.micros() + waiter.timeout
-        self.shared.enlist(waiter)
+        if waiter.request is EMPTY:
+            self.shared.emptiness.enlist(waiter)
+        else:
+            self.shared.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        if waiter.request is EMPTY:
+            return self.shared.emptiness.withdraw(waiter)
         return self.shared.withdraw(waiter, undo=undo)
 
     def keeps(self, waiter: Waiter) -> bool:
         """Whether its put is on its way: then it is woken soon, although its time is over."""
-        return self.shared.keeps(waiter)
+        return waiter.request is not EMPTY and self.shared.keeps(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
-        self.shared.store.later(lambda: self.shared.withdraw(waiter, undo=True))
+        self.shared.store.later(lambda: self.withdraw(waiter, undo=True))
 
     def release_later(self, task: object) -> None:
         """Release a task that nobody works on any more; a moment later where the line is busy, or must not block."""

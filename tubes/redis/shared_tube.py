@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.errors import TubeNotFound
+from tubes.redis.emptiness import Emptiness
 from tubes.redis.event_subscription import EventSubscription
 from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.serving import Serving, words_to_undo
@@ -57,6 +58,7 @@ class SharedTube:
         self.queue: Final = WaitQueue((lambda: 0) if store.manual else store.clock.micros, store.url)
         self.serving: Final = Serving(self.queue)
         self.wait_loop: Final = WaitLoop(self)
+        self.emptiness: Final = Emptiness(self)
         self.subscription: Final = EventSubscription(self)
         self._alarm: Final = Alarm(store.clock, self.ring)
 
@@ -201,5 +203,6 @@ class SharedTube:
             port.gone = gone
             port.connection.forget(self)
         self.dismiss(self.queue.waiters(), gone)
+        self.emptiness.dismiss(self.emptiness.waiters(), gone)
         self.subscription.close()
         self.wait_loop.hang_up()

@@ -321,6 +321,10 @@ def shown_taken(
     return tasks
 
 
+#: What `truncate` and `drop` tell those who wait until the tube is empty; listeners hear nothing of it.
+ALL_GONE: Final = b"gone"
+
+
 def heard(message: bytes) -> tuple[str, Parsed]:
     """An event and its task as `parse` answers it, of what listeners are told; raises `ValueError` and the like."""
     event, id, state, attempts, take, due, raw = message.split(b" ", 6)

@@ -261,6 +261,18 @@ class VerbPort(Port[F]):
 
     # -- the tube ------------------------------------------------------------------------------------------------------
 
+    def is_empty(self) -> bool:
+        """Whether no task is ready, delayed or taken."""
+        return self.run(self._is_empty())
+
+    def _is_empty(self) -> Flow[bool]:
+        return (yield from self.left()) == 0
+
+    def left(self) -> Flow[int]:
+        """How many tasks are ready, delayed or taken."""
+        total, _, buried, *_ = yield from self.ask("statistics")
+        return int(total - buried)
+
     def release_all(self) -> None:
         """Release whatever is taken."""
         return self.call("release_all", _NOTHING)

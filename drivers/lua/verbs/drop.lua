@@ -38,6 +38,7 @@ for part in string.gmatch(PARTS, '%a+') do
   call('UNLINK', M .. ':' .. part)
 end
 call('UNLINK', M)
+if listening then redis.pcall('PUBLISH', M .. ':events', 'gone') end
 -- A marker for each other process that waits, a thousand at most: it finds no tube.
 local markers = {}
 for n = 1, others do markers[2 * n - 1], markers[2 * n] = 0, n end

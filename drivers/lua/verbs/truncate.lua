@@ -5,5 +5,6 @@ if replayed then return end
 call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes', M .. ':rests', M .. ':keys', M .. ':seen')
 call('HDEL', M, 'delayed', 'loose')
 call('HSET', M, 'oldest', META.next)
+if listening then redis.pcall('PUBLISH', M .. ':events', 'gone') end
 --#done ''
 return

@@ -1,0 +1,160 @@
+"""Waiting until a tube is empty: until none of its tasks is ready, delayed or taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+from tubes import InvalidOption, QueueClosed, TubeNotFound
+from tubes.conformance.bench import Bench, eventually, needs
+
+
+class Emptiness(Bench):
+    """wait_empty."""
+
+    def waits(self, *args: object, tube: Any = None) -> Future[bool]:
+        """A call that waits until the tube is empty. It ends as well if that comes before it has begun."""
+        future = Future[bool]()
+        asked = self.tube if tube is None else tube
+
+        def call() -> None:
+            try:
+                future.set_result(asked.wait_empty(*args))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=call, daemon=True).start()
+        return future
+
+    def test_an_empty_tube_is_not_waited_for(self) -> None:
+        assert self.tube.wait_empty()
+        assert self.tube.wait_empty(0)
+        assert self.tube.wait_empty(timeout=timedelta(0))
+
+    def test_a_tube_with_a_ready_or_a_taken_task_is_not_empty(self) -> None:
+        self.put()
+        assert not self.tube.wait_empty(0)
+        task = self.take()
+        assert not self.tube.wait_empty(0)
+        self.tube.ack(task)
+        assert self.tube.wait_empty(0)
+
+    @needs("delay")
+    def test_a_delayed_task_counts(self) -> None:
+        self.put(delay=5)
+        assert not self.tube.wait_empty(0)
+        call = self.waits()
+        self.clock.advance(5)
+        self.tube.ack(self.take())
+        assert self.got(call)
+
+    def test_a_buried_task_does_not_count(self) -> None:
+        task = self.buried()
+        assert self.tube.wait_empty(0)
+        self.tube.kick_task(task)
+        assert not self.tube.wait_empty(0)
+
+    def test_a_paused_tube_is_empty_when_it_has_no_tasks(self) -> None:
+        self.put()
+        self.tube.pause()
+        assert not self.tube.wait_empty(0)
+        self.tube.truncate()
+        assert self.tube.wait_empty(0)
+
+    def test_whoever_waits_is_woken_by_what_ends_the_last_task(self) -> None:
+        other = self.another()
+        ends: dict[str, Callable[[], object]] = {
+            "ack": lambda: other.tube.ack(self.take(other.tube)),
+            "ack_many": lambda: other.tube.ack_many([self.take(other.tube)]),
+            "delete": lambda: other.tube.delete(self._ids[-1]),
+            "delete_many": lambda: other.tube.delete_many([self._ids[-1]]),
+            "bury": lambda: other.tube.bury(self._ids[-1]),
+            "truncate": lambda: other.tube.truncate(),
+        }
+        for end in ends.values():
+            self.put()
+            call = self.waits()
+            end()
+            assert self.got(call)
+
+    def test_whoever_waits_is_woken_by_the_last_attempt_that_fails(self) -> None:
+        self.put(max_attempts=1)
+        call = self.waits()
+        self.take().release()
+        assert self.got(call)
+        assert self.count("buried") == 1
+
+    @needs("ttl")
+    def test_whoever_waits_is_woken_by_the_end_of_a_ttl(self) -> None:
+        self.put(ttl=5)
+        call = self.waits()
+        assert eventually(lambda: self._later(call))
+        assert self.got(call)
+
+    def test_it_waits_for_the_last_of_many(self) -> None:
+        tasks = [self.put() for _ in range(30)]
+        calls = [self.waits() for _ in range(5)]
+        for task in tasks[:-1]:
+            self.tube.delete(task.id)
+        assert not any(call.done() for call in calls)
+        self.tube.delete(tasks[-1].id)
+        assert all(self.got(call) for call in calls)
+
+    def test_a_task_that_is_kicked_or_put_meanwhile_counts(self) -> None:
+        buried = self.buried()
+        first = self.put()
+        call = self.waits()
+        self.tube.kick_task(buried)
+        second = self.put()
+        self.tube.delete(first.id)
+        self.tube.delete(buried.id)
+        assert not call.done()
+        self.tube.delete(second.id)
+        assert self.got(call)
+
+    def test_a_put_that_waits_for_room_is_served_before_the_tube_is_empty(self) -> None:
+        tube = self.create("small", capacity=1)
+        first = tube.put("first", **self.lane("a"))
+        put = self.begin(tube, "put", "second", timeout=60, **self.lane("a"))
+        call = self.waits(tube=tube)
+        tube.delete(first)
+        assert self.got(put).data == "second"
+        assert not call.done()
+        tube.delete(self.got(put).id)
+        assert self.got(call)
+
+    def test_when_the_time_is_over_the_answer_is_false(self) -> None:
+        self.put()
+        call = self.waits(5)
+        assert eventually(lambda: self._later(call))
+        assert self.got(call) is False
+        assert not self.tube.wait_empty(0)
+
+    def _later(self, call: Future[bool]) -> bool:
+        """Let time pass, and say whether the call has ended."""
+        self.clock.advance(5)
+        return call.done()
+
+    def test_a_dropped_tube_and_a_closed_queue_end_it(self) -> None:
+        self.put()
+        worker = self.another()
+        dropped, closed = self.waits(), self.waits(tube=worker.tube)
+        worker.queue.close()
+        assert isinstance(closed.exception(10), QueueClosed)
+        self.another().tube.drop()
+        assert isinstance(dropped.exception(10), TubeNotFound)
+
+    def test_it_is_no_caller_that_waits_for_a_task(self) -> None:
+        self.put()
+        call = self.waits()
+        assert self.tube.statistics().waiting == 0
+        self.tube.truncate()
+        assert self.got(call)
+
+    def test_a_timeout_is_a_span_of_time(self) -> None:
+        for bad in (-1, float("nan"), True, "1", timedelta(seconds=-1)):
+            with self.refused(InvalidOption):
+                self.tube.wait_empty(bad)

@@ -1,0 +1,177 @@
+"""Those in one process who wait until one tube of a server is empty."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tubes.backend.alarms import Alarm
+from tubes.backend.waiters import PENDING
+from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND
+from tubes.errors import ConnectionLost, TubesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tubes.backend.clock import Clock
+    from tubes.backend.waiters import Waiter
+    from tubes.redis.transport.script_call import Flow
+
+#: Microseconds after which the server is asked again at the latest: what bounds the harm of an event that was lost.
+_LONGEST: Final = 5 * SECOND
+#: The same where it could not be asked.
+_SOON: Final = SECOND // 5
+
+
+class _Store(Protocol):
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def manual(self) -> bool: ...
+    def later(self, act: Callable[[], object], /) -> None: ...
+    def run_now(self, flow: Flow[Any], /) -> object: ...
+
+
+class _Subscription(Protocol):
+    def begin(self, port: Any, /) -> Flow[int]: ...
+    def rest(self) -> None: ...
+
+
+class _Port(Protocol):
+    gone: Callable[[], TubesError] | None
+
+    def left(self) -> Flow[int]: ...
+
+
+class _SharedTube(Protocol):
+    """What is used of the tube."""
+
+    @property
+    def store(self) -> _Store: ...
+    @property
+    def subscription(self) -> _Subscription: ...
+    def watch(self, due: int, /) -> None: ...
+    def tick(self) -> Flow[None]: ...
+
+
+class Emptiness:
+    """They hear the events of the tube. When as many tasks have ended as the server had, it is asked again.
+
+    So nothing is sent for them while nobody waits, and few questions are asked of a tube with many tasks.
+    """
+
+    def __init__(self, shared: _SharedTube) -> None:
+        self._shared: Final = shared
+        self._lock: Final = threading.Lock()
+        self._waiters: Final[dict[Waiter, None]] = {}
+        # How many tasks have ended since somebody began to wait, and how many of those it takes.
+        self._ended: int = 0
+        self._enough: int = 0
+        # Whether the server is about to be asked.
+        self._asking = False
+        self._alarm: Final = Alarm(shared.store.clock, self._ring)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiters)
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Let a caller wait."""
+        store = self._shared.store
+        with self._lock:
+            if (gone := waiter.owner.gone) is not None:  # From here on whoever closes the port finds the waiter.
+                raise gone()
+            self._waiters[waiter] = None
+        if store.manual and waiter.deadline is not None:
+            self._alarm.set(waiter.deadline)
+        self.ask()
+
+    def withdraw(self, waiter: Waiter) -> object:
+        """End the wait of a caller; returns what it was answered meanwhile, or None."""
+        with self._lock:
+            self._waiters.pop(waiter, None)
+        if not self._waiters:
+            self._shared.subscription.rest()
+        return None if waiter.answer is PENDING else waiter.answer
+
+    def dismiss(self, waiters: Iterable[Waiter], answer: Callable[[], object]) -> None:
+        """Answer this to these callers, as far as they still wait."""
+        for waiter in waiters:
+            with self._lock:
+                if waiter not in self._waiters:
+                    continue
+                del self._waiters[waiter]
+                waiter.answer = answer()
+            waiter.wake()
+        if not self._waiters:
+            self._shared.subscription.rest()
+
+    def waiters(self, port: object = None) -> list[Waiter]:
+        """Those who wait, or those of one port."""
+        with self._lock:
+            return [waiter for waiter in self._waiters if port is None or waiter.owner is port]
+
+    def hear(self, state: bytes) -> None:
+        """An event has told of a task that has this state now."""
+        if self._waiters and state in _ENDED:
+            self._ended += 1
+            if self._ended >= self._enough:
+                self.ask()
+
+    def ask(self) -> None:
+        """Have the server asked, if anybody waits."""
+        with self._lock:
+            if self._asking or not self._waiters:
+                return
+            self._asking = True
+        self._shared.store.later(self._ask)
+
+    def _ring(self, now: int) -> None:
+        self._alarm.silence()
+        if not self._shared.store.manual:
+            self.ask()
+            return
+        # A test's clock ends the waits whose time is over, after what is due at the same moment.
+        self._shared.store.run_now(self._shared.tick())
+        self._shared.store.run_now(self._ask())
+        for waiter in self.waiters():
+            if waiter.deadline is not None and waiter.deadline <= now:
+                self.dismiss([waiter], lambda: None)
+            elif waiter.deadline is not None:
+                self._alarm.set(waiter.deadline)
+
+    def _ask(self) -> Flow[None]:
+        self._asking = False
+        port: _Port | None = next((waiter.owner for waiter in self.waiters()), None)
+        if port is None:
+            return
+        again = _LONGEST
+        try:
+            # Heard before it is asked: what ends later is heard.
+            soonest = yield from self._shared.subscription.begin(port)
+            if soonest:
+                self._shared.watch(soonest)
+            ended = self._ended
+            left = yield from port.left()
+            if left:
+                self._enough = ended + left
+                if self._ended >= self._enough:
+                    self.ask()
+            else:
+                self.dismiss(self.waiters(), lambda: True)
+        except ConnectionLost:
+            again = _SOON
+        except TubesError as error:
+            why = error
+            if port.gone is None:  # Else that port's own callers were told, and others may be left.
+                self.dismiss(self.waiters(), lambda: why)
+            else:
+                self.ask()
+        if self._waiters and not self._shared.store.manual:
+            self._alarm.set(self._shared.store.clock.micros() + again)
+
+
+#: States of tasks that are over, or wait for nobody but who kicks them.
+_ENDED: Final = (State.DONE.value.encode(), State.BURIED.value.encode())
