@@ -184,7 +184,7 @@ def test_the_readme_prints_what_it_says_and_only_the_url_changes(
     url = repr(server.url) if place == "server" else ""
     exec(compile(text.replace("tubes.connect()", f"tubes.connect({url})"), "README.md", "exec"), {})
     told = re.findall(r"print\(.*\)  # (.*)", text)
-    assert len(told) == 4
+    assert len(told) == 5
     assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("welcome")] == told
 
 
