@@ -51,7 +51,7 @@ CONNECTS = """\
 """
 CODE = {
     "from tubes.aio import": "from tubes.sync import",
-    "from types import TracebackType": "from types import CoroutineType, TracebackType",
+    "from types import MappingProxyType": "from types import CoroutineType, MappingProxyType",
     "calls.call(": "calls.call_async(",
     "awaited=False": "awaited=True",
     "import Callable, Generator, Iterable": "import AsyncGenerator, Callable, Generator, Iterable",

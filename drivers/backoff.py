@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,6 +65,8 @@ class RetryDelays:
     @classmethod
     def of(cls, value: Any) -> RetryDelays:
         """What a user gave as `backoff`: a `Backoff`, or a list of seconds."""
+        if isinstance(value, RetryDelays):
+            return value
         if isinstance(value, Backoff):
             return cls(_growing(value), fraction("jitter", value.jitter), whole("seed", value.seed))
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -92,10 +95,34 @@ class RetryDelays:
         """The delays, jitter and seed, from which `from_fields` makes an equal one."""
         return self.delays, self.jitter, self.seed
 
+    def given(self) -> Backoff | list[float] | RetryDelays:
+        """As a user may have given it: a `Backoff` if one means the same, or else a list of seconds.
+
+        A list has no jitter. Where no factor is found that makes just these delays it is what it is: `of` takes that.
+        """
+        delays = [delay / SECOND for delay in self.delays]
+        for factor, cap in _guesses(delays):
+            with suppress(InvalidOption):
+                found = Backoff(delays[0], factor, cap, self.jitter, self.seed)
+                if RetryDelays.of(found) == self:
+                    return found
+        return self if self.jitter else delays
+
     def after(self, id: int, attempts: int) -> int:
         """How long this task rests after so many attempts."""
         span = self.delays[min(max(attempts, 1), len(self.delays)) - 1]
         return varied(span, -self.jitter, self.seed, id, attempts)
+
+
+def _guesses(delays: list[float]) -> Iterator[tuple[float, float]]:
+    """By which factor delays may grow, and up to which cap: of the factors the roundest first."""
+    first, last = delays[0], delays[-1]
+    if len(delays) == 1:
+        yield from ((1, 3600), (1, first))
+    elif first:
+        steps = max(len(delays) - 2, 1)  # The last one may have been cut.
+        for digits in range(1, 16):
+            yield float(f"{(delays[steps] / first) ** (1 / steps):.{digits}g}"), last
 
 
 def _growing(backoff: Backoff) -> tuple[int, ...]:

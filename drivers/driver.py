@@ -199,6 +199,18 @@ class Driver:
         """The options of a tube, checked and in the machine's units; None counts as not given."""
         return self._check(options, self._of_tubes)
 
+    def check_alter(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The changes of a tube's options, checked and in the machine's units; None stays, and means the default."""
+        for option in ("driver", "temporary"):
+            if option in changes:
+                rule = "cannot change while the tube lives: make a new tube, and let workers empty this one"
+                raise InvalidOption(option=option, value=changes[option], rule=rule)
+        return dict.fromkeys(changes) | self.check_tube(changes)
+
+    def fill(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """These options of a tube, and None for the others that its driver knows."""
+        return dict.fromkeys(self._of_tubes) | dict(options)
+
     def check_of(self, option: str) -> Check | None:
         """What checks this option of a tube; None: it is none."""
         return self._of_tubes.get(option)

@@ -55,9 +55,9 @@ class Engine:
     # Not for memory alone: verbs find slots faster than the items of a dict.
     __slots__ = (
         "_ack", "_buried", "_delayed", "_ends_taken", "_holds", "_hook", "_in_rounds", "_key_ttl", "_keys",
-        "_lanes", "_more", "_offers", "_options", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
+        "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
         "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "driver",
-        "lane_option", "listener", "name", "next_id", "next_take", "pause", "plain", "replacing", "tasks",
+        "lane_option", "listener", "name", "next_id", "next_take", "options", "pause", "plain", "replacing", "tasks",
         "throttled", "ticking", "timed", "timers",
     )  # fmt: skip
 
@@ -76,36 +76,29 @@ class Engine:
         self._holds: Final[dict[int, Hold]] = {}
         #: Whether the driver knows any of ttl, ttr and delay.
         self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
-        self._pri: Final[int] = options.get("pri", 0)
-        self._ttl: Final[int | None] = options.get("ttl")
-        self._ttr: Final[int | None] = options.get("ttr", self._ttl) if "ttr" in driver.options else None
-        self._retry_delays: Final = options.get("backoff")
-        # What a task has more than others if its put says nothing.
-        self._more: Final = More(max_attempts=options["max_attempts"]) if "max_attempts" in options else None
-        self._key_ttl: Final[int] = options.get("key_ttl", 0)
         self._keys: Final = Keys()
-        #: How many tasks have room; 0: any number.
-        self.capacity: Final[int] = options.get("capacity", 0)
         self._signs: Final = driver.signs
         self._hook: Final = driver.rank
-        # Whether a task's place is more than its id, and whether it is where its put names no priority.
+        # Whether a task's place is more than its id.
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
-        self._ranks_all: Final = driver.signs[1] < 0 or driver.rank is not None or self._pri > 0
         self._ends_taken: Final = not driver.ttl_spares_taken
         #: By what option a put names its lane; None, as no option is called: there are no lanes.
         self.lane_option: Final[Any] = driver.lane
-        #: Whether any task ever had a ttl, ttr or delay.
-        self.dated = self._ttl is not None or self._ttr is not None
-        self._options: Final = options
         self._in_rounds: Final = options.get("order") == "round_robin"
+        #: Whether any task ever had a ttl, ttr or delay.
+        self.dated = False
         #: Whether a lane may have a rate limit.
-        self.throttled = self._in_rounds or options.get("interval", 0) > 0
-        #: Whether time plays a part: until then verbs need not be told it.
-        self.ticking = self.dated or self.throttled
+        self.throttled = self._in_rounds
+        #: Whether time plays a part, or a plain tube was altered: until then verbs need not be told the time.
+        self.ticking = False
+        more = "max_attempts" in options or options.get("capacity", 0) > 0
+        #: Whether its tasks are ids and data and nothing else, in the order in which they came, unless it is altered.
+        self.plain: Final = not (self.timed or self._ranks or driver.lane or more)
+        #: What the tube was given, as `Driver.check_tube` answers it; `alter` changes it.
+        self.options = options
+        self.read_options()
         #: While a put replaces a task: that one, the new one, and how it comes in.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
-        #: Whether its tasks are ids and data and nothing else, in the order in which they came.
-        self.plain: Final = not (self.timed or self._ranks or driver.lane or self._more or self.capacity)
         #: What the next put and the next take will be numbered.
         self.next_id = 0
         self.next_take = 1
@@ -115,6 +108,33 @@ class Engine:
         # The first task that may be taken, out of its index.
         self._pop: Callable[[], Entry | None]
         self._clear()
+
+    def read_options(self) -> None:
+        """Note what the options mean for tasks."""
+        options = self.options
+        self._pri: int = options.get("pri", 0)
+        self._ttl: int | None = options.get("ttl")
+        self._ttr: int | None = options.get("ttr", self._ttl) if "ttr" in self.driver.options else None
+        self._retry_delays = options.get("backoff")
+        # What a task has more than others if its put says nothing.
+        self._more = More(max_attempts=options["max_attempts"]) if "max_attempts" in options else None
+        self._key_ttl: int = options.get("key_ttl", 0)
+        #: How many tasks have room; 0: any number.
+        self.capacity: int = options.get("capacity", 0)
+        # Whether a task's place is more than its id where its put names no priority.
+        self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
+        self.dated = self.dated or self._ttl is not None or self._ttr is not None
+        self.throttled = self.throttled or options.get("interval", 0) > 0
+        no_more_plain = self.plain and (self._more is not None or self.capacity > 0)
+        self.ticking = self.ticking or self.dated or self.throttled or no_more_plain
+
+    def alter(self, now: int, options: Mapping[str, Any]) -> None:
+        """Give the tube other options: tasks that are there keep what they were put with. Cost: O(1), O(n) of lanes."""
+        # With this it is done, whatever interrupts the rest: `rebuild_indexes` reads them too.
+        self.options = options
+        self.read_options()
+        if self._lanes is not None:
+            self._lanes.alter(now, options)
 
     def _clear(self) -> None:
         self.tasks: dict[int, Entry] = {}
@@ -127,7 +147,7 @@ class Engine:
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
         self._lanes: Lanes | None = None
         if self.driver.lane:
-            rates = RateLimits(self._options, self.timers)
+            rates = RateLimits(self.options, self.timers)
             self._lanes = Lanes(self._offers, rates, newest_first=newest_first)
         self._buried: SortedDict[Any, Entry] = SortedDict()
         self.pause.queued = NEVER

@@ -34,6 +34,7 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
     for hold in engine._holds.values():
         hold.clear()
     lanes = engine._lanes
+    engine.read_options()
     engine._clear_indexes()
     engine._keys.living.clear()
     for entry in list(engine.tasks.values()):

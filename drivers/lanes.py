@@ -11,7 +11,8 @@ from tubes.drivers.ready import Ready
 from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from tubes.drivers.entry import Entry, Index
     from tubes.drivers.rate_limits import RateLimit, RateLimits
@@ -59,6 +60,22 @@ class Lanes:
         for rate in (*old.alone.values(), *(lane.rate for lane in before.by_name.values() if lane.rate is not None)):
             rates.bind(rate, self.by_name.get(rate.name))
             rate.apply(-1)
+
+    def alter(self, now: int, options: Mapping[str, Any]) -> None:
+        """Go by what a tube with these options asks of its lanes. Cost: O(n) if that is anything else than before."""
+        rates, before = self.rates, self.rates.asked
+        rates.alter(options)
+        if rates.asked == before:
+            return
+        for lane in self.by_name.values():
+            if lane.rate is None:
+                lane.limit = rates.max_in_flight
+                lane.adjust()
+        known = [lane.rate for lane in self.by_name.values() if lane.rate is not None]
+        for rate in (*known, *rates.alone.values()):
+            rate.apply(now)
+        if self.spare is not None:
+            self.spare.limit = rates.max_in_flight
 
     def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int]]:
         """List the first lanes by name: name, ready, taken, next start, interval, max_in_flight, as users see them."""
@@ -156,6 +173,13 @@ class Lane:
                 self.behind = None
             else:
                 self.lanes.offers.push(self.head)
+
+    def adjust(self) -> None:
+        """Have the best task on offer if one more may be taken, and else none."""
+        if self.head is not None and self.taken >= self.limit:
+            self.withdraw()
+        elif self.head is None and self.taken < self.limit:
+            self.offer()
 
     def withdraw(self) -> None:
         """Put what is on offer behind again."""

@@ -37,7 +37,7 @@ class LimitedLane(Protocol):
     head: Entry | None
     rate: RateLimit | None
 
-    def offer(self) -> None: ...
+    def adjust(self) -> None: ...
     def withdraw(self) -> None: ...
 
 
@@ -46,14 +46,23 @@ class RateLimits:
 
     def __init__(self, options: Mapping[str, Any], timers: Timers[Any]) -> None:
         self.timers: Final = timers
-        self.max_in_flight: Final[int] = options.get("max_in_flight", 1)
-        self.interval: Final[int] = options.get("interval", 0)
-        self.jitter: Final[float] = options.get("jitter", 0.0)
+        self.alter(options)
         #: Those of lanes that have no tasks.
         self.alone: Final[dict[str, RateLimit]] = {}
         #: The number of the last start, or of the last place in the round.
         self.last_number = 0
         self.last_id = 0
+
+    def alter(self, options: Mapping[str, Any]) -> None:
+        """Ask of each lane what a tube with these options does."""
+        self.max_in_flight: int = options.get("max_in_flight", 1)
+        self.interval: int = options.get("interval", 0)
+        self.jitter: float = options.get("jitter", 0.0)
+
+    @property
+    def asked(self) -> tuple[int, int, float]:
+        """What the tube asks of each lane."""
+        return self.max_in_flight, self.interval, self.jitter
 
     def next_number(self) -> int:
         """Number a start, or a place in the round."""
@@ -154,12 +163,8 @@ class RateLimit:
     def apply(self, now: int) -> None:
         """Rest or go on as the limit says now, and withdraw or offer the lane's first task accordingly."""
         self._rest(now)
-        lane = self.lane
-        if lane is not None:
-            if lane.head is not None and lane.taken >= lane.limit:
-                lane.withdraw()
-            elif lane.head is None and lane.taken < lane.limit:
-                lane.offer()
+        if self.lane is not None:
+            self.lane.adjust()
         self.forget_if_idle()
 
     def forget_if_idle(self) -> None:

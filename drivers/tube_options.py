@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import SECOND, attempts, fraction, micros, one_of, positive, priority, whole
+from tubes.errors import InvalidOption
 
 #: What `create_tube` may be given, if the driver knows it: the defaults of its tasks, and limits.
 OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
@@ -22,6 +23,33 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "jitter": fraction,
     "order": one_of("fifo", "round_robin"),
 }
+
+#: What no tube can be given later: its ready tasks stand in this order. With the value that it has if nothing was said.
+_ORDER: Final = "order", "fifo"
+
+
+def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tube after checked changes; None: back to the default.
+
+    Raises `InvalidOption` for a change of what cannot change while a tube lives.
+    """
+    option, default = _ORDER
+    now = there.get(option, default)
+    if (wanted := changes.get(option, now) or default) != now:
+        rule = f"cannot change from {now!r} while the tube lives: ready tasks stand in that order; make a new tube"
+        raise InvalidOption(option=option, value=wanted, rule=rule)
+    return {option: value for option, value in {**there, **changes}.items() if value is not None}
+
+
+def shown(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked options of a tube as `create_tube` takes them: seconds, and a `Backoff` or a list of seconds."""
+    return {option: _shown(option, value) for option, value in sorted(options.items()) if option in OF_TUBES}
+
+
+def _shown(option: str, value: Any) -> Any:
+    if isinstance(value, RetryDelays):
+        return value.given()
+    return value / SECOND if OF_TUBES[option] is micros else value
 
 
 def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -6,10 +6,10 @@ a backend is asked in a statement of its own, and what a method has answered get
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, overload
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -18,11 +18,13 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
+from tubes.backend.port import how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, ThreadWaiter
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
+from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
@@ -96,6 +98,7 @@ class Queue:
         driver: str | Driver = "fifo",
         *,
         if_not_exists: bool = False,
+        if_exists: Literal["raise", "keep", "update"] | None = None,
         temporary: bool = False,
         **options: Unpack[TubeOptions],
     ) -> Tube:
@@ -103,7 +106,11 @@ class Queue:
 
         `name`: 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`, as in `mails:high`.
         `driver`: a registered name, or a `Driver`, which is registered with it.
-        `if_not_exists`: answer the living tube if there is one with this driver and these options.
+        `if_exists`: what happens if the tube exists. "raise", the default, raises `TubeExists`. "keep" returns the tube
+        with the options that it has. "update" gives it these options, as `Tube.alter` does: those that are left out go
+        back to their defaults, so the tube has what the program says. Both raise `TubeExists` if it has another driver.
+        `if_not_exists`: True returns the tube if it has this driver and exactly these options, and else raises
+        `TubeExists`. It cannot be given together with `if_exists`.
         `temporary`: it need not outlive a restart of the server; in memory nothing does.
         `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
         tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0: any
@@ -121,7 +128,7 @@ class Queue:
         ...     queue.create_tube("crawl", "utubettl", ttr=60)
         <Tube 'crawl' (utubettl) of memory://>
         """
-        port = self._connection.create(name, driver, if_not_exists, temporary, options)
+        port = self._connection.create(name, driver, how_if_exists(if_not_exists, if_exists), temporary, options)
         tube: Tube = port.tube
         return tube
 
@@ -360,6 +367,25 @@ class Tube:
         self.driver = port.shared.driver
         # In which fair call of `take_any` it was the first.
         self._first_in = 0
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that the tube was created with, or given by `alter`; read-only. O(1).
+
+        It has only those that were given, in the units of `create_tube`: times are seconds, and `backoff` is a
+        `Backoff` if one means the same, or else a list of seconds. So
+        `create_tube("copy", tube.driver, **tube.options)` creates a tube that works in the same way.
+
+        On a server these are the options as of the last call on this tube in this process. If another process may have
+        altered it since, `queue.tube(name)` reads them again.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60, backoff=tubes.Backoff(1, cap=30))
+        ...     tube.options["ttr"], tube.options["backoff"], tube.options.get("capacity", 0)
+        (60.0, Backoff(first=1.0, factor=2.0, cap=30.0, jitter=0.0, seed=0), 0)
+        """
+        return MappingProxyType(shown(self._port.shared.options))
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -771,6 +797,36 @@ class Tube:
     def truncate(self) -> None:
         """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
         self._port.truncate()
+
+    def alter(self, **changes: Unpack[TubeOptions]) -> None:
+        """Change options of the tube while it is used; None takes an option back to its default.
+
+        All changes are checked first and made at once. When the call has returned, every put and every take that begins
+        goes by them, in all sessions, threads and processes. What is left out stays as it is.
+
+        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`: the defaults of tasks that are put from now on. Tasks that are
+        in the tube keep what they were put with.
+        `backoff`: for every attempt that fails from now on. A task that rests already rests as long as it was told.
+        `capacity`: puts that wait get the room that there is now. A smaller one removes no task.
+        `interval`, `jitter`, `max_in_flight`: for all lanes at once, but for the limits that a lane has by `configure`.
+        A lane that cools down does so as long as the new interval says, from its last start on.
+
+        The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
+
+        O(1). Changes of `interval`, `jitter` and `max_in_flight` are O(n) of the lanes: on a server the next calls do
+        that, some lanes each, before anything else. Every process that uses the tube then reads its options again, with
+        its next call.
+
+        Raises `InvalidOption` and `OptionNotSupported` as `create_tube` does, and for what cannot change.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60, capacity=100)
+        ...     tube.alter(ttr=120, max_attempts=5, capacity=None)
+        ...     dict(tube.options)
+        {'max_attempts': 5, 'ttr': 120.0}
+        """
+        self._port.alter(dict(changes))
 
     def pause(self, seconds: Seconds | None = None) -> None:
         """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).

@@ -1,4 +1,16 @@
--- Between the machine and the verb: what is due has happened, and a call that was done already is not done again.
+-- Between the machine and the verb: its caller knows the tube's options, what is due has happened, and a call that was done already is not done again.
+--#if ALTERED
+local session, known = string.match(ARGV[1], '^(%d+) (%x+)$')
+ARGV[1] = session
+if edition ~= known then
+--#else
+if edition ~= '' then
+--#end
+  -- A call that was done before comes to its answer.
+  if sub(META.answer or '', 1, 16) ~= ARGV[4] then
+    return redis.error_reply('ALTERED the tube has other options than its caller knows')
+  end
+end
 if soonest and now >= soonest then
 --#slow all
 --#include time

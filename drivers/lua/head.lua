@@ -1,7 +1,8 @@
 -- How every verb begins: its arguments, and what the tube knows about itself.
 --
 -- KEYS[1]  the tube's meta hash; its other keys are KEYS[1]..':tasks' and so on, in the same hash slot
--- ARGV[1]  the number of the caller's session in this tube
+-- ARGV[1]  the number of the caller's session in this tube; in one that was altered also which edition of its options the
+--          caller knows
 -- ARGV[2]  the field of the meta hash that says that this session lives
 -- ARGV[3]  the field of the meta hash that keeps this caller's last answer
 -- ARGV[4]  the number of the call: a call that comes again with the same number is answered, not done again
@@ -25,4 +26,10 @@ end
 -- Lua takes the digits for a number where it counts or, after + 0, compares.
 local soonest = META.soonest and META.soonest + 0
 local waiting = META.waiting and META.waiting + 0 > now
-local listening = META.listening and META.listening + 0 > now
+-- Both stand in one field, since calls seldom find any of them: until when somebody listens, and which edition the options
+-- are of, if the tube was altered.
+local listening, edition = META.listening, ''
+if listening then
+  listening, edition = string.match(listening, '^(%S+) ?(%x*)$')
+  listening = listening + 0 > now
+end

@@ -8,6 +8,9 @@ if longest then
   if #late > 0 then
     local soonest, listening = unpack(call('HMGET', M, 'soonest', 'listening'))
     if soonest and soonest + 0 > furthest then call('HSET', M, 'soonest', furthest) end
-    if listening and listening + 0 > furthest then call('HSET', M, 'listening', furthest) end
+    if listening and string.match(listening, '^%S+') + 0 > furthest then
+      local ends = furthest
+      --#include heard
+    end
   end
 end

@@ -1,6 +1,26 @@
 -- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call, some 10 ms of them.
 -- Each at its own moment, in the order of the moments: meanwhile `now` is that, and `present` the time of the call.
 local left, present = SOME, now
+--#if LANE
+-- The tube was altered: first of all its lanes go by that.
+local cursor = META.pacing and call('HGET', M, 'repace')
+if cursor then
+  local page = call('HSCAN', M .. ':lanes', cursor, 'COUNT', SOME)
+  for n = 1, #page[2], 2 do
+    lane = page[2][n]
+    enter_pace(0)
+    rest_anew()
+    leave_pace()
+  end
+  if page[1] == '0' then
+    call('HDEL', M, 'repace')
+  else
+    call('HSET', M, 'repace', page[1])
+--#include flush
+    return redis.error_reply('AGAIN there is more to do first')
+  end
+end
+--#end
 now = 0
 --#if LANE
 -- The lane whose rest is over first.

@@ -425,3 +425,25 @@ def test_an_interrupted_release_with_a_backoff_rests_buries_or_has_not_happened(
         assert (found.reason is not None) == (found.state == "!")
         if over:
             return
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interrupted_alter_was_done_or_not(driver: str) -> None:
+    changes: dict[str, Any] = {"capacity": TASKS + 1, "max_attempts": 2}
+    changes |= {"max_in_flight": 2, "interval": 7} if "utube" in driver else {}
+    for moment, _, tube in moments(driver):
+        before = dict(tube.options)
+        if not interrupted(lambda tube=tube: tube.alter(**changes), moment):  # type: ignore[misc]
+            assert moment > 5
+            return
+        check(tube)
+        is_done = tube.options != before
+        assert tube.options == (before | changes if is_done else before)
+        lane: dict[str, Any] = {"utube": "x"} if "utube" in driver else {}
+        task = tube.put("x", timeout=0, **lane)
+        assert task is not None
+        assert task.max_attempts == (2 if is_done else None)
+        assert (tube.put("y", timeout=0) is None) == is_done
+        if "utube" in driver:
+            seen = {(utube.interval, utube.max_in_flight) for utube in tube.utubes()}
+            assert seen == {(7.0, 2) if is_done else (0.0, 1)}

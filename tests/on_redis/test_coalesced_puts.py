@@ -150,8 +150,8 @@ def test_a_session_that_has_ended_is_opened_anew_and_each_is_put_once(url: str) 
     async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> None:
         for turn in range(3):
             port: Any = tube._port
-            number, token, caller = port.session
-            port.session = (number, token[::-1], caller)  # As the server would see one that it has ended.
+            # As the server would see one that it has ended.
+            port.session = port.session._replace(token=port.session.token[::-1])
             tasks = await asyncio.gather(*(tube.put((turn, each)) for each in range(7)))
             assert [task.data for task in tasks if task is not None] == [[turn, each] for each in range(7)]
         assert (await tube.statistics()).calls["put"] == 21

@@ -14,6 +14,7 @@ from tubes.redis.scripts.assembly import script
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire
+from tubes.redis.validation import describe_options
 from tubes.testing import LocalServer
 
 
@@ -33,7 +34,8 @@ class Repeater:
         return call.pack(whole=True)
 
     def put(self) -> bytes:
-        return self.call("put", *self.port.put_words(task_codec.write(self.tube.driver, {}, {}), b"1", waits=False))
+        edition = self.port.session.edition
+        return self.call("put", *self.port.put_words(edition, edition.plain, b"1"))
 
 
 @pytest.fixture
@@ -62,13 +64,15 @@ def test_whatever_changes_tasks_is_done_once(repeater: Repeater) -> None:
     for number in range(3):
         tube.put(number, key=str(number))
     tube.bury(0)
-    words = repeater.port.put_words(task_codec.write(tube.driver, {}, {"key": "1"}), b"1", waits=False)
+    edition = repeater.port.session.edition
+    words = repeater.port.put_words(edition, edition.write({"key": "1"}), b"1")
     changes: dict[str, bytes] = {
         "update": repeater.call("update", 2, "", "", "1", b'"new"', 3, 5_000_000, 9_000_000),
         "bury": repeater.call("bury", 2, "", "", b"why"),
         "kick_task": repeater.call("kick_task", 2, "", "", 2, 7_000_000),
         "kick": repeater.call("kick", 5, 1, ""),
         "put": repeater.call("put", *words, b"1", "replace"),
+        "alter": repeater.call("alter", "a1", describe_options({"max_attempts": 5}), 0, ""),
     }
     for verb, request in changes.items():
         first, before = repeater.wire.call(request), tube.statistics()

@@ -1,5 +1,6 @@
 """Parts of the contract, for drivers that share their knobs with one that keeps the whole."""
 
+from tubes.conformance.altering import Altering
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
@@ -21,15 +22,15 @@ from tubes.conformance.waiting import Waiting
 from tubes.conformance.waking import Waking
 
 
-class OfOrder(Order, Verbs, Ownership, Waking, Batches, Sessions, Updates):
+class OfOrder(Order, Verbs, Ownership, Waking, Batches, Sessions, Updates, Altering):
     """The rules in which the order of tasks has a part."""
 
 
-class OfRank(Order, Verbs, TimeToLive, Delay, Batches, Failures, Updates):
+class OfRank(Order, Verbs, TimeToLive, Delay, Batches, Failures, Updates, Altering):
     """The rules in which a rank has a part that tasks keep while they are delayed, or change."""
 
 
-class OfCapacity(Capacity, Batches, Verbs, Options):
+class OfCapacity(Capacity, Batches, Verbs, Options, Altering):
     """The rules in which room has a part."""
 
 

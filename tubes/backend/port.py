@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from tubes.drivers.moves import State
-from tubes.drivers.options import text, whole
+from tubes.drivers.options import flag, one_of, text, whole
 from tubes.errors import InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
@@ -16,13 +16,14 @@ from tubes.values.codecs import find as find_codec
 from tubes.values.task import FINISHED, F, TaskView
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Options, PreparedPut, Replies
+    from tubes.backend.interface import IfExists, Options, PreparedPut, Replies
     from tubes.backend.listeners import Listener
     from tubes.drivers.driver import Driver
     from tubes.values.codecs import Codec
 
 #: Looked up once: a member of an enum costs a call.
 _TAKEN: Final = State.TAKEN
+_if_exists: Final = one_of("raise", "keep", "update")
 
 
 class PortBase(Generic[F]):
@@ -32,9 +33,8 @@ class PortBase(Generic[F]):
     kind: type[F]
     tube: Any
 
-    def __init__(self, driver: Driver, options: Mapping[str, Any], codec: Codec | None) -> None:
+    def __init__(self, driver: Driver, codec: Codec | None) -> None:
         self._driver: Final = driver
-        self._options: Final = options
         self.codec = codec
         #: Makes the error for a tube that is dropped or a queue that is closed.
         self.gone: Callable[[], TubesError] | None = None
@@ -49,11 +49,11 @@ class PortBase(Generic[F]):
 
     def gather(self, items: object, options: Options) -> Batch:
         """What `put_many` puts, checked and encoded."""
-        return gather(self._driver, self.codec, self._options.get("capacity", 0), items, options)
+        return gather(self._driver, self.codec, items, options)
 
     def full(self, tasks: int) -> TubeFull:
         """The error for so many tasks that have no room."""
-        return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self._options.get("capacity"))
+        return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self.tube.options.get("capacity"))
 
     def prepare_update(self, changes: Options) -> Options:
         """The changes of an update, checked, and with data that is encoded."""
@@ -128,6 +128,17 @@ def with_json(port: P) -> P:
     if port.codec is not None:
         port.codec = find_codec("json")
     return port
+
+
+def how_if_exists(if_not_exists: Any, if_exists: Any) -> IfExists:
+    """What `create_tube` does where there is a tube of the name, by both options that say so."""
+    flag("if_not_exists", if_not_exists)
+    if if_exists is None:
+        return "same" if if_not_exists else "raise"
+    if if_not_exists:
+        raise InvalidOption(option="if_exists", value=if_exists, rule="is not for a call with if_not_exists=True")
+    chosen: IfExists = _if_exists("if_exists", if_exists)  # type: ignore[assignment]
+    return chosen
 
 
 def session_name(uuid: str | UUID) -> str:

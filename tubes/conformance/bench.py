@@ -310,9 +310,9 @@ class Bench:
         return True
 
     @contextmanager
-    def refused(self, error: type[TubesError]) -> Generator[None]:
+    def refused(self, error: type[TubesError], match: str | None = None) -> Generator[None]:
         """The block raises this error, and changes nothing."""
-        with self.unchanged(), pytest.raises(error):
+        with self.unchanged(), pytest.raises(error, match=match):
             yield
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tubes.conformance.altering import Altering
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
@@ -58,6 +59,7 @@ class Contract(
     Loops,
     Options,
     Queues,
+    Altering,
 ):
     """All rules that hold for any driver on any backend: subclass it and set `driver`. See `Bench` for more.
 

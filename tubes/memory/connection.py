@@ -18,7 +18,7 @@ from tubes.values.problem import Problem
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tubes.backend.interface import ApiKind, Options
+    from tubes.backend.interface import ApiKind, IfExists, Options
     from tubes.drivers.driver import Driver
     from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemoryStore
@@ -73,14 +73,17 @@ class Connection(ConnectionBase):
             return port
 
     def create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
+        self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> MemoryPort:
-        """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
+        """The port of a new tube, or of the living one, if `if_exists` allows it."""
         self.check()
         while True:
-            shared = self.store.create(name, driver, if_not_exists, temporary, options)
+            shared = self.store.create(name, driver, if_exists, temporary, options)
             with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
-                return self._port(shared)
+                port = self._port(shared)
+                if if_exists == "update":
+                    port.alter(shared.driver.fill(options))
+                return port
 
     def micros(self) -> int:
         """What time it is by the clock of the store."""
@@ -88,14 +91,14 @@ class Connection(ConnectionBase):
 
     def open_replies(self, name: str) -> MemoryPort:
         """The port of a new fifo that nobody sees."""
-        shared = self.store.create(name, "fifo", False, True, {})
+        shared = self.store.create(name, "fifo", "raise", True, {})
         shared.is_listed = False
         return self._port(shared)
 
     def open_hidden(self, name: str, driver: str, idle: float) -> MemoryPort:
         """The port of a tube of the library's own that nobody sees; its data is JSON where it is encoded at all."""
         self.check()
-        shared = self.store.create(name, driver, True, True, {})
+        shared = self.store.create(name, driver, "same", True, {})
         shared.is_listed = False
         return with_json(self._port(shared))
 

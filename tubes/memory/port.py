@@ -38,7 +38,7 @@ class Port(PortBase[F]):
     """What one connection can do with one tube. Every method is atomic."""
 
     def __init__(self, connection: PortConnection, shared: SharedTube, hold: Hold) -> None:
-        super().__init__(shared.driver, shared.options, connection.store.codec)
+        super().__init__(shared.driver, connection.store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
         #: What this connection's session holds of the tube.
@@ -202,6 +202,7 @@ class Port(PortBase[F]):
     def put_all(self, now: int, batch: Batch) -> list[F]:
         """Put a batch for which there is room. Under the lock."""
         engine = self._engine
+        batch.check_size(engine.capacity)
         engine.check_ranks(now, batch)
         if batch.keyed:
             engine.count_new(now, batch)

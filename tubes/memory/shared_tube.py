@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.backend.alarms import Alarm
@@ -17,6 +17,7 @@ from tubes.drivers.engine import Engine
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
+from tubes.drivers.tube_options import shown
 from tubes.errors import DuplicateKey, TubesError
 from tubes.values.batch import Batch
 from tubes.values.overview import Overview
@@ -58,7 +59,6 @@ class SharedTube:
     ) -> None:
         self.name: Final = name
         self.driver: Final = driver
-        self.options: Final = options
         self.engine: Final = Engine(name, driver, options)
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
@@ -80,6 +80,11 @@ class SharedTube:
         self._alarm: Final = Alarm(clock, self.ring)
         self._later: Final[deque[Callable[[], object]]] = deque()
         self._call: Final = Alarm(clock, self._do_later)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the tube was given, checked and in the machine's units."""
+        return self.engine.options
 
     def serve_waiters(self, now: int) -> None:
         """Let happen what is due, answer waiting callers in the order of arrival, set the alarm. Under the lock."""
@@ -154,7 +159,8 @@ class SharedTube:
             count = self.engine.count_new(now, request) if request.keyed else request.size
         except DuplicateKey:  # The put says so.
             return True
-        return not count or self.engine.has_room(count)
+        # For more than ever have room the put says so too.
+        return not count or self.engine.has_room(count) or request.is_too_large(self.engine.capacity)
 
     def _is_late(self, waiter: Waiter, now: int) -> bool:
         """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
@@ -256,7 +262,8 @@ class SharedTube:
         lanes, resting = (0, 0) if engine.driver.lane is None else engine.lanes.count()
         oldest = engine.oldest_ready() if ages else None
         age = None if oldest is None else max(now - oldest.created, 0) / SECOND
-        return Overview(engine.driver.name, self.statistics(), now / SECOND, sessions, lanes, resting, 0.0, age)
+        counted, given = self.statistics(), shown(engine.options)
+        return Overview(engine.driver.name, counted, now / SECOND, sessions, lanes, resting, 0.0, age, given)
 
     def enlist(self, waiter: Waiter) -> None:
         """Let a caller wait behind the others. Under the lock."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tubes.backend.clock import Clock
-    from tubes.backend.interface import Options
+    from tubes.backend.interface import IfExists, Options
     from tubes.drivers.entry import Hold
     from tubes.values.codecs import Codec
 
@@ -129,14 +129,13 @@ class MemoryStore:
         self.entering: Iterator[bool] = iter(lock.acquire, False)
 
     def create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
+        self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> SharedTube:
-        """A new tube; with `if_not_exists` the living one, if it is what was asked for."""
+        """A new tube, or the living one, if `if_exists` allows it; an update of its options is up to the caller."""
         name = check_tube_name(name)
-        flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
         if not isinstance(driver, Driver):
-            driver = self._named_driver(name, driver, if_not_exists)
+            driver = self._named_driver(name, driver, if_exists)
         self.registry.admit(driver)
         checked = driver.check_tube(options)
         with self.lock:
@@ -144,20 +143,20 @@ class MemoryStore:
             if shared is None:
                 self.registry.register(driver)
                 shared = self.shared_tubes[name] = SharedTube(self.clock, lambda: self.lock, driver, name, checked)
-            elif not if_not_exists:
+            elif if_exists == "raise":
                 raise TubeExists(name=name, why="pass if_not_exists=True to use it")
             elif shared.driver != driver:
                 raise TubeExists(name=name, why=f"with driver {shared.driver.name!r}, not {driver.name!r}")
-            elif shared.options != checked:
+            elif if_exists == "same" and shared.options != checked:
                 raise TubeExists(name=name, why=difference(shared.options, checked))
             return shared
 
-    def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Driver:
+    def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Driver:
         """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
         name = check_name("driver", name)
         with self.lock:
             shared = self.shared_tubes.get(tube)
-        if shared is not None and if_not_exists and shared.driver.name != name:
+        if shared is not None and if_exists != "raise" and shared.driver.name != name:
             raise TubeExists(name=tube, why=f"with driver {shared.driver.name!r}, not {name!r}")
         return self.registry.find(name)
 

@@ -12,6 +12,7 @@ from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.options import SECOND, Seconds, flag, micros, whole
+from tubes.drivers.tube_options import altered
 from tubes.errors import TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
@@ -271,6 +272,11 @@ class VerbPort(Port[F]):
         """The tasks from an id on."""
         first, most = whole("start", start), whole("limit", limit)
         return self._do(lambda now: [self.show(entry) for entry in self._engine.tasks_from(first, most)])
+
+    def alter(self, changes: Options) -> None:
+        """Give the tube other options."""
+        checked = self._driver.check_alter(changes)
+        self._do(lambda now: self._engine.alter(now, altered(self._engine.options, checked)))
 
     def drop(self, force: bool) -> None:
         """Remove the tube."""

@@ -21,6 +21,7 @@ from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.interface import PreparedPut
+    from tubes.redis.edition import Edition
 
 #: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
 PUTS: Final = 4_000
@@ -51,32 +52,42 @@ class BatchPort(LookingPort[F]):
         if not batch.size:
             return []
         shared = self.shared
-        written = [task_codec.write(shared.driver, shared.options, options) for options, _ in batch.runs]
+        edition: Edition | None = None
+        written: list[task_codec.NewTask] = []
         words: list[Word] = []
-        for new, (options, data) in zip(written, batch.runs, strict=True):
-            words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
-            if batch.keyed:
-                words += self._key_words(options) if "key" in options else ("", "")
-            words += data
         is_there = True
-        if not batch.staged and (batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES):
-            batch.staged, is_there = uuid4().hex, False
-        about = (batch.size, batch.staged, len(words), shared.options.get("capacity") or "")
-        waiting = (shared.queue.count(), shared.store.process) if waits else ("", "")
+
+        def told(now: Edition) -> tuple[Word, ...] | None:
+            """What the script is told; None where the tube was altered since that was written."""
+            if now is not edition:
+                return None
+            waiting = (shared.queue.count(), shared.store.process) if waits else ("", "")
+            return batch.size, batch.staged, len(words), now.room, *waiting, *(() if batch.staged else words)
+
         try:
             while True:
+                now = yield from self.edition()
+                if now is not edition:
+                    batch.check_size(now.options.get("capacity", 0))
+                    edition, written = now, [now.write(options) for options, _ in batch.runs]
+                    words = self._words_of(batch, written)
+                    if batch.staged_for is not now:
+                        self._unstage(batch)
+                        if batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES:
+                            batch.staged, batch.staged_for, is_there = uuid4().hex, now, False
                 if not is_there:
                     yield from self._stage(batch.staged, words)
-                reply = yield from self.ask(
+                    is_there = True
+                reply = yield from self.ask_by_options(
                     "put_keyed" if batch.keyed else "put_many",
-                    *about,
-                    *waiting,
-                    *(() if batch.staged else words),
+                    told,
                     slot=SERVING if waits else None,
                     parts=_parts(batch.staged),
                 )
                 if reply.__class__ is not ErrorReply:
                     break
+                if reply.code == "ALTERED":
+                    continue
                 if reply.code == "DUPLICATE":
                     _, id, number = str(reply).split()
                     key = next(islice(batch, int(number), None))[1]["key"]
@@ -99,6 +110,16 @@ class BatchPort(LookingPort[F]):
             lane = options.get(shared.driver.lane) if shared.driver.lane is not None else None
             tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
         return tasks
+
+    def _words_of(self, batch: Batch, written: list[task_codec.NewTask]) -> list[Word]:
+        """What `put_many` tells of the tasks."""
+        words: list[Word] = []
+        for new, (options, data) in zip(written, batch.runs, strict=True):
+            words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
+            if batch.keyed:
+                words += self._key_words(options) if "key" in options else ("", "")
+            words += data
+        return words
 
     def _show_keyed(
         self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: ScriptReply
@@ -143,7 +164,7 @@ class BatchPort(LookingPort[F]):
 
     def _unstage(self, batch: Batch) -> None:
         """What was brought is not needed any more."""
-        name, batch.staged = batch.staged, ""
+        name, batch.staged, batch.staged_for = batch.staged, "", None
         if name:
             self.shared.store.later(lambda: self._remove(name))
 

@@ -22,9 +22,9 @@ from tubes.values.task import F
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.errors import TubesError
+    from tubes.redis.edition import TubeSession
     from tubes.redis.port import PortConnection
     from tubes.redis.shared_tube import SharedTube
-    from tubes.redis.transport.script_call import TubeSession
 
 #: The channels of a connection, by the event loops that use it.
 Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]
@@ -42,10 +42,12 @@ class CoalescedPuts(ScriptCall):
     grows = True
     certain = CERTAIN
 
-    __slots__ = ("_answers", "_open", "_port", "_puts", "_size")
+    __slots__ = ("_answers", "_edition", "_open", "_port", "_puts", "_size")
 
     def __init__(self, port: LoopPort[Any], session: TubeSession, open: dict[str, ScriptCall]) -> None:
-        super().__init__(port.shared.script("put"), port.shared.key, (), session, port.connection.store.now())
+        known, now = session.edition.script("put"), port.connection.store.now()
+        super().__init__(known, port.shared.key, (), session, now)
+        self._edition: Final = session.edition
         # No key, and always room.
         self.answers = replies.BYTES
         self._port: Final = port
@@ -61,7 +63,7 @@ class CoalescedPuts(ScriptCall):
         self._answers.append(answer)
         self._size += len(raw)
         if len(self._puts) == 2:
-            self.script = self._port.shared.script("put_many")
+            self.script = self._edition.script("put_many")
         if len(self._puts) == MOST or self._size >= BYTES:
             self._close()
 
@@ -81,7 +83,7 @@ class CoalescedPuts(ScriptCall):
 
     def _say(self) -> None:
         if len(self._puts) == 1:
-            self.args = self._port.put_words(*self._puts[0], waits=False)
+            self.args = self._port.put_words(self._edition, *self._puts[0])
             return
         words: list[Any] = []
         of_all: task_codec.NewTask | None = None
@@ -123,11 +125,9 @@ class LoopPort(BatchPort[F]):
     def __init__(self, connection: PortConnection, shared: SharedTube, channels: Channels) -> None:
         super().__init__(connection, shared)
         self._channels: Final = channels
-        self._plain: Final = task_codec.write(shared.driver, shared.options, {})
         #: Whether any of its puts went together.
         self.has_joined = False
-        # Where there may be no room each put is told so.
-        self._joins: Final = not connection.store.manual and not shared.options.get("capacity")
+        self._joins: Final = not connection.store.manual
 
     def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
@@ -138,10 +138,10 @@ class LoopPort(BatchPort[F]):
         session = self.session
         if session is None or not self._joins or not isinstance(channel, LoopChannel) or "key" in options:
             return super().put(data, options)
-        new = self._plain
+        if session.edition.room:  # Where there may be none each put is told so.
+            return super().put(data, options)
         raw, options = self.prepare(data, options)
-        if options:
-            new = task_codec.write(self.shared.driver, self.shared.options, options)
+        new = session.edition.write(options)
         return self._put_joined(channel, session, new, raw, options)  # type: ignore[return-value]
 
     async def _put_joined(
@@ -160,7 +160,9 @@ class LoopPort(BatchPort[F]):
         reply = await answer
         if reply.__class__ is bytes:
             return self.show_put(reply, new, raw, options)
-        if reply.code == "SESSIONGONE":
+        if reply.code == "ALTERED":
+            self.lose(session)
+        elif reply.code == "SESSIONGONE":
             self.lose(session)
             if puts.resent:
                 raise ConnectionLost(url=self.url, why=UNSURE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ from tubes.redis.port import Port, PortConnection
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
-from tubes.redis.session import RedisSession
+from tubes.redis.session import OpenedTube, RedisSession
 from tubes.redis.store import born_of, open_store
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.channel import ThreadChannel
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tubes.backend.clock import Clock
-    from tubes.backend.interface import ApiKind, Options
+    from tubes.backend.interface import ApiKind, IfExists, Options
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
     from tubes.values.codecs import Codec
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from tubes.values.problem import Problem
 
 T = TypeVar("T")
+#: How a script is told what to do where there is a tube of the name.
+_MODES: Final[Mapping[IfExists, str]] = {"raise": "new", "same": "same", "keep": "alike", "update": "alike"}
 #: Seconds for which replies stay at least when nobody looks for them.
 _REPLIES_STAY: Final = 12.0
 
@@ -97,16 +100,15 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     @verb
     def create(
-        self, name: str, driver: str | Driver, if_not_exists: bool, temporary: bool, options: Options
+        self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> Flow[RedisPort]:
-        """The port of a new tube; with `if_not_exists` of the living one, if it is what was asked for."""
+        """The port of a new tube, or of the living one, if `if_exists` allows it."""
         self.check()
         name = check_tube_name(name)
-        flag("if_not_exists", if_not_exists)
         flag("temporary", temporary)
         registry = self.store.registry
         if not isinstance(driver, Driver):
-            driver = yield from self._named_driver(name, driver, if_not_exists)
+            driver = yield from self._named_driver(name, driver, if_exists)
         registry.admit(driver)
         if driver.rank is not None and driver.rank_lua is None:
             rule = "needs rank_lua, the same order as a Lua expression, to run on Redis"
@@ -118,21 +120,26 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                     option="rank_lua", value=driver.rank_lua, rule=f"does not run on the server: {reply}"
                 )
         checked = driver.check_tube(options)
-        yield from self._names("add", name)
-        mode = "same" if if_not_exists else "new"
         about = (describe(driver), describe_options(checked), checked.get("capacity", 0))
-        reply = yield from self.session.open(name, mode, *about, maker=uuid4().hex)
-        if len(reply) == 2:
-            if not if_not_exists:
-                raise TubeExists(name=name, why="pass if_not_exists=True to use it")
-            if reply[0] != about[0]:
-                its = validation.driver_name(name, reply[0])
-                raise TubeExists(name=name, why=f"with driver {its!r}, not {driver.name!r}")
-            with validation.reading(f"tube {name!r}: its options"):
-                why = difference(validation.checked_options(name, reply[1], driver), checked)
-            raise TubeExists(name=name, why=why)
-        registry.register(driver)
-        return (yield from self._opened(name, reply))
+        while True:
+            yield from self._names("add", name)
+            reply = yield from self.session.open(name, _MODES[if_exists], *about, maker=uuid4().hex)
+            if not isinstance(reply, OpenedTube):
+                if if_exists == "raise":
+                    raise TubeExists(name=name, why="pass if_not_exists=True to use it")
+                if reply[0] != about[0]:
+                    its = validation.driver_name(name, reply[0])
+                    raise TubeExists(name=name, why=f"with driver {its!r}, not {driver.name!r}")
+                with validation.reading(f"tube {name!r}: its options"):
+                    why = difference(validation.options(name, reply[1], driver), checked)
+                raise TubeExists(name=name, why=why)
+            registry.register(driver)
+            port = yield from self._opened(name, reply)
+            if if_exists != "update" or reply.options == about[1]:
+                return port
+            with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
+                yield from port.give_options(driver.fill(checked))
+                return port
 
     @verb
     def open_replies(self, name: str) -> Flow[RedisPort]:
@@ -158,14 +165,14 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     #: A server may have lost it, and its owner is about to make it anew: what comes meanwhile is there then.
     find_replies = open_replies
 
-    def _named_driver(self, tube: str, name: str, if_not_exists: bool) -> Flow[Driver]:
+    def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Flow[Driver]:
         """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
         name = check_name("driver", name)
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
             there: ScriptReply = yield ScriptCall(script("there"), self.store.key(tube), ())
-            if if_not_exists and there.__class__ is list:
+            if if_exists != "raise" and there.__class__ is list:
                 its = validation.driver_name(tube, there[0])
                 if its != name:
                     raise TubeExists(name=tube, why=f"with driver {its!r}, not {name!r}") from None
@@ -228,13 +235,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         if there is not None:
             yield from self._names("add", name)
 
-    def _opened(self, name: str, reply: ScriptReply) -> Flow[RedisPort]:
-        with validation.reading(f"tube {name!r}"):
-            driver, options, number, token, now, unheard = reply
-        if unheard:
+    def _opened(self, name: str, reply: OpenedTube) -> Flow[RedisPort]:
+        if reply.unheard:
             self.store.warn_of_silence()
-        self.store.set_time(now)
-        shared = self.store.shared(name, driver, options, token)
+        self.store.set_time(reply.now)
+        shared, edition = self.store.shared(name, reply)
         if self.closed is not None:
             raise self.closed()
         port: RedisPort | None = self._ports.get(shared)
@@ -243,7 +248,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.kind, port.tube = self._api.task, self._api.tube(port)
             self._ports[shared] = port
             shared.ports.add(port)
-        yield from self.session.note(port, (number, token, self.session.caller))
+        yield from self.session.note(port, reply.session(self.session.caller, edition))
         return port
 
     def enter(self, port: Port[Any]) -> Flow[None]:
@@ -251,11 +256,12 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         shared = port.shared
         session, uuid, caller = self.session, self.session.uuid, self.session.caller
         reply = yield from self.session.open(shared.name, "any")
-        if isinstance(reply, ErrorReply) or born_of(reply[3]) != shared.born:
+        if isinstance(reply, ErrorReply) or born_of(reply.token) != shared.born:
             shared.vanish()
             raise TubeNotFound(name=shared.name)
+        _, edition = self.store.shared(shared.name, reply)
         if session.uuid == uuid:  # Nobody has moved to another session meanwhile.
-            yield from session.note(port, (reply[2], reply[3], caller))
+            yield from session.note(port, reply.session(caller, edition))
 
     def forget(self, shared: SharedTube) -> None:
         """The tube is gone."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
+from tubes.drivers.tube_options import shown
 from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
+from tubes.redis.edition import Edition, TubeSession
 from tubes.redis.looking import statistics_of
-from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.task_codec import ScriptReply
-from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
+from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply
 from tubes.values.overview import Overview
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 _TUBES: Final = 200
 #: Of how many one call tells whether they are there.
 _NAMES: Final = 1000
-# A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
-_NOBODY: Final[TubeSession] = (0, "born", "0")
 #: How often a script that had much else to do first is called again.
 _TRIES: Final = 100
 
@@ -54,13 +53,14 @@ def _seen(store: RedisStore, name: str, now: int, about: ScriptReply, *, ages: b
         raise Unreadable(what=f"tube {name!r}", why=about[0].decode(errors="replace"))
     driver, options, counted, sessions, lanes, resting, due = about
     kind = validation.driver_name(name, driver)
+    given = shown(validation.options_told(name, options))
     with validation.reading(f"tube {name!r}"):
         statistics = statistics_of(counted, store.count_waiting(name, counted[4]), now)
     lag = 0.0 if due is None else max(0.0, (now - float(due)) / SECOND)
     age: float | None = None
     if ages and (statistics.tasks["ready"] or lag):
         age = yield from _oldest(store, name, driver, options)
-    return Overview(kind, statistics, now / SECOND, sessions, lanes, resting, lag, age)
+    return Overview(kind, statistics, now / SECOND, sessions, lanes, resting, lag, age, given)
 
 
 def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[str, object]]]:
@@ -88,12 +88,15 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
     """How long ago the oldest ready task of a tube was put; None also where this process lacks the tube's driver."""
     try:
         its = store.driver_of(name, driver)
-        known = script("age", its, TubeSettings.of(validation.options(name, options, its)))
+        # A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
+        nobody = TubeSession(0, "born", "0", Edition(its, validation.options(name, options, its)))
     except DriverNotFound:
         return None
     start: int | str = ""
     for _ in range(_TRIES):
-        reply: ScriptReply = yield ScriptCall(known, store.key(name), (start,), _NOBODY, store.now())
+        reply: ScriptReply = yield ScriptCall(
+            nobody.edition.script("age"), store.key(name), (start,), nobody, store.now()
+        )
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None

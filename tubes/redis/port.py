@@ -22,16 +22,19 @@ from tubes.errors import (
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import script
 from tubes.redis.task_codec import Parsed, ScriptReply, put_of
-from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook, TubeSession
+from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook
 from tubes.redis.transport.wire import ErrorReply, Word, error_of
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
+    from tubes.redis.edition import Edition, TubeSession
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
 
 T = TypeVar("T")
+#: The arguments of a script, or what makes them by the options that its session knows; None: not of these.
+Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
 #: What becomes of a script's reply, and the arguments of the script.
 Request: TypeAlias = tuple[Callable[[ScriptReply], T], tuple[Word, ...]]
 
@@ -80,7 +83,7 @@ class Port(PortBase[F]):
 
     def __init__(self, connection: PortConnection, shared: SharedTube) -> None:
         store = connection.store
-        super().__init__(shared.driver, shared.options, store.codec)
+        super().__init__(shared.driver, store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
         #: The session in this tube; None: not open yet.
@@ -126,23 +129,44 @@ class Port(PortBase[F]):
 
         `slot`, `parts`: as for `ScriptCall`.
         """
-        known = self.shared.script(verb)
+        return (yield from self.ask_by_options(verb, args, orphaned=orphaned, slot=slot, parts=parts))
+
+    def ask_by_options(
+        self,
+        verb: str,
+        words: Words,
+        *,
+        orphaned: Callable[[ScriptReply], None] | None = None,
+        slot: str | None = None,
+        parts: tuple[str, ...] = (),
+    ) -> Flow[ScriptReply]:
+        """Call a verb's script as `ask` does, where its arguments depend on the options of the tube."""
         while True:
-            if self.gone is not None:
-                raise self.gone()
-            session = self.session
-            if session is None:
-                yield from self.connection.enter(self)
-                continue
-            call = ScriptCall(
-                known, self.shared.key, args, session, self.connection.store.now(), orphaned, slot, parts=parts
-            )
+            session = yield from self._open_session()
+            edition, now = session.edition, self.connection.store.now()
+            args = words(edition) if callable(words) else words
+            if args is None:
+                return ErrorReply("ALTERED since they were made")
+            call = ScriptCall(edition.script(verb), self.shared.key, args, session, now, orphaned, slot, parts=parts)
             reply = yield call
             if reply.__class__ is not ErrorReply or self.is_final(call, verb, reply):
                 return reply
 
+    def _open_session(self) -> Flow[TubeSession]:
+        """The session in the tube, opened if it is not."""
+        while True:
+            if self.gone is not None:
+                raise self.gone()
+            if (session := self.session) is not None:
+                return session
+            yield from self.connection.enter(self)
+
+    def edition(self) -> Flow[Edition]:
+        """The options by which the next call goes, unless the tube is altered meanwhile."""
+        return (yield from self._open_session()).edition
+
     def is_final(self, call: ScriptCall, verb: str, reply: ErrorReply) -> bool:
-        """Whether an error is the verb's answer; False: its session has ended, and it is called again with a new one.
+        """Whether an error is the verb's answer; False: it is called again, by a new session or by other options.
 
         Raises what else an error means.
         """
@@ -154,6 +178,9 @@ class Port(PortBase[F]):
             if call.resent and verb in _ONCE:
                 raise ConnectionLost(url=self.url, why=UNSURE)
             return verb in _OF_TAKERS
+        if code == "ALTERED":
+            self.lose(call.session)
+            return False
         if code == "TUBEGONE" and verb == "drop" and call.resent:
             return True  # It was done before its answer was lost.
         raise self.refusal(reply)
@@ -186,7 +213,7 @@ class Port(PortBase[F]):
         return validation.refusal(f"tube {self.shared.name!r}", reply, self.url)
 
     def lose(self, session: TubeSession | None) -> None:
-        """The session has ended on the server: the next call opens a new one."""
+        """The session has ended on the server, or the tube was altered: the next call opens it again."""
         if self.session == session:
             self.session = None
 
@@ -216,7 +243,8 @@ class Port(PortBase[F]):
         def orphaned(reply: ScriptReply) -> None:
             self.untake(reply, session)
 
-        return ScriptCall(self.shared.script("take"), self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
+        known = session.edition.script("take")
+        return ScriptCall(known, self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
 
     def untake(self, reply: ScriptReply, session: TubeSession | None = None) -> None:
         """Give back what was taken for somebody who is gone."""
@@ -229,11 +257,25 @@ class Port(PortBase[F]):
 
         `session`: by which it was done, if that is not certainly the port's.
         """
-        known = self.shared.script(verb)
-        if (by := session or self.session) is not None:  # Else it has ended, and what it had was released.
-            for first in range(0, len(args), _UNDONE):
-                some = args[first : first + _UNDONE]
-                yield ScriptCall(known, self.shared.key, some, by, self.connection.store.now(), slot=slot)
+        by = session or self.session
+        first = 0
+        while by is not None and first < len(args):  # Without one it has ended, and what it had was released.
+            some = args[first : first + _UNDONE]
+            known, now = by.edition.script(verb), self.connection.store.now()
+            reply = yield ScriptCall(known, self.shared.key, some, by, now, slot=slot)
+            if reply.__class__ is ErrorReply and reply.code == "ALTERED":
+                by = yield from self._again(by)
+            else:
+                first += _UNDONE
+
+    def _again(self, session: TubeSession) -> Flow[TubeSession | None]:
+        """The same session with the options that the tube has now; None: it has ended, or the tube is gone."""
+        self.lose(session)
+        if self.session is None:
+            with suppress(TubesError):
+                yield from self.connection.enter(self)
+        now = self.session
+        return now if now is not None and now.token == session.token else None
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

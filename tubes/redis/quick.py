@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options
     from tubes.drivers.driver import Driver
+    from tubes.redis.edition import TubeSession
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.transport.channel import ThreadChannel
-    from tubes.redis.transport.script_call import TubeSession
 
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
@@ -49,6 +49,40 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class _Packed:
+    """What is packed ahead for one session in a tube, all of it by the options that this session knows."""
+
+    def __init__(self, port: ThreadPort[Any], session: TubeSession, slot: int | str) -> None:
+        self.session: Final = session
+        self.edition: Final = session.edition
+        self._port: Final = port
+        self._slot: Final = slot
+        self._of_put: Final = _words_of_put(port.shared.driver, self.edition.room)
+        self.plain_end: Final = self.end_of_put(self.edition.plain)
+        self.put: Final = self._head("put", self._of_put)
+        self.take: Final = self._head("take", 0)
+        self.ack: Final = self._head("ack", 3)
+        self.next: Final = self._head("next", 2)
+
+    def _head(self, verb: str, count: int) -> bytes:
+        """The request up to the number of the call; `count`: how many words the verb has of its own."""
+        number, token, caller, edition = self.session
+        field = f"a{token}.{caller}.{self._slot}"
+        head = pack("EVALSHA", edition.script(verb).sha, 1, self._port.shared.key, number, token, field)
+        # These seven words, the number of the call, the time, and the verb's own.
+        return b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
+
+    def end_of_put(self, new: task_codec.NewTask) -> bytes:
+        """The last words of a put."""
+        return _words(*(new.due, new.pri, new.lane, self.edition.room)[: self._of_put - 2])
+
+    def again(self, number: int, verb: str, words: Any, orphaned: Callable[[ScriptReply], None] | None) -> ScriptCall:
+        """The call by that number, to send it again."""
+        words = self._port.put_words(self.edition, *words) if verb == "put" else words
+        known, sent = self.edition.script(verb), (self._slot, number)
+        return ScriptCall(known, self._port.shared.key, words, self.session, orphaned=orphaned, sent=sent)
+
+
 class ThreadPort(BatchPort[F]):
     """A port for threads."""
 
@@ -59,22 +93,18 @@ class ThreadPort(BatchPort[F]):
         # In a cluster a call names all its keys; a clock in a test's hands tells it the time.
         self._manual: Final = connection.store.manual
         self._packs: Final = not self._manual and not connection.store.server.moving
-        # The session for which requests are packed ahead.
-        self._packed_for: TubeSession | None = None
-        self._heads: dict[str, bytes] = {}
-        self._plain: Final = task_codec.write(shared.driver, shared.options, {})
-        self._room: Final = shared.options.get("capacity") or ""
-        self._of_put: Final = _words_of_put(shared.driver, self._room)
-        self._plain_end: Final = self._end_of_put(self._plain)
+        self._packed: _Packed | None = None
 
-    def _is_plain(self) -> bool:
-        """Whether nothing is in the way."""
-        shared = self.shared
-        if shared.queue.takers or shared.queue.putters or self.gone is not None or self.session is None:
-            return False
-        if self.session is not self._packed_for:
-            self._pack_ahead(self.session)
-        return self._packs and self._pid == _process
+    def _packed_ahead(self) -> _Packed | None:
+        """What is packed for the session; None where anything is in the way."""
+        shared, session, packed = self.shared, self.session, self._packed
+        if shared.queue.takers or shared.queue.putters or self.gone is not None or session is None:
+            return None
+        if not self._packs or self._pid != _process:
+            return None
+        if packed is None or packed.session is not session:
+            packed = self._packed = _Packed(self, session, self._channel.slot)
+        return packed
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
         """Call the script of a verb without a flow; where anything is in the way, and for a session anew, with one."""
@@ -82,45 +112,26 @@ class ThreadPort(BatchPort[F]):
         if session is None or self.gone is not None or self._manual or self._pid != _process:
             return super().call(verb, request, changes=changes)
         show, args = request
-        call = ScriptCall(self.shared.script(verb), self.shared.key, args, session)
+        call = ScriptCall(session.edition.script(verb), self.shared.key, args, session)
         reply = self._channel.call(call)
         if type(reply) is ErrorReply and not self.is_final(call, verb, reply):
             return super().call(verb, request, changes=changes)
         return show(reply)
 
-    def _pack_ahead(self, session: TubeSession) -> None:
-        number, token, caller = session
-        field = f"a{token}.{caller}.{self._channel.slot}"
-        for verb, count in {"put": self._of_put, "take": 0, "ack": 3, "next": 2}.items():
-            head = pack("EVALSHA", self.shared.script(verb).sha, 1, self.shared.key, number, token, field)
-            # These seven words, the number of the call, the time, and the verb's own.
-            self._heads[verb] = b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
-        self._packed_for = session
-
-    def _end_of_put(self, new: task_codec.NewTask) -> bytes:
-        return _words(*(new.due, new.pri, new.lane, self._room)[: self._of_put - 2])
-
-    def _again(self, number: int, verb: str, words: Any, orphaned: Callable[[ScriptReply], None] | None) -> ScriptCall:
-        """The call by that number, to send it again."""
-        words = self.put_words(*words, waits=False) if verb == "put" else words
-        known, sent = self.shared.script(verb), (self._channel.slot, number)
-        return ScriptCall(known, self.shared.key, words, self._packed_for, orphaned=orphaned, sent=sent)
-
     def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
-        if not self._is_plain():
+        packed = self._packed_ahead()
+        if packed is None or (options and "key" in options):
             return super().put(data, options)
-        new, end = self._plain, self._plain_end
-        if options and "key" in options:
-            return super().put(data, options)
+        new, end = packed.edition.plain, packed.plain_end
         raw, options = self.prepare(data, options)
         if options:
-            new = task_codec.write(self.shared.driver, self.shared.options, options)
-            end = self._end_of_put(new)
+            new = packed.edition.write(options)
+            end = packed.end_of_put(new)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
         reply = self._channel.exchange(
-            self.shared.key, self._heads["put"], tail, _OF_PUT, self._again, "put", (new, raw), None
+            self.shared.key, packed.put, tail, _OF_PUT, packed.again, "put", (new, raw), None
         )
         if type(reply) is bytes:
             return self.show_put(reply, new, raw, options)
@@ -130,10 +141,11 @@ class ThreadPort(BatchPort[F]):
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""
-        if not self._is_plain():
+        packed = self._packed_ahead()
+        if packed is None:
             return super().take()
-        head, tail = self._heads["take"], b"\r\n$0\r\n\r\n"
-        reply = self._channel.exchange(self.shared.key, head, tail, _OF_TAKE, self._again, "take", (), self.untake)
+        head, tail = packed.take, b"\r\n$0\r\n\r\n"
+        reply = self._channel.exchange(self.shared.key, head, tail, _OF_TAKE, packed.again, "take", (), self.untake)
         if type(reply) is int:
             return None
         if type(reply) is not bytes:
@@ -148,14 +160,15 @@ class ThreadPort(BatchPort[F]):
 
     def ack(self, task: object) -> F:
         """A held task is done."""
-        if not isinstance(task, TaskView) or not self._is_plain():
+        packed = self._packed_ahead()
+        if packed is None or not isinstance(task, TaskView):
             return super().ack(task)
         if task._tube is not self.tube or task._state is not _TAKEN or task.key is not None:
             return super().ack(task)
         id, take = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(take), take)
-        head, words = self._heads["ack"], (id, take, "1")
-        reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, self._again, "ack", words, None)
+        head, words = packed.ack, (id, take, "1")
+        reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, packed.again, "ack", words, None)
         if type(reply) is int:
             done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         elif type(reply) is bytes:
@@ -167,12 +180,13 @@ class ThreadPort(BatchPort[F]):
 
     def next(self, task: F) -> F | None:
         """A held task is done, and the next one is taken; None if there is none."""
-        if task._take < 0 or task.key is not None or not self._is_plain():
+        packed = self._packed_ahead()
+        if packed is None or task._take < 0 or task.key is not None:
             return super().next(task)
         id, take = _named(task)
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(take), take)
-        head = self._heads["next"]
-        reply = self._channel.exchange(self.shared.key, head, tail, BYTES, self._again, "next", (id, take), self.unnext)
+        head, words = packed.next, (id, take)
+        reply = self._channel.exchange(self.shared.key, head, tail, BYTES, packed.again, "next", words, self.unnext)
         if type(reply) is not bytes:
             return super().next(task)
         return self.show_next(task, reply)

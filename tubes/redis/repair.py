@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import uuid4
 
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
@@ -16,12 +17,12 @@ from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Word, error_of
+from tubes.redis.validation import asked_of_lanes
 from tubes.values.problem import BEYOND, KINDS, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tubes.backend.interface import Options
     from tubes.drivers.driver import Driver
     from tubes.redis.store import RedisStore
 
@@ -48,17 +49,8 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
         found.add(["tube", name])
         return found.problems()
     examination = _Examination(store, name, driver, found, repairs=repairs)
-    yield from examination.run(options.get("capacity", 0), _asked(options))
+    yield from examination.run(options.get("capacity", 0), asked_of_lanes(options))
     return found.problems()
-
-
-def _asked(options: Options) -> str:
-    """What a tube asks of its lanes, as paces.lua reads it; '': nothing."""
-    rounds, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
-    interval, jitter = options.get("interval", 0), options.get("jitter", 0)
-    if not (rounds or most > 1 or interval > 0 or jitter > 0):
-        return ""
-    return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d}"
 
 
 def _session_of(score: ScriptReply) -> int:
@@ -124,12 +116,13 @@ class _Examination:
         """Look at all of it: first at what the rest is seen through."""
         kind = "list" if "LIST" in self._knobs else "zset"
         meta = ("check_meta", kind, capacity, asked)
-        broken = self._found.add((yield from self._ask(*meta, "", TAKES, LAYOUT)))
+        others = TAKES, LAYOUT, uuid4().hex
+        broken = self._found.add((yield from self._ask(*meta, "", *others)))
         if broken and not self._mends:
             return  # What stands in keys of other types, or counts in no numbers, cannot be looked at.
         ids = yield from self._ids()
         if broken:
-            yield from self._ask(*meta, max(ids, default=-1), TAKES, LAYOUT)
+            yield from self._ask(*meta, max(ids, default=-1), *others)
         lanes: dict[str, int] = {}
         if "LANE" in self._knobs:
             lanes = yield from self._lanes()

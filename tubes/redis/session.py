@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from tubes.drivers.options import micros
 from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreadable
 from tubes.redis import validation
-from tubes.redis.scripts.assembly import TubeSettings, script
+from tubes.redis.edition import Edition, TubeSession
+from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.task_codec import ScriptReply
-from tubes.redis.transport.script_call import Flow, ScriptCall, TubeSession
+from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply
 
 if TYPE_CHECKING:
     from tubes.redis.batch_port import RedisPort
     from tubes.redis.port import Port
-    from tubes.redis.scripts.assembly import Script
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
+
+
+class OpenedTube(NamedTuple):
+    """What a script answers that has opened a tube for a session."""
+
+    driver: bytes
+    options: bytes
+    number: int
+    token: str
+    #: The time there.
+    now: int
+    #: Whether nobody may hear of what is done here.
+    unheard: bytes
+    #: The name of the options; '': those that the tube was created with.
+    edition: str
+
+    def session(self, caller: str, edition: Edition) -> TubeSession:
+        """The session, with these options."""
+        number = f"{self.number} {edition.name}" if edition.name else self.number
+        return TubeSession(number, self.token, caller, edition)
 
 
 class RedisSession:
@@ -76,9 +96,12 @@ class RedisSession:
             return reply
         if isinstance(reply, ErrorReply):
             raise validation.refusal(f"tube {name!r}", reply, self._store.url)
-        if len(reply) > 2:
-            reply[3] = validation.token(name, reply[3])
-        return reply
+        if len(reply) == 2:
+            return reply
+        with validation.reading(f"tube {name!r}"):
+            driver, options, number, token, now, unheard, edition = reply
+        token, edition = validation.token(name, token), validation.edition(name, edition)
+        return OpenedTube(driver, options, number, token, now, unheard, edition)
 
     def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[ScriptReply]:
         """Change what is written down of a shared session."""
@@ -149,41 +172,31 @@ class RedisSession:
             for name in names:
                 key = self._store.key(name)
                 others[key] = name
-                if key not in open_in and (reply := (yield from self._open_too(name, uuid))) is not None:
-                    open_in[key] = (reply[2], reply[3], self.caller)
+                if key not in open_in and (too := (yield from self._open_too(name, uuid))) is not None:
+                    open_in[key] = too
         span: int | str = micros("session_ttl", self._store.lease) if how == "lose" else ""
-        shared_tubes = [port.shared for port in self.ports()]
-        idle = {shared.key for shared in shared_tubes if shared.waits_for_nobody()}
-        scripts = {shared.key: shared.script("leave") for shared in shared_tubes}
-        for key, session in open_in.items():
-            leave = scripts.get(key)
-            if leave is None:
-                leave = yield from self._script_for(others.get(key, key), key)
-                if leave is None:
-                    continue
-            process = self._store.process if key in idle else ""
-            yield ScriptCall(leave, key, (span, process), session, self._store.now())
+        shared_tubes = {port.shared.key: port.shared for port in self.ports()}
+        for key, opened in open_in.items():
+            shared = shared_tubes.get(key)
+            name = others.get(key, "") if shared is None else shared.name
+            process = self._store.process if shared is not None and shared.waits_for_nobody() else ""
+            session: TubeSession | None = opened
+            while session is not None:
+                leave = session.edition.script("leave")
+                reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
+                is_altered = reply.__class__ is ErrorReply and reply.code == "ALTERED"
+                session = (yield from self._open_too(name, uuid)) if is_altered and name else None
         if how == "lose":
             for port in self.ports():
                 port.shared.watch(self._store.clock.micros() + int(span))
 
-    def _open_too(self, name: str, uuid: str | None = None) -> Flow[ScriptReply]:
-        """Open another tube of the session; None if it is gone or refused: then the lease runs out there."""
+    def _open_too(self, name: str, uuid: str | None = None) -> Flow[TubeSession | None]:
+        """Open another tube of the session; None if it is gone, refused or not to be read: its lease runs out there."""
         try:
-            reply = yield from self.open(name, "any", uuid=uuid)
-        except (Unreadable, ServerRefused) as error:
-            self._store.leave_out({name: error})
-            return None
-        return None if isinstance(reply, ErrorReply) else reply
-
-    def _script_for(self, name: str, key: str) -> Flow[Script | None]:
-        """What leaves one of the session's other tubes; None as for `_open_too`, and where its driver is not known."""
-        there = yield from self._store.ask("there", key, what=f"tube {name!r}")
-        if there is None:
-            return None
-        try:
-            driver = self._store.driver_of(name, there[0])
-            return script("leave", driver, TubeSettings.of(validation.options(name, there[1], driver)))
-        except (Unreadable, DriverNotFound) as error:
+            reply: OpenedTube | ErrorReply = yield from self.open(name, "any", uuid=uuid)
+            if isinstance(reply, ErrorReply):
+                return None
+            return reply.session(self.caller, self._store.edition_of(name, reply))
+        except (Unreadable, ServerRefused, DriverNotFound) as error:
             self._store.leave_out({name: error})
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet
 
@@ -10,7 +9,6 @@ from tubes.backend.alarms import Alarm
 from tubes.errors import TubeNotFound
 from tubes.redis.emptiness import Emptiness
 from tubes.redis.event_subscription import EventSubscription
-from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.serving import Serving, words_to_undo
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.wait_loop import WaitLoop
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.errors import TubesError
     from tubes.redis.batch_port import RedisPort
-    from tubes.redis.scripts.assembly import Script
+    from tubes.redis.edition import Edition
     from tubes.redis.store import RedisStore
     from tubes.redis.transport.script_call import Flow
 
@@ -39,17 +37,13 @@ class SharedTube:
     process wakes up per task, and nobody polls.
     """
 
-    def __init__(
-        self, store: RedisStore, name: str, key: str, driver: Driver, options: Mapping[str, Any], born: str
-    ) -> None:
+    def __init__(self, store: RedisStore, name: str, key: str, driver: Driver, edition: Edition, born: str) -> None:
         self.store: Final = store
         self.name: Final = name
         self.key: Final = key
         self.driver: Final = driver
-        self.options: Final = options
-        settings = TubeSettings.of(options)
-        #: The script of a verb for this tube.
-        self.script: Final[Callable[[str], Script]] = cache(partial(script, driver=driver, settings=settings))
+        #: Its options as this process heard of them last: what goes to the server goes by those of the session.
+        self.edition = edition
         #: Which of the tubes that have had this name.
         self.born: Final = born
         self.ports: Final[WeakSet[RedisPort]] = WeakSet()
@@ -61,6 +55,11 @@ class SharedTube:
         self.emptiness: Final = Emptiness(self)
         self.subscription: Final = EventSubscription(self)
         self._alarm: Final = Alarm(store.clock, self.ring)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the tube was given, checked and in the machine's units."""
+        return self.edition.options
 
     # -- those who wait ------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
+from tubes.redis.edition import Edition
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.rights import CALLING
 from tubes.redis.shared_tube import SharedTube
@@ -33,7 +34,7 @@ from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.redis.session import RedisSession
+    from tubes.redis.session import OpenedTube, RedisSession
     from tubes.redis.transport.server import Server
     from tubes.values.codecs import Codec
 
@@ -211,7 +212,7 @@ class RedisStore:
     def _beat_once(self, channel: ThreadChannel) -> None:
         lost: set[str] = set()
         for shared in list(self._shared_tubes.values()):
-            tokens = [port.session[1] for port in copied(shared.ports) if port.session is not None]
+            tokens = [port.session.token for port in copied(shared.ports) if port.session is not None]
             listening = "1" if shared.subscription.listening else ""
             if not tokens and not listening:
                 continue
@@ -336,16 +337,23 @@ class RedisStore:
         """The key of a tube; all its keys begin with it, and share its hash slot."""
         return f"{self.prefix}:{{{name}}}"
 
-    def shared(self, name: str, driver: bytes, options: bytes, token: str) -> SharedTube:
-        """The shared tube for what a server says of a tube; it is made when it is first asked for."""
-        born = born_of(token)
+    def shared(self, name: str, opened: OpenedTube) -> tuple[SharedTube, Edition]:
+        """The shared tube for what a server says of a tube, made when it is first asked for; and the options there."""
+        born = born_of(opened.token)
         with self._lock:
             shared = self._shared_tubes.get(name)
-            if shared is None or shared.born != born:
-                known = self.driver_of(name, driver)
-                shared = SharedTube(self, name, self.key(name), known, validation.options(name, options, known), born)
-                self._shared_tubes[name] = shared
-            return shared
+            if shared is not None and shared.born == born:
+                if shared.edition.name != opened.edition:
+                    shared.edition = self.edition_of(name, opened)
+            else:
+                driver, edition = self.driver_of(name, opened.driver), self.edition_of(name, opened)
+                shared = self._shared_tubes[name] = SharedTube(self, name, self.key(name), driver, edition, born)
+            return shared, shared.edition
+
+    def edition_of(self, name: str, opened: OpenedTube) -> Edition:
+        """The options of a tube that a server told about."""
+        driver = self.driver_of(name, opened.driver)
+        return Edition(driver, validation.options(name, opened.options, driver), opened.edition)
 
     def count_waiting(self, name: str, processes: list[ScriptReply]) -> int:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""

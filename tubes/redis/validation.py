@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.driver import Driver, is_name, is_tube_name
 from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
+from tubes.drivers.tube_options import OF_TUBES
 from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
 from tubes.redis.scripts.assembly import with_source
 from tubes.redis.transport.wire import ErrorReply, error_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tubes.told")
 
 _DRIVER: Final = frozenset({"name", "options", "order", "lane", "ttl_spares_taken", "rank_lua"})
+_EDITION: Final = re.compile(rb"[0-9a-f]{0,32}")
 _TOKEN: Final = re.compile(rb"s([0-9]{1,9})\.([0-9]{1,20})\.([0-9a-f]{1,32})")
 #: Errors of whoever reads what is not as it should be.
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
@@ -104,28 +106,32 @@ def driver_name(tube: str, told: bytes | None) -> str:
 
 
 def options(tube: str, told: bytes | None, driver: Driver) -> Options:
-    """The options of a tube, in the machine's units."""
+    """The options of a tube, as `Driver.check_tube` answers them."""
+    found = options_told(tube, told)
+    with reading(f"tube {tube!r}: its options"):
+        for option in found:
+            if option != "idle" and driver.check_of(option) is None:
+                raise ValueError(f"{option!r} is no option of driver {driver.name!r}")
+    return found
+
+
+def options_told(tube: str, told: bytes | None) -> Options:
+    """The same, where its driver need not be known."""
     with reading(f"tube {tube!r}: its options"):
         found = _fields(told)
         for option, value in found.items():
-            check = driver.check_of(option)
+            check = OF_TUBES.get(option)
             if option == "idle":
                 whole(option, value, MAX_SECONDS * 1000, least=1)
             elif option == "backoff":
-                RetryDelays.from_fields(value)
+                found[option] = RetryDelays.from_fields(value)
             elif check is micros:
                 whole(option, value, MAX_SECONDS * SECOND)
             elif check is None:
-                raise ValueError(f"{option!r} is no option of driver {driver.name!r}")
+                raise ValueError(f"{option!r} is no option of a tube")
             else:
                 check(option, value)
         return found
-
-
-def checked_options(tube: str, told: bytes | None, driver: Driver) -> Options:
-    """The options of a tube, as `Driver.check_tube` answers them."""
-    found = options(tube, told, driver)
-    return {**found, "backoff": RetryDelays.from_fields(found["backoff"])} if "backoff" in found else found
 
 
 def token(tube: str, told: bytes) -> str:
@@ -133,6 +139,15 @@ def token(tube: str, told: bytes) -> str:
     with reading(f"tube {tube!r}: one of its sessions"):
         if not _TOKEN.fullmatch(told):
             raise ValueError(f"{told!r} is no session")
+        found: str = told.decode()
+        return found
+
+
+def edition(tube: str, told: bytes) -> str:
+    """The name of a tube's options since it was altered; '': it never was."""
+    with reading(f"tube {tube!r}: which edition its options are"):
+        if not _EDITION.fullmatch(told):
+            raise ValueError(f"{told!r} names none")
         found: str = told.decode()
         return found
 
@@ -166,6 +181,15 @@ def describe(driver: Driver) -> bytes:
 def describe_options(options: Mapping[str, Any]) -> bytes:
     """The options of a tube as the server keeps them."""
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
+
+
+def asked_of_lanes(options: Mapping[str, Any]) -> str:
+    """What a tube asks of its lanes, as paces.lua reads it; '': nothing."""
+    rounds, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
+    interval, jitter = options.get("interval", 0), options.get("jitter", 0)
+    if not (rounds or most > 1 or interval > 0 or jitter > 0):
+        return ""
+    return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d}"
 
 
 def _plain(value: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from tubes.backend.listeners import Listener, check_listener
 from tubes.backend.port import check_reason, mark_finished
@@ -11,17 +12,20 @@ from tubes.drivers.entry import NOTHING_MORE, More
 from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, flag, micros, whole
 from tubes.drivers.timers import NEVER
+from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
 from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, name_of, raw_text
 from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Word
+from tubes.redis.validation import asked_of_lanes, describe_options
 from tubes.values.lane import changes_of, lane_of
 from tubes.values.task import F, log_lost
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
+    from tubes.redis.edition import Edition
 
 #: How many buried tasks one call kicks.
 _KICKS: Final = 50
@@ -45,23 +49,28 @@ class VerbPort(Port[F]):
     def put_encoded(self, raw: bytes, options: Options, *, waits: bool) -> Flow[F | None]:
         """Put data that is encoded, with options that are checked; `waits`: for room, if there is none."""
         shared = self.shared
-        new = task_codec.write(shared.driver, shared.options, options)
         key = self._key_words(options) if "key" in options else ()
-        reply = yield from self.ask(
-            "put", *self.put_words(new, raw, waits=waits), *key, slot=SERVING if waits else None
-        )
+        new: Any = None
+
+        def words(edition: Edition) -> tuple[Word, ...]:
+            nonlocal new
+            new = edition.write(options)
+            return *self.put_words(edition, new, raw, waits=waits), *key
+
+        reply = yield from self.ask_by_options("put", words, slot=SERVING if waits else None)
         if reply.__class__ is list:
             return self._show_kept(reply[0], new, raw, options)
         if reply.__class__ is ErrorReply:
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
         return None if reply is None else self.show_put(reply, new, raw, options)
 
-    def put_words(self, new: task_codec.NewTask, raw: bytes, *, waits: bool) -> tuple[Word, ...]:
+    def put_words(
+        self, edition: Edition, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
+    ) -> tuple[Word, ...]:
         """What the script is told of a new task."""
         shared = self.shared
-        room = shared.options.get("capacity") or ""
         waiting = (shared.queue.count(), shared.store.process) if waits else ("", "")
-        return new.flags, new.header + raw, new.due, new.pri, new.lane, room, *waiting
+        return new.flags, new.header + raw, new.due, new.pri, new.lane, edition.room, *waiting
 
     @staticmethod
     def _key_words(options: Mapping[str, Any]) -> tuple[bytes, str]:
@@ -193,7 +202,7 @@ class VerbPort(Port[F]):
         """For how long a task that is released rests, as scripts are told it."""
         if delay is not None:
             return micros("delay", delay)
-        return "backoff" if "backoff" in self._options else ""
+        return "backoff"
 
     def touch(self, task: object, seconds: Seconds) -> F:
         """Prolong the time to run of a held task."""
@@ -292,6 +301,22 @@ class VerbPort(Port[F]):
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
         limits = [unset if wanted is None else wanted for wanted, unset in given]
         return self.call("pace", (_ignore, (raw_text(name), "", *limits)))
+
+    def alter(self, changes: Options) -> None:
+        """Give the tube other options."""
+        return self.change(self.give_options(self._driver.check_alter(changes)))
+
+    def give_options(self, changes: Options) -> Flow[None]:
+        """Give the tube other options, which are checked."""
+
+        def words(edition: Edition) -> tuple[Word, ...]:
+            wanted = altered(edition.options, changes)
+            return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), asked_of_lanes(wanted)
+
+        yield from self.ask_by_options("alter", words)
+        yield from self.connection.enter(self)  # `tube.options` has them then.
+        # Those who wait are served by whatever a call finds.
+        yield from self.ask("tick")
 
     def pause(self, seconds: Seconds | None) -> None:
         """Let nothing be taken for a while, or until `resume`."""

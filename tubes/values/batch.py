@@ -58,7 +58,7 @@ class Run(NamedTuple):
 class Batch:
     """Tasks to be put, all or none."""
 
-    __slots__ = ("keyed", "runs", "size", "staged")
+    __slots__ = ("keyed", "runs", "size", "staged", "staged_for")
 
     def __init__(self, runs: list[Run], size: int) -> None:
         self.runs: Final = runs
@@ -67,6 +67,21 @@ class Batch:
         self.keyed: Final = any("key" in options for options, _ in runs)
         #: Where its tasks are, if they were brought to a server already: the name of a list.
         self.staged = ""
+        #: By which options of the tube they were written there.
+        self.staged_for: object = None
+
+    def is_too_large(self, capacity: int) -> bool:
+        """Whether it never has room in a tube of this capacity, however empty that is; 0: there is always room.
+
+        Of tasks with keys some may be there already.
+        """
+        return 0 < capacity < self.size and not self.keyed
+
+    def check_size(self, capacity: int) -> None:
+        """Raise `InvalidOption` for more tasks than ever have room."""
+        if self.is_too_large(capacity):
+            rule = f"must be at most {capacity}, the tube's capacity"
+            raise InvalidOption(option="items", value=self.size, rule=rule)
 
     def __iter__(self) -> Iterator[tuple[Any, Options]]:
         """Data and options of each task, in their order."""
@@ -75,8 +90,8 @@ class Batch:
                 yield data, options
 
 
-def gather(driver: Driver, codec: Codec | None, room: int, items: object, options: Options) -> Batch:
-    """What `put_many` is given: everything is checked and encoded. `room`: for how many tasks at all; 0: any number.
+def gather(driver: Driver, codec: Codec | None, items: object, options: Options) -> Batch:
+    """What `put_many` is given: everything is checked and encoded.
 
     What is wrong with an item says which one it is.
     """
@@ -95,8 +110,6 @@ def gather(driver: Driver, codec: Codec | None, room: int, items: object, option
     batch = Batch([run for run in runs if run.data], size)
     if size and not batch.keyed:
         driver.check_keyless(options)
-    if room and size > room and not batch.keyed:  # Of those with keys some may be there already.
-        raise InvalidOption(option="items", value=size, rule=f"must be at most {room}, the tube's capacity")
     return batch
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tubes.values.statistics import Statistics
 
 
@@ -36,3 +38,5 @@ class Overview:
     due_lag: float = 0.0
     #: As `Tube.oldest_ready_age` answers, if it was asked for.
     oldest_ready_age: float | None = None
+    #: What the tube was given, as `Tube.options` shows it.
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])

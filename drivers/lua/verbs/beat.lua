@@ -19,7 +19,10 @@ for n = 3, #ARGV do
   end
 end
 --#include recall
-if ARGV[2] ~= '' then call('HSET', M, 'listening', now + ARGV[1]) end
+if ARGV[2] ~= '' then
+  local ends = now + ARGV[1]
+  --#include heard
+end
 local limit = 1000
 --#include forget_keys
 return gone

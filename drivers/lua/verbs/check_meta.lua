@@ -2,7 +2,8 @@
 -- KEYS[1]  the meta hash
 -- ARGV  1 '1': mend, 2 the time, 3 the type of ':ready', 4 its capacity, 5 what its lanes are asked for ('': nothing),
 --       6 the highest id of a task ('': nobody knows, and the next id is not mended), 7 what the number of a session is
---       times in the scores of its tasks, 8 the layout that its keys should have
+--       times in the scores of its tasks, 8 the layout that its keys should have, 9 a name for its options that no other
+--       ones had
 -- answers  what is wrong: kind and what it is about, one after the other
 local call, M = redis.call, KEYS[1]
 if call('HGET', M, 'layout') ~= ARGV[8] then
@@ -95,8 +96,14 @@ field('capacity', is_count, ARGV[4])
 field('pacing', function(words)
   return string.match(words, '^%d+ [%d%.e+-]+ %d+ [01]$')
 end, ARGV[5] ~= '' and ARGV[5] or nil)
-for _, name in ipairs({ 'takes', 'acks', 'rounds', 'sessions' }) do field(name, is_count) end
+local listening = call('HGET', M, 'listening')
+local ends, edition = string.match(listening or '0', '^(%S+) ?(%x*)$')
+if (not is_moment(ends) or #edition > 32) and note('field', 'listening') then
+  -- An edition that nobody knows: all read the options again.
+  call('HSET', M, 'listening', '0 ' .. ARGV[9])
+end
+for _, name in ipairs({ 'repace', 'takes', 'acks', 'rounds', 'sessions' }) do field(name, is_count) end
 for _, name in ipairs({ 'delayed', 'loose' }) do field(name, is_count) end
 for _, name in ipairs({ 'release', 'touch', 'bury', 'kick', 'delete', 'delay', 'ttl', 'ttr', 'put' }) do field('calls:' .. name, is_count) end
-for _, name in ipairs({ 'oldest', 'soonest', 'late', 'paused', 'waiting', 'filling', 'listening' }) do field(name, is_moment) end
+for _, name in ipairs({ 'oldest', 'soonest', 'late', 'paused', 'waiting', 'filling' }) do field(name, is_moment) end
 return found

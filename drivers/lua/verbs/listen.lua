@@ -3,6 +3,7 @@
 -- answers  the next moment at which something is due (0: never)
 --#include begin
 call('HDEL', M, '')
-call('HSET', M, 'listening', ARGV[6] ~= '' and now + ARGV[6] or 1e18)
+local ends = ARGV[6] ~= '' and now + ARGV[6] or 1e18
+--#include heard
 --#include flush
 return soonest or 0

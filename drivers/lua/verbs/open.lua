@@ -3,11 +3,11 @@
 -- ARGV  1 the session's uuid, 2 its lease in microseconds ('': it lasts for as long as its callers live),
 --       3 the time in microseconds ('': the server's),
 --       4 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there; 'keep': make it,
---       or open the one that is there,
+--       or open the one that is there; 'alike': the same if its driver is this one,
 --       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again,
 --       9 the layout of its keys
 -- answers  {driver, options, the number of the session, the field that says that it lives, the time, '1' if nobody may
---          hear of what is done here}; only the first two if the tube is there and should not be
+--          hear of what is done here, the edition of the options ('': the tube was never altered)}; only the first two if the tube is there and should not be
 local call = redis.call
 local M = KEYS[1]
 -- What any verb of a session may need is asked for now.
@@ -32,7 +32,9 @@ if call('HEXISTS', M, 'born') == 1 then
   end
   local there = call('HMGET', M, 'driver', 'options', 'maker')
   local maker = table.remove(there)
-  if (ARGV[4] == 'new' and maker ~= ARGV[8]) or (ARGV[4] == 'same' and (there[1] ~= ARGV[5] or there[2] ~= ARGV[6])) then return there end
+  if (ARGV[4] == 'new' and maker ~= ARGV[8]) or (ARGV[4] == 'same' and (there[1] ~= ARGV[5] or there[2] ~= ARGV[6])) or (ARGV[4] == 'alike' and there[1] ~= ARGV[5]) then
+    return there
+  end
   call('HDEL', M, '')
 elseif ARGV[4] == 'any' then
   return redis.error_reply('TUBEGONE there is no such tube')
@@ -56,7 +58,7 @@ else
   end
 end
 local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
-local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest')
+local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest', 'listening')
 local token = about[1]
 -- One whose lease is over is about to be forgotten: whoever opens the tube now begins anew.
 local lease = token and call('ZSCORE', M .. ':leases', token)
@@ -79,4 +81,5 @@ if ends < math.huge and ARGV[2] + 0 > (call('HGET', M, 'lease') or 0) + 0 then c
 local left = call('PTTL', M)
 if left > 0 then call('PEXPIRE', M .. ':leases', left) end
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
-return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, acl and not acl('PUBLISH', M .. ':events', '') and '1' or '' }
+local unheard = acl and not acl('PUBLISH', M .. ':events', '')
+return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, unheard and '1' or '', string.match(about[6] or '', ' (%x+)$') or '' }

@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from functools import cache, partial
 from hashlib import sha1
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
 from tubes.redis.scripts.expansion import expanded
 from tubes.redis.scripts.gate import WORDS, gated
@@ -26,6 +25,7 @@ from tubes.redis.scripts.rights import EVERYBODY
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tubes.drivers.backoff import RetryDelays
     from tubes.drivers.driver import Driver
 
 #: Verbs that need no machine: the same for all drivers.
@@ -81,7 +81,7 @@ class Script(NamedTuple):
 
 
 class TubeSettings(NamedTuple):
-    """What the scripts of a tube have to know of its options: they never change while it lives."""
+    """What the scripts of a tube have to know of its options."""
 
     #: The delays of its backoff, their jitter and its seed.
     rests: tuple[tuple[int, ...], float, int] | None = None
@@ -89,15 +89,19 @@ class TubeSettings(NamedTuple):
     idle: int | None = None
     #: Whether it takes no more than so many tasks.
     bounded: bool = False
+    #: Whether it was altered: then callers say which edition of its options they know.
+    altered: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, object]) -> TubeSettings:
-        """The options as the server keeps them. They become a part of the scripts: hence none but numbers."""
-        rests, idle = options.get("backoff"), options.get("idle")
+    def of(cls, options: Mapping[str, Any], *, is_altered: bool = False) -> TubeSettings:
+        """By checked options. They become a part of the scripts: hence none but numbers."""
+        rests: RetryDelays | None = options.get("backoff")
+        idle = options.get("idle")
         return cls(
-            None if rests is None else RetryDelays.from_fields(rests).fields,
+            None if rests is None else rests.fields,
             None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
             bool(options.get("capacity")),
+            is_altered,
         )
 
 
@@ -152,6 +156,7 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
         "BACKOFF": settings.rests is not None,
         "BRIEF": settings.idle is not None,
         "ROOM": settings.bounded,
+        "ALTERED": settings.altered,
     }
     return frozenset(name for name, has in knobs.items() if has)
 

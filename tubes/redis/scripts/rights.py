@@ -7,8 +7,21 @@ from typing import Final
 #: The commands that the scripts of every session may run: who opens a tube is asked for all of them. Events are told
 #: where PUBLISH is allowed.
 EVERYBODY: Final = (
-    *("EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HLEN", "HMGET", "HRANDFIELD", "HSET", "LPOP", "PEXPIRE", "PTTL"),
-    *("TIME", "ZADD", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCORE"),
+    *("EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HLEN", "HMGET", "HRANDFIELD", "HSCAN", "HSET", "LPOP"),
+    *(
+        "PEXPIRE",
+        "PTTL",
+        "TIME",
+        "ZADD",
+        "ZCARD",
+        "ZCOUNT",
+        "ZMSCORE",
+        "ZRANGE",
+        "ZRANGEBYLEX",
+        "ZRANGEBYSCORE",
+        "ZREM",
+        "ZSCORE",
+    ),
     "UNLINK",
 )
 #: Answers what of that which every call needs is missing.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import count
 from random import SystemRandom
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tubes.backend import flow
 from tubes.backend.retry import RetryPolicy
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R", bound="Runs")
 T = TypeVar("T")
-#: A session in a tube: see `ScriptCall`.
-TubeSession: TypeAlias = tuple[int, str, str]
+#: How a script is told who calls: see `TubeSession`, of which this is all that counts here.
+Speaker: TypeAlias = "tuple[Word, str, str, object]"
 #: A verb: asks for calls, gets replies, ends with its answer.
 Flow: TypeAlias = "flow.Flow[ScriptCall, T]"
 
@@ -66,7 +66,7 @@ FIRST: Final = "AGAIN"
 NOT_YET: Final = frozenset({FIRST, "NOSCRIPT"})
 #: Errors that say that nothing was done. After any other, which may not be the server's, a call comes once more by its
 #: number: if it was done it is answered then.
-CERTAIN: Final = frozenset({"SESSIONGONE", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
+CERTAIN: Final = frozenset({"SESSIONGONE", "ALTERED", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
 #: Those after which the same address may lead to another server.
 ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
 
@@ -74,7 +74,6 @@ ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
 class ScriptCall:
     """A script with its arguments.
 
-    `session`: its number in the tube, the field that says that it lives, and the caller's name among its callers.
     `slot`: where its answer is kept, if not in a slot of the channel: for calls for another session than the channel's.
     """
 
@@ -95,7 +94,7 @@ class ScriptCall:
         script: Script,
         key: str,
         args: tuple[Word, ...],
-        session: TubeSession | None = None,
+        session: Speaker | None = None,
         now: int | str = "",
         orphaned: Callable[[Reply], None] | None = None,
         slot: str | None = None,
@@ -107,7 +106,7 @@ class ScriptCall:
         self.answers = script.answers
         self.key: Final = key
         self.args = args
-        self.session: Final = session
+        self.session: Final[Any] = session
         self.now: Final = now
         #: What to do with a reply for which nobody waits any more.
         self.orphaned: Final = orphaned
@@ -139,9 +138,9 @@ class ScriptCall:
             keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
         if self.session is None:
             return pack(*what, *keys, *self.args)
-        session, token, caller = self.session
+        number, token, caller, _ = self.session
         field = f"a{token}.{caller}.{self.slot}"
-        return pack(*what, *keys, session, token, field, self.number, self.now, *self.args)
+        return pack(*what, *keys, number, token, field, self.number, self.now, *self.args)
 
 
 class ScriptLook(ScriptCall):

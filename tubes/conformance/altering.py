@@ -1,0 +1,428 @@
+"""Alter: the options of a tube change while it is used; and what `create_tube` does where the tube exists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tubes import Backoff, Driver, InvalidOption, OptionNotSupported, QueueClosed, TubeExists, TubeNotFound
+from tubes.conformance.bench import Bench, needs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tubes import Task
+
+
+class Altering(Bench):
+    """Options, and changes of them."""
+
+    def options_of(self, tube: Any) -> dict[str, Any]:
+        """The tube's options, without those that the driver needs."""
+        return {name: value for name, value in tube.options.items() if name not in self.options}
+
+    def defaults(self) -> dict[str, int]:
+        """Options of this driver that are defaults of tasks, with some value each."""
+        given = {"max_attempts": 7, "ttl": 100, "ttr": 50, "pri": 3}
+        return {name: value for name, value in given.items() if name == "max_attempts" or self.knows(name)}
+
+    @staticmethod
+    def facts(task: Task, names: Iterable[str]) -> dict[str, Any]:
+        """What a task has of these."""
+        return {name: getattr(task, name) for name in names}
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def test_options_are_what_was_given(self) -> None:
+        assert self.options_of(self.tube) == {}
+        given = {**self.defaults(), "capacity": 9, "key_ttl": 1.5}
+        made = self.create("given", **given)
+        assert self.options_of(made) == given
+        assert self.options_of(self.queue.tube("given")) == given
+
+    def test_options_are_read_only(self) -> None:
+        with pytest.raises(TypeError):
+            self.tube.options["capacity"] = 5
+
+    def test_a_tube_can_be_created_with_the_options_of_another(self) -> None:
+        made = self.create("one", **self.defaults(), capacity=3)
+        copy = self.queue.create_tube("copy", made.driver, **made.options)
+        assert copy.options == made.options
+        assert self.queue.create_tube("copy", made.driver, **made.options, if_not_exists=True).name == "copy"
+
+    @needs("delay")
+    @pytest.mark.parametrize(
+        "given",
+        [
+            Backoff(1),
+            Backoff(60, factor=1),
+            Backoff(0.5, factor=1.7, cap=99, jitter=0.3, seed=7),
+            Backoff(5000, factor=1, cap=5000),
+            Backoff(1, factor=3.14159, cap=1e9, jitter=1),
+            [0.0, 1.0],
+            [5.0, 1.0, 30.0],
+        ],
+    )
+    def test_a_backoff_is_what_was_given(self, given: Any) -> None:
+        assert self.create("resting", backoff=given).options["backoff"] == given
+        self.tube.alter(backoff=given)
+        assert self.tube.options["backoff"] == given
+
+    @needs("delay")
+    @pytest.mark.parametrize("given", [[7], [3, 6], [0], Backoff(50, cap=60), [0, 0, 0]])
+    def test_a_backoff_means_what_was_given(self, given: Any) -> None:
+        self.create("resting", backoff=given)
+        shown = self.queue.tube("resting").options["backoff"]
+        assert self.create("resting", backoff=shown, if_not_exists=True).options["backoff"] == shown
+
+    # -- the defaults of tasks ---------------------------------------------------------------------------------------
+
+    def test_a_later_put_has_the_new_defaults(self) -> None:
+        defaults = self.defaults()
+        before = self.facts(self.put(), defaults)
+        self.tube.alter(**defaults)
+        assert self.facts(self.put(), defaults) == defaults
+        assert self.facts(self.tube.put_many([1], **self.lane("batch"))[0], defaults) == defaults
+        assert self.facts(self.put(key="k"), defaults) == defaults
+        assert self.options_of(self.tube) == defaults
+        self.tube.alter(**dict.fromkeys(defaults))
+        assert self.facts(self.put(), defaults) == before
+        assert self.options_of(self.tube) == {}
+
+    def test_other_sessions_have_them_too(self) -> None:
+        other = self.another()
+        defaults = self.defaults()
+        other.tube.put(0, **self.lane("before"))
+        self.tube.alter(**defaults)
+        assert self.facts(other.tube.put(1, **self.lane("after")), defaults) == defaults
+        assert self.options_of(other.tube) == defaults
+        late = self.another()
+        assert self.facts(late.tube.put(1, **self.lane("late")), defaults) == defaults
+
+    def test_tasks_that_are_there_keep_what_they_have(self) -> None:
+        defaults = self.defaults()
+        old = self.put()
+        before = self.facts(old, defaults)
+        self.tube.alter(**defaults)
+        assert self.facts(self.tube.peek(old), defaults) == before
+        taken = self.take()
+        assert taken.id == old.id
+        assert self.facts(taken, defaults) == before
+        for _ in range(8):  # More often than the tube says now.
+            assert taken.release().state == "r"
+            taken = self.take()
+
+    def test_what_a_put_says_itself_goes_before_them(self) -> None:
+        defaults = self.defaults()
+        own = dict.fromkeys(defaults, 2)
+        self.tube.alter(**defaults)
+        assert self.facts(self.put(**own), defaults) == own
+
+    def test_attempts_of_later_tasks_are_counted(self) -> None:
+        self.tube.alter(max_attempts=2)
+        self.put()
+        self.take().release()
+        assert self.take().release().state == "!"
+
+    def test_a_holder_goes_on_with_what_it_took(self) -> None:
+        first, second = self.taken(), self.put()
+        self.tube.alter(**self.defaults())
+        assert first.ack().state == "-"
+        assert self.take().id == second.id
+
+    def test_what_is_left_out_stays(self) -> None:
+        self.tube.alter(capacity=5, max_attempts=3)
+        self.tube.alter(key_ttl=9)
+        self.tube.alter()
+        assert self.options_of(self.tube) == {"capacity": 5, "max_attempts": 3, "key_ttl": 9.0}
+        self.tube.alter(capacity=None)
+        assert self.options_of(self.tube) == {"max_attempts": 3, "key_ttl": 9.0}
+
+    def test_the_same_again_changes_nothing(self) -> None:
+        self.put()
+        self.tube.alter(max_attempts=3)
+        before = self.everything()
+        self.tube.alter(max_attempts=3)
+        self.queue.create_tube("contract", self.driver, if_exists="update", **{**self.options, "max_attempts": 3})
+        assert self.everything() == before
+
+    def test_a_key_is_remembered_as_long_as_the_tube_says_now(self) -> None:
+        self.put(key="k")
+        self.tube.alter(key_ttl=10)
+        self.take().ack()
+        new = self.put(key="k")
+        assert new.created_now  # The first task was put before.
+        self.take().ack()
+        assert not self.put(key="k").created_now
+
+    # -- backoff -----------------------------------------------------------------------------------------------------
+
+    @needs("delay")
+    def test_the_next_failure_rests_by_the_new_backoff(self) -> None:
+        task = self.taken()
+        self.tube.alter(backoff=[10, 60])
+        assert task.release().state == "~"
+        self.tube.alter(backoff=[1])
+        self.pass_time(9)
+        assert self.state(task) == "~"  # It rests as long as it was told.
+        self.pass_time(1)
+        self.take().release()
+        self.pass_time(1)
+        again = self.take()
+        self.tube.alter(backoff=None)
+        assert again.release().state == "r"
+
+    @needs("delay", "ttr")
+    def test_so_does_one_whose_time_to_run_is_over(self) -> None:
+        task = self.taken(ttr=5)
+        self.tube.alter(backoff=[10])
+        self.pass_time(5)
+        assert self.state(task) == "~"
+
+    # -- capacity ----------------------------------------------------------------------------------------------------
+
+    def test_a_tube_gets_a_capacity_and_loses_it(self) -> None:
+        self.put()
+        self.tube.alter(capacity=2)
+        self.put()
+        assert self.tube.put("none", timeout=0, **self.lane("none")) is None
+        self.tube.alter(capacity=3)
+        self.put()
+        self.tube.alter(capacity=None)
+        assert [self.put().id for _ in range(3)] == [3, 4, 5]
+
+    def test_a_smaller_capacity_removes_nothing(self) -> None:
+        tasks = self.puts(4)
+        self.tube.alter(capacity=2)
+        assert self.count("total") == 4
+        taken = [self.take() for _ in range(3)]
+        assert {task.id for task in taken} <= {task.id for task in tasks}
+        for number, task in enumerate(taken):
+            task.ack()
+            assert (self.tube.put(number, timeout=0, **self.lane("more")) is None) == (number < 2)
+
+    def test_a_put_that_waits_gets_the_room_of_a_larger_capacity(self) -> None:
+        self.tube.alter(capacity=1)
+        self.put()
+        other = self.another()
+        first = self.begin(None, "put", "first", timeout=60, **self.lane("x"))
+        second = self.begin(other.tube, "put", "second", timeout=60, **self.lane("y"))
+        self.tube.alter(capacity=2, max_attempts=4)
+        assert (self.got(first).id, self.got(first).max_attempts) == (1, 4)
+        assert self.waiting(1)
+        self.tube.alter(capacity=None)
+        assert self.got(second).data == "second"
+
+    def test_a_batch_that_waits_and_is_larger_than_the_tube_will_be_is_refused(self) -> None:
+        self.tube.alter(capacity=3)
+        self.puts(3)
+        call = self.begin(None, "put_many", [1, 2, 3], timeout=60, **self.lane("batch"))
+        self.tube.alter(capacity=2)
+        with pytest.raises(InvalidOption, match="items=3: must be at most 2"):
+            self.got(call)
+        assert self.waiting(0)
+        with self.refused(InvalidOption):
+            self.tube.put_many([1, 2, 3], **self.lane("batch"))
+
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    @needs("lane")
+    def test_a_lane_may_have_more_in_flight(self) -> None:
+        for number in range(4):
+            self.put(number, **self.lane("a"))
+        self.take()
+        other = self.another()
+        call = self.begin(other.tube, timeout=60)
+        self.tube.alter(max_in_flight=3)
+        assert self.got(call).state == "t"
+        assert len(self.drain()) == 1
+        self.tube.alter(max_in_flight=None)
+        assert self.drain() == []
+
+    @needs("lane")
+    def test_a_lane_with_fewer_in_flight_starts_none_until_it_may(self) -> None:
+        self.tube.alter(max_in_flight=3)
+        for number in range(5):
+            self.put(number, **self.lane("a"))
+        taken = [self.take() for _ in range(2)]
+        self.tube.alter(max_in_flight=1)
+        assert self.drain() == []
+        taken[0].ack()
+        assert self.drain() == []
+        taken[1].ack()
+        assert len(self.drain()) == 1
+
+    @needs("lane")
+    def test_a_shorter_interval_lets_lanes_start_sooner(self) -> None:
+        self.tube.alter(interval=100)
+        for number in range(3):
+            self.put(number, **self.lane("a"))
+        self.take().ack()
+        self.pass_time(5)
+        assert self.drain() == []
+        self.tube.alter(interval=10)
+        call = self.begin(None, timeout=60)
+        self.pass_time(5)
+        self.got(call).ack()
+        assert self.drain() == []
+        self.tube.alter(interval=None)
+        assert len(self.drain()) == 1
+
+    @needs("lane")
+    def test_a_longer_interval_counts_from_the_last_start(self) -> None:
+        self.tube.alter(interval=10)
+        for number in range(2):
+            self.put(number, **self.lane("a"))
+        self.take().ack()
+        self.tube.alter(interval=30, jitter=0)
+        self.pass_time(29)
+        assert self.drain() == []
+        self.pass_time(1)
+        assert len(self.drain()) == 1
+
+    @needs("lane")
+    def test_a_lane_that_is_free_rests_after_its_next_start(self) -> None:
+        for number in range(3):
+            self.put(number, **self.lane("a"))
+        self.take().ack()
+        self.tube.alter(interval=10)
+        self.take().ack()
+        assert self.drain() == []
+        self.pass_time(10)
+        assert len(self.drain()) == 1
+
+    @needs("lane")
+    def test_the_limits_of_one_lane_stay_its_own(self) -> None:
+        self.tube.configure("own", interval=50, max_in_flight=2)
+        self.tube.alter(interval=10, max_in_flight=5)
+        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.utubes()}
+        assert seen == {"own": (50.0, 2)}
+        self.put(**self.lane("tubes"))
+        self.take()
+        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.utubes()}
+        assert seen == {"own": (50.0, 2), "tubes": (10.0, 5)}
+
+    @needs("lane")
+    def test_many_lanes_go_by_it_at_once(self) -> None:
+        for number in range(120):
+            self.put(number, **self.lane(f"lane-{number % 60}"))
+        assert len(self.drain()) == 60
+        self.tube.alter(max_in_flight=2)
+        assert len(self.drain()) == 60
+
+    @needs("lane")
+    def test_the_order_of_lanes_cannot_change(self) -> None:
+        self.put()
+        with self.refused(InvalidOption, match=r"order='round_robin': cannot change from 'fifo' while the tube lives"):
+            self.tube.alter(order="round_robin", interval=5)
+        self.tube.alter(order="fifo")
+        self.tube.alter(order=None)
+        rounds = self.create("rounds", order="round_robin")
+        for order in ("fifo", None):
+            with pytest.raises(InvalidOption, match="order="):
+                rounds.alter(order=order)
+        rounds.alter(order="round_robin", interval=1)
+        assert rounds.options["interval"] == 1.0
+
+    # -- what is refused ---------------------------------------------------------------------------------------------
+
+    def test_all_is_checked_before_anything_changes(self) -> None:
+        before = self.tube.options
+        bad = {"capacity": -1, "key_ttl": "soon", "max_attempts": 0, "driver": "fifo", "temporary": True}
+        for option, value in bad.items():
+            with self.refused(InvalidOption, match=option):
+                self.tube.alter(**{"max_attempts": 5, "capacity": 7, option: value})
+        assert self.tube.options == before
+
+    def test_an_option_that_the_driver_lacks_is_refused(self) -> None:
+        for option in ("pri", "ttl", "ttr", "backoff", "interval", "max_in_flight", "jitter", "colour", "delay", "key"):
+            if self.driver_takes(option):
+                continue
+            for value in (1, None):
+                with self.refused(OptionNotSupported):
+                    self.tube.alter(capacity=7, **{option: value})
+        assert self.options_of(self.tube) == {}
+
+    def driver_takes(self, option: str) -> bool:
+        """Whether a tube of this driver may have the option."""
+        knob = {"backoff": "delay", "interval": "lane", "max_in_flight": "lane", "jitter": "lane"}.get(option, option)
+        return option != "delay" and self.knows(knob)
+
+    def test_a_tube_that_is_dropped_is_not_altered(self) -> None:
+        other = self.another()
+        self.tube.drop()
+        for tube in (self.tube, other.tube):
+            with pytest.raises(TubeNotFound):
+                tube.alter(capacity=5)
+        assert self.create("contract").options == self.queue.create_tube("new", self.driver, **self.options).options
+
+    def test_nor_is_one_of_a_queue_that_is_closed(self) -> None:
+        other = self.another()
+        other.queue.close()
+        with pytest.raises(QueueClosed):
+            other.tube.alter(capacity=5)
+        assert self.options_of(self.tube) == {}
+
+    # -- create_tube where the tube exists ---------------------------------------------------------------------------
+
+    def test_by_default_it_raises(self) -> None:
+        for options in ({}, {"if_exists": "raise"}):
+            with self.refused(TubeExists):
+                self.create("contract", **options)
+
+    def test_keep_returns_the_tube_as_it_is(self) -> None:
+        task = self.put()
+        self.tube.alter(capacity=5)
+        kept = self.create("contract", if_exists="keep", capacity=9, max_attempts=2)
+        assert kept.peek(task.id) == task
+        assert self.options_of(kept) == {"capacity": 5}
+
+    def test_update_gives_it_exactly_these_options(self) -> None:
+        task = self.put()
+        self.tube.alter(capacity=5, key_ttl=3)
+        updated = self.create("contract", if_exists="update", max_attempts=2, capacity=8)
+        assert updated.peek(task.id) == task
+        assert self.options_of(updated) == {"capacity": 8, "max_attempts": 2}
+        assert self.put().max_attempts == 2
+        assert self.options_of(self.tube) == {"capacity": 8, "max_attempts": 2}
+        assert self.options_of(self.create("contract", if_exists="update")) == {}
+
+    def test_both_create_a_tube_that_is_not_there(self) -> None:
+        for how in ("keep", "update"):
+            assert self.options_of(self.create(how, if_exists=how, capacity=3)) == {"capacity": 3}
+
+    def test_both_are_refused_for_another_driver(self) -> None:
+        other = Driver("another", order="-id") if self.knobs.name == "fifo" else "fifo"
+        for how in ("keep", "update"):
+            with self.refused(TubeExists, match=f"with driver '{self.knobs.name}', not "):
+                self.queue.create_tube("contract", other, if_exists=how)
+
+    def test_if_not_exists_means_the_same_options_as_now(self) -> None:
+        self.tube.alter(capacity=5)
+        assert self.create("contract", if_not_exists=True, capacity=5).name == "contract"
+        with self.refused(TubeExists, match="with capacity=5, not None"):
+            self.create("contract", if_not_exists=True)
+
+    def test_an_update_that_is_refused_changes_nothing(self) -> None:
+        with self.refused(InvalidOption):
+            self.create("contract", if_exists="update", capacity=5, max_attempts=0)
+        with self.refused(OptionNotSupported):
+            self.create("contract", if_exists="update", capacity=5, colour="red")
+        assert self.options_of(self.tube) == {}
+
+    @pytest.mark.parametrize("how", ["replace", "", True, 1, ["keep"]])
+    def test_another_word_is_refused(self, how: Any) -> None:
+        with self.refused(InvalidOption):
+            self.create("contract", if_exists=how)
+
+    def test_both_ways_to_say_it_are_refused_together(self) -> None:
+        for how in ("raise", "keep", "update"):
+            with self.refused(InvalidOption):
+                self.create("contract", if_exists=how, if_not_exists=True)
+        assert self.create("contract", if_exists="keep", if_not_exists=False).name == "contract"
+
+    def test_an_overview_has_the_options(self) -> None:
+        self.tube.alter(capacity=5)
+        seen = self.queue.overview()["contract"].options
+        assert {name: value for name, value in seen.items() if name not in self.options} == {"capacity": 5}

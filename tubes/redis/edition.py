@@ -1,0 +1,54 @@
+"""The options of a tube as one session knows them: what they mean for scripts and for puts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tubes.redis import task_codec
+from tubes.redis.scripts.assembly import TubeSettings, script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tubes.drivers.driver import Driver
+    from tubes.redis.scripts.assembly import Script
+    from tubes.redis.transport.wire import Word
+
+
+class TubeSession(NamedTuple):
+    """A session in a tube."""
+
+    #: Its number there; in a tube that was altered also the name of the edition that it knows.
+    number: Word
+    #: The field of the meta hash that says that it lives.
+    token: str
+    #: The caller's name among its callers.
+    caller: str
+    edition: Edition
+
+
+class Edition:
+    """The options of a tube from one `alter` to the next. It never changes: an altered tube has another one.
+
+    A session in a tube has the edition that it was opened with. So what is told to a script and the name of the edition
+    that goes with it always agree, whatever other threads hear meanwhile; of any other edition the server refuses it.
+    """
+
+    def __init__(self, driver: Driver, options: Mapping[str, Any], name: str = "") -> None:
+        #: '': that of a tube that was never altered.
+        self.name: Final = name
+        self.options: Final = options
+        #: How many tasks have room, as scripts are told it.
+        self.room: Final[int | str] = options.get("capacity") or ""
+        #: What a put without options of its own puts.
+        self.plain: Final = task_codec.write(driver, options, {})
+        self._driver: Final = driver
+        self._settings: Final = TubeSettings.of(options, is_altered=bool(name))
+
+    def script(self, verb: str) -> Script:
+        """The script of a verb."""
+        return script(verb, self._driver, self._settings)
+
+    def write(self, options: Mapping[str, Any]) -> task_codec.NewTask:
+        """A new task with these options, as `Driver` checked them."""
+        return task_codec.write(self._driver, self.options, options) if options else self.plain
