@@ -614,3 +614,38 @@ def test_tubes_does_not_import_what_the_command_needs() -> None:
     program = "import sys, tubes; print([name for name in ('typer', 'rich', 'redis') if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_options_are_altered_and_shown(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl", ttr=60, capacity=9)
+    (said,) = shell.json("alter", "mail", "-o", "ttr=120", "-o", "capacity=null", "-o", "backoff=1,5,30")
+    assert said == {"tube": "mail", "options": {"backoff": [1.0, 5.0, 30.0], "ttr": 120.0}}
+    assert tube.put("to ann").ttr == 120
+    assert shell.json("stats", "mail")[0]["options"] == said["options"]
+    assert "ttr=120.0" in shell("stats", "mail").stdout
+    shell("alter", "mail", "-o", 'backoff={"first": 2, "cap": 60}')
+    backoff = shell.json("stats", "mail")[0]["options"]["backoff"]
+    assert backoff == {"first": 2.0, "factor": 2.0, "cap": 60.0, "jitter": 0.0, "seed": 0}
+    shell("create", "copy", "fifottl", "-o", f"backoff={json.dumps(backoff)}")
+    assert queue.tube("copy").options == {"backoff": tube.options["backoff"]}
+    shell("alter", "mail", "-o", "backoff=null", "-o", "ttr=null")
+    assert queue.tube("mail").options == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["mail"], Exit.USAGE, "--option"),
+        (["mail", "-o", "ttr"], Exit.USAGE, "must be name=value"),
+        (["mail", "-o", "ttr=-1"], Exit.USAGE, "ttr=-1"),
+        (["mail", "-o", "colour=red"], Exit.USAGE, "colour"),
+        (["mail", "-o", "driver=fifo"], Exit.USAGE, "cannot change while the tube lives"),
+        (["other", "-o", "ttr=1"], Exit.NOT_FOUND, "no tube 'other'"),
+    ],
+)
+def test_what_cannot_be_altered_is_said(
+    shell: Shell, queue: tubes.Queue, words: list[str], code: Exit, why: str
+) -> None:
+    tube = queue.create_tube("mail", "fifottl", capacity=3)
+    assert why in shell("alter", *words, code=code).stderr
+    assert tube.options == {"capacity": 3}

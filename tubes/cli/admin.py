@@ -1,4 +1,4 @@
-"""Commands on whole tubes: create, pause, resume, truncate, drop."""
+"""Commands on whole tubes: create, alter, pause, resume, truncate, drop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 import tubes
 from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, connected, pairs, sure
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import as_json, until
+from tubes.cli.show import as_json, options_json, until
 from tubes.cli.streams import from_json
 from tubes.drivers.registry import known_drivers
 
@@ -35,10 +35,27 @@ def create(
         as_json({"tube": name, "driver": driver})
 
 
+def alter(
+    name: Name,
+    option: Annotated[
+        list[str], typer.Option("--option", "-o", metavar="NAME=VALUE", help="As for `create`; ttr=null: the default.")
+    ],
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Change options of a tube while it is used."""
+    changes = tube_options(option)
+    with connected(url) as queue:
+        tube = queue.tube(name)
+        tube.alter(**changes)
+        if as_json_:
+            as_json({"tube": name, "options": options_json(tube.options)})
+
+
 def tube_options(words: list[str]) -> dict[str, Any]:
     """The options of a tube, from words like `ttr=60` and `backoff=1,5`."""
     options = {name: _value(word) for name, word in pairs(words, "--option").items()}
-    if "backoff" in options:
+    if options.get("backoff") is not None:
         options["backoff"] = _backoff(options["backoff"])
     return options
 
@@ -121,4 +138,4 @@ def drop(
             say(f"dropped {name} with {count} tasks")
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (create, pause, resume, truncate, drop)
+COMMANDS: tuple[Callable[..., None], ...] = (create, alter, pause, resume, truncate, drop)

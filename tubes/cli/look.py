@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from collections import Counter
@@ -16,7 +17,19 @@ import tubes as library
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_states, complete_tubes, connected
 from tubes.cli.exits import Exit, Stop
-from tubes.cli.show import COLORS, as_json, console, line, moment, span, task_json, tasks_table, text, until
+from tubes.cli.show import (
+    COLORS,
+    as_json,
+    console,
+    line,
+    moment,
+    options_json,
+    span,
+    task_json,
+    tasks_table,
+    text,
+    until,
+)
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
 #: Within so many seconds tasks move by themselves, in the statistics of a tube.
@@ -63,7 +76,8 @@ def overview_json(name: str, seen: library.Overview) -> dict[str, object]:
     """A tube at a glance, for JSON."""
     facts = dataclasses.asdict(seen)
     counted = facts.pop("statistics")
-    return {"tube": name, **facts, **counted, "paused": until(counted["paused"])}
+    options = options_json(seen.options)
+    return {"tube": name, **facts, **counted, "options": options, "paused": until(counted["paused"])}
 
 
 def pause_of(seen: library.Overview) -> str:
@@ -120,6 +134,8 @@ def _one(seen: library.Overview, due: list[int]) -> Any:
     made.add_row(text("pause"), text(pause_of(seen) or "no", "yellow" if counted.paused else ""))
     made.add_row(text("calls"), text("  ".join(f"{call} {count}" for call, count in counted.calls.items() if count)))
     made.add_row(text("driver"), text(seen.driver))
+    given = (f"{name}={json.dumps(value)}" for name, value in options_json(seen.options).items())
+    made.add_row(text("options"), text("  ".join(given)))
     return made
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -49,6 +51,14 @@ def as_json(thing: object) -> None:
 def until(moment: float | None) -> float | str | None:
     """The end of a pause for JSON; one without an end is `"for ever"`."""
     return "for ever" if moment == math.inf else moment
+
+
+def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tube for JSON, in the form that `-o` takes."""
+    return {
+        name: dataclasses.asdict(value) if isinstance(value, tubes.Backoff) else value
+        for name, value in options.items()
+    }
 
 
 def data_of(task: tubes.Task) -> dict[str, object]:
