@@ -545,3 +545,25 @@ def test_a_write_that_was_lost_while_it_was_put_says_so(
         assert tube.statistics().tasks["total"] == 0
         assert publish() == 2
         assert tube.statistics().tasks["ready"] == 2
+
+
+def test_an_alter_that_is_lost_counts_for_nobody(face: Face, own: LocalServer) -> None:
+    """Whoever has heard of it goes by the options of before; a later one is not taken for it."""
+    with face.connect(own.url) as queue, face.connect(own.url) as other, face.connect(own.url) as late:
+        tube, there = (
+            queue.create_tube("load", "fifottl", ttr=60, capacity=50),
+            other.create_tube("load", "fifottl", ttr=60, capacity=50, if_not_exists=True),
+        )
+        keep(own)
+        tube.alter(ttr=5, capacity=None)
+        assert there.put("lost").ttr == 5
+        roll_back(own)
+        assert there.put("new").ttr == tube.put("new").ttr == 60
+        assert there.options == tube.options == {"capacity": 50, "ttr": 60.0}
+        keep(own)
+        tube.alter(ttr=7)
+        assert there.put("lost").ttr == 7
+        roll_back(own)
+        late.tube("load").alter(ttr=9)
+        assert there.put("new").ttr == tube.put("new").ttr == 9
+        assert queue.check("load") == []

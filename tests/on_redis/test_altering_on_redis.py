@@ -1,0 +1,180 @@
+"""A tube on a server is altered: other processes, calls that are sent again, and what was prepared before."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import PIPE
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tubes
+from tests.support.internals import port_of
+from tests.support.processes import python
+from tubes.conformance.bench import eventually
+from tubes.redis import batch_port
+from tubes.redis.transport.script_call import ScriptCall
+from tubes.redis.transport.server import locate
+from tubes.redis.transport.wire import ErrorReply, Wire
+
+if TYPE_CHECKING:
+    from tubes.testing import LocalServer
+
+#: A version of a program: it opens its tube with the options that it was given, and puts when it is told to.
+PROGRAM = """
+import json, sys
+import tubes
+
+with tubes.connect(sys.argv[1]) as queue:
+    jobs = queue.create_tube("jobs", "fifottl", if_exists="update", **json.loads(sys.argv[2]))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        task = jobs.put(line.strip())
+        print(json.dumps([task.ttr, task.max_attempts, dict(jobs.options)]), flush=True)
+"""
+
+
+class Version:
+    """A process that runs the program."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._process = python("-c", PROGRAM, url, json.dumps(options), stdin=PIPE, stdout=PIPE, text=True)
+        assert self._say() == "ready"
+
+    def _say(self) -> str:
+        assert self._process.stdout is not None
+        return str(self._process.stdout.readline()).strip()
+
+    def put(self) -> Any:
+        """Put a task: its ttr, its max_attempts, and the options of the tube as the process knows them."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("x\n")
+        self._process.stdin.flush()
+        return json.loads(self._say())
+
+    def stop(self) -> None:
+        """End the process, and wait for that."""
+        self._process.communicate(timeout=30)
+        assert self._process.returncode == 0
+
+
+def test_two_versions_of_a_program_run_at_a_time(url: str) -> None:
+    old = Version(url, ttr=60, max_attempts=3)
+    assert old.put() == [60, 3, {"max_attempts": 3, "ttr": 60}]
+    new = Version(url, ttr=120)
+    assert new.put() == [120, None, {"ttr": 120}]
+    assert old.put() == [120, None, {"ttr": 120}]
+    with tubes.connect(url) as queue:
+        queue.tube("jobs").alter(ttr=None, capacity=9)
+        assert old.put() == [None, None, {"capacity": 9}]
+        assert new.put() == [None, None, {"capacity": 9}]
+        restarted = Version(url, ttr=60, max_attempts=3)  # The last start wins.
+        assert [version.put()[:2] for version in (old, new, restarted)] == [[60, 3]] * 3
+        tasks = queue.tube("jobs").tasks()
+        assert [task.ttr for task in tasks] == [60, 120, 120, None, None, 60, 60, 60]
+        assert queue.check("jobs") == []
+    for version in (old, new, restarted):
+        version.stop()
+
+
+def test_a_call_that_was_done_before_is_answered_after_an_alter(url: str) -> None:
+    """Its answer was lost: sent again it is not done twice, and a call that was not done is refused."""
+    with tubes.connect(url) as queue, tubes.connect(url) as other:
+        tube = queue.create_tube("t", "fifottl", ttr=60)
+        port = port_of(tube)
+        session, wire = port.session, Wire(locate(url)[0], "")
+        edition = session.edition
+
+        def request() -> bytes:
+            words = port.put_words(edition, edition.plain, b"1")
+            call = ScriptCall(edition.script("put"), port.shared.key, words, session)
+            call.begin(0)
+            return call.pack(whole=True)
+
+        done, late = request(), request()
+        answer = wire.call(done)
+        other.tube("t").alter(ttr=5)
+        assert wire.call(done) == answer
+        refused = wire.call(late)
+        assert isinstance(refused, ErrorReply)
+        assert refused.code == "ALTERED"
+        other.tube("t").alter(ttr=60)  # The same as before, but not before.
+        assert isinstance(wire.call(late), ErrorReply)
+        wire.close()
+        assert tube.statistics().calls["put"] == 1
+        assert tube.put(2).ttr == 60
+
+
+def test_a_batch_that_was_brought_and_waits_has_the_new_defaults(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_port, "PUTS", 2)
+    with tubes.connect(url) as queue, queue.session() as other, ThreadPoolExecutor() as pool:
+        tube = queue.create_tube("t", capacity=3)
+        tube.put_many([1, 2])
+        putting = pool.submit(other.tube("t").put_many, [3, 4, 5], timeout=30)
+        while not tube.statistics().waiting:
+            pass
+        tube.alter(max_attempts=7, capacity=5)
+        assert [task.max_attempts for task in putting.result()] == [7, 7, 7]
+        assert [task.data for task in tube.tasks()] == [1, 2, 3, 4, 5]
+
+        assert other.tube("t").options == {"capacity": 5, "max_attempts": 7}
+
+
+def test_a_session_that_ends_after_an_alter_releases_its_tasks_at_once(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put_many(range(3))
+        with tubes.connect(url) as other:
+            assert len(other.tube("t").take_many(2, timeout=0)) == 2
+            tube.alter(backoff=[60], max_attempts=2)
+        assert [task.data for task in tube.take_many(3, timeout=0)] == [0, 1, 2]
+
+
+def test_many_lanes_are_brought_to_it_bit_by_bit(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue, queue.session() as other:
+        tube, there = queue.create_tube("t", "utube"), other.create_tube("t", "utube", if_not_exists=True)
+        count = 1500
+        tube.put_many([tubes.Item(number, utube=str(number % count)) for number in range(2 * count)])
+        assert len(there.take_many(2 * count, timeout=0)) == count
+        tube.alter(max_in_flight=2)
+        client: Any = valkey.client()
+        assert not client.hexists(port_of(tube).shared.key, "repace")
+        assert len(there.take_many(2 * count, timeout=0)) == count
+        tube.alter(max_in_flight=None, interval=1000)
+        there.release_all()
+        taken = tube.take_many(2 * count, timeout=0)
+        assert len(taken) == count
+        assert len({task.utube for task in taken}) == count
+        assert queue.check("t") == []
+
+
+@pytest.mark.parametrize("written", ["", "soon", "1e18 x", "0 zz", f"0 {'a' * 40}"])
+def test_what_names_the_options_is_repaired(url: str, valkey: LocalServer, written: str) -> None:
+    client: Any = valkey.client()
+    with tubes.connect(url) as queue, queue.session() as other:
+        tube, there = queue.create_tube("t", "fifottl"), other.create_tube("t", "fifottl", if_not_exists=True)
+        tube.alter(ttr=5)
+        key = port_of(tube).shared.key
+        options = client.hget(key, "options").replace(b"5000000", b"7000000")
+        client.hset(key, mapping={"listening": written, "options": options})
+        assert [problem.kind for problem in queue.check("t")] == ["field"]
+        assert [problem.examples for problem in queue.repair("t")] == [("listening",)]
+        assert queue.check("t") == []
+        assert tube.put(1).ttr == there.put(2).ttr == 7
+
+
+def test_a_listener_goes_on_to_hear_of_a_tube_that_is_altered(url: str) -> None:
+    with tubes.connect(url, session_ttl=0.5) as queue, tubes.connect(url) as other:
+        heard: list[str] = []
+        tube = queue.create_tube("t")
+        tube.on_task_change(lambda task, event: heard.append(event))
+        there = other.tube("t")
+        there.alter(max_attempts=3)
+        assert there.put(1).max_attempts == 3
+        with ThreadPoolExecutor() as pool:  # Longer than the lease by which it is said that somebody listens.
+            assert pool.submit(there.take).result().ack()  # type: ignore[union-attr]
+            assert pool.submit(there.take, 1.5).result() is None
+        there.put(2)
+        assert there.options == {"max_attempts": 3}
+        assert eventually(lambda: heard.count("put") == 2)
