@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import CoroutineType, MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -37,14 +37,14 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
-from tubes.values.batch import check_limit
+from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, TaskView, log_lost
+from tubes.values.task import FINISHED, R, T, TaskView, log_lost
 from tubes.values.task_data import TASKS, TASKS_OPTIONS, call_of
 from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, info_of
 
@@ -353,8 +353,12 @@ class AsyncQueue:
         return f"<{type(self).__name__} {self._connection.url}{' closed' if self.closed else ''}>"
 
 
-class AsyncTube:
+class AsyncTube(Generic[T, R]):
     """One tube, as one session sees it. Safe to share between event loops.
+
+    `AsyncTube[Mail]` says to type checkers what data its tasks have, and `AsyncTube[Mail, Reply]` what a handler
+    returns too: `mails: tubes.AsyncTube[Mail] = queue.create_tube("mails")`. Else both are `Any`. Nothing checks them
+    at run time.
 
     Where a method takes a task it takes an `AsyncTask` or an id. An `AsyncTask` that was taken speaks for its own take
     only: when its time to run is over and the task was taken again, by whomever, its verbs raise `TaskNotTaken`.
@@ -365,7 +369,7 @@ class AsyncTube:
     `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
     """
 
-    def __init__(self, port: AsyncPort[AsyncTask]) -> None:
+    def __init__(self, port: AsyncPort[AsyncTask[T]]) -> None:
         self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver
@@ -390,14 +394,12 @@ class AsyncTube:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    async def put(self, data: object, *, timeout: None = None, **options: Unpack[PutOptions]) -> AsyncTask: ...
+    async def put(self, data: T, *, timeout: None = None, **options: Unpack[PutOptions]) -> AsyncTask[T]: ...
     @overload
+    async def put(self, data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]) -> AsyncTask[T] | None: ...
     async def put(
-        self, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]
-    ) -> AsyncTask | None: ...
-    async def put(
-        self, data: object, *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
-    ) -> AsyncTask | None:
+        self, data: T, *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+    ) -> AsyncTask[T] | None:
         """Add a task. O(1); O(log n) where priorities are many.
 
         `options`, as far as the driver knows them:
@@ -426,7 +428,7 @@ class AsyncTube:
         patience = None if timeout is None else micros("timeout", timeout)
         if patience:
             waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, options))
-            waited: AsyncTask | None = await waiter.wait(self._port)
+            waited: AsyncTask[T] | None = await waiter.wait(self._port)
             return waited
         answer = self._port.put(data, options)
         task = await answer if type(answer) is CoroutineType else answer
@@ -435,8 +437,8 @@ class AsyncTube:
         return task
 
     async def put_many(
-        self, items: Iterable[object], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
-    ) -> list[AsyncTask]:
+        self, items: Iterable[T | Item[T]], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+    ) -> list[AsyncTask[T]]:
         """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
 
         `items`: data (a string must be in a list, an async iterable must be collected first), or
@@ -454,7 +456,7 @@ class AsyncTube:
         """
         patience = None if timeout is None else micros("timeout", timeout)
         batch = self._port.gather(items, options)
-        tasks: list[AsyncTask] | None
+        tasks: list[AsyncTask[T]] | None
         if patience:
             tasks = await LoopWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
@@ -464,7 +466,7 @@ class AsyncTube:
             raise self._port.full(batch.size)
         return tasks or []
 
-    async def call(self, data: object, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> Any:
+    async def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
@@ -482,11 +484,12 @@ class AsyncTube:
 
         `Tube.call` shows an example.
         """
-        return await calls.call_async(self, data, timeout, options)
+        result: R = await calls.call_async(self, data, timeout, options)
+        return result
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    async def take(self, timeout: Seconds | None = None) -> AsyncTask | None:
+    async def take(self, timeout: Seconds | None = None) -> AsyncTask[T] | None:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
         `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
@@ -499,12 +502,12 @@ class AsyncTube:
             return await answer if type(answer) is CoroutineType else answer
         patience = None if timeout is None else micros("timeout", timeout)
         answer = self._port.take()
-        task: AsyncTask | None = await answer if type(answer) is CoroutineType else answer
+        task: AsyncTask[T] | None = await answer if type(answer) is CoroutineType else answer
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
 
-    async def take_many(self, limit: int, timeout: Seconds | None = None) -> list[AsyncTask]:
+    async def take_many(self, limit: int, timeout: Seconds | None = None) -> list[AsyncTask[T]]:
         """Take as many tasks as there are, up to `limit`. Each is taken as by `take`, and in its order.
 
         `limit`: from 1 to 100,000.
@@ -526,7 +529,7 @@ class AsyncTube:
         return tasks
 
     @asynccontextmanager
-    async def taking(self, timeout: Seconds | None = None) -> AsyncGenerator[AsyncTask]:
+    async def taking(self, timeout: Seconds | None = None) -> AsyncGenerator[AsyncTask[T]]:
         """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if none came.
 
         Where having no task is nothing special, ask first: `if task := await tube.take(5):` and then
@@ -540,7 +543,7 @@ class AsyncTube:
         async with task:
             yield task
 
-    async def __aiter__(self) -> AsyncGenerator[AsyncTask]:
+    async def __aiter__(self) -> AsyncGenerator[AsyncTask[T]]:
         """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
 
         Raises `TubeNotFound` when the tube is dropped. When the loop is left by `break` or by an exception, its last
@@ -562,7 +565,7 @@ class AsyncTube:
         except QueueClosed:
             return
 
-    async def _after(self, task: AsyncTask) -> AsyncTask | None:
+    async def _after(self, task: AsyncTask[T]) -> AsyncTask[T] | None:
         """Ack a task and take the next one; None if there is none. It leaves alone what was dealt with."""
         if task._take == FINISHED:
             return None
@@ -596,12 +599,12 @@ class AsyncTube:
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
-    async def ack(self, task: AsyncTask | int) -> AsyncTask:
+    async def ack(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
         """Finish a task: its work is done, it is removed. Raises `TaskNotTaken` unless this session has it. O(1)."""
         answer = self._port.ack(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def ack_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+    async def ack_many(self, tasks: Iterable[AsyncTask[T] | int]) -> dict[int, bool]:
         """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
 
         False means that this session does not have it, or not by that take. On Redis a few thousand are one round trip.
@@ -612,7 +615,7 @@ class AsyncTube:
         answer = self._port.ack_many(tasks)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def release_many(self, tasks: Iterable[AsyncTask | int], delay: Seconds | None = None) -> dict[int, bool]:
+    async def release_many(self, tasks: Iterable[AsyncTask[T] | int], delay: Seconds | None = None) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
         Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
@@ -624,8 +627,8 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def release(
-        self, task: AsyncTask | int, delay: Seconds | None = None, *, reason: str | None = None
-    ) -> AsyncTask:
+        self, task: AsyncTask[T] | int, delay: Seconds | None = None, *, reason: str | None = None
+    ) -> AsyncTask[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
@@ -637,7 +640,7 @@ class AsyncTube:
         answer = self._port.release(task, delay, reason)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def touch(self, task: AsyncTask | int, seconds: Seconds) -> AsyncTask:
+    async def touch(self, task: AsyncTask[T] | int, seconds: Seconds) -> AsyncTask[T]:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
 
         However often it is called, it puts neither off beyond 200 years from now on, which is more than a put can ask
@@ -650,7 +653,7 @@ class AsyncTube:
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    async def bury(self, task: AsyncTask | int, reason: str | None = None) -> AsyncTask:
+    async def bury(self, task: AsyncTask[T] | int, reason: str | None = None) -> AsyncTask[T]:
         """Put a task aside, whatever its state and whoever has it, until `kick`. O(log n).
 
         `reason`: why, for whoever looks at it later: `task.reason`.
@@ -674,8 +677,8 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick_task(
-        self, task: AsyncTask | int, *, attempts: int | None = None, ttl: Seconds | None = None
-    ) -> AsyncTask:
+        self, task: AsyncTask[T] | int, *, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> AsyncTask[T]:
         """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
@@ -683,7 +686,7 @@ class AsyncTube:
         answer = self._port.kick_task(task, attempts, ttl)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def buried(self, limit: int = 100) -> list[AsyncTask]:
+    async def buried(self, limit: int = 100) -> list[AsyncTask[T]]:
         """Return the buried tasks (dead letters), up to so many, by their ids. `task.reason` says why each is buried.
 
         Those that were put first come first, whenever they were buried.
@@ -694,8 +697,8 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def update(
-        self, task: AsyncTask | int, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
-    ) -> AsyncTask:
+        self, task: AsyncTask[T] | int, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
+    ) -> AsyncTask[T]:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
         `data`: its new data; a caller that has taken it keeps the data that it was given.
@@ -713,17 +716,17 @@ class AsyncTube:
         answer = self._port.update(task, changes)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def peek(self, task: AsyncTask | int) -> AsyncTask:
+    async def peek(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
         """Return the task as it is now; this changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.peek(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def delete(self, task: AsyncTask | int) -> AsyncTask:
+    async def delete(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
         """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.delete(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def renew_many(self, tasks: Iterable[AsyncTask | int], seconds: Seconds) -> dict[int, bool]:
+    async def renew_many(self, tasks: Iterable[AsyncTask[T] | int], seconds: Seconds) -> dict[int, bool]:
         """Let these tasks have at least so many seconds to run from now on. Returns by id whether this session has it.
 
         It keeps a task while it is worked on. Unlike `touch` it adds nothing, and a later take has the ttr that the
@@ -737,7 +740,7 @@ class AsyncTube:
         answer = self._port.renew_many(tasks, seconds)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def delete_many(self, tasks: Iterable[AsyncTask | int]) -> dict[int, bool]:
+    async def delete_many(self, tasks: Iterable[AsyncTask[T] | int]) -> dict[int, bool]:
         """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
 
         `Tube.delete_many` shows an example.
@@ -868,7 +871,7 @@ class AsyncTube:
         answer = self._port.statistics()
         return await answer if type(answer) is CoroutineType else answer
 
-    async def tasks(self, start: int = 0, limit: int = 1000) -> list[AsyncTask]:
+    async def tasks(self, start: int = 0, limit: int = 1000) -> list[AsyncTask[T]]:
         """Return the tasks, whatever their state, in the order of their ids: up to so many, from id `start` on.
 
         To see all of them go on from the last one's id plus 1, until the result is []. Looking changes nothing, so
@@ -904,8 +907,8 @@ class AsyncTube:
         return await answer if type(answer) is CoroutineType else answer
 
     async def on_task_change(
-        self, callback: Callable[[AsyncTask, str], object] | None
-    ) -> Callable[[AsyncTask, str], object] | None:
+        self, callback: Callable[[AsyncTask[T], str], object] | None
+    ) -> Callable[[AsyncTask[T], str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
 
         Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` too. It is called
@@ -923,7 +926,7 @@ class AsyncTube:
         return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
 
 
-class AsyncTask(TaskView):
+class AsyncTask(TaskView[T]):
     """A task of an `AsyncTube`: frozen facts, and the verbs on it.
 
     With `async with` it is acked when the block ends, and released when the block raises.
@@ -932,43 +935,43 @@ class AsyncTask(TaskView):
     """
 
     __slots__ = ()
-    _tube: AsyncTube
+    _tube: AsyncTube[T]
 
-    async def ack(self) -> AsyncTask:
+    async def ack(self) -> AsyncTask[T]:
         """Finish the task. See `AsyncTube.ack`."""
         return await self._tube.ack(self)
 
-    async def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> AsyncTask:
+    async def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> AsyncTask[T]:
         """Give the task back. See `AsyncTube.release`."""
         return await self._tube.release(self, delay=delay, reason=reason)
 
-    async def touch(self, seconds: Seconds) -> AsyncTask:
+    async def touch(self, seconds: Seconds) -> AsyncTask[T]:
         """Get more time to work. See `AsyncTube.touch`."""
         return await self._tube.touch(self, seconds)
 
-    async def bury(self, reason: str | None = None) -> AsyncTask:
+    async def bury(self, reason: str | None = None) -> AsyncTask[T]:
         """Put the task aside. See `AsyncTube.bury`."""
         return await self._tube.bury(self, reason)
 
-    async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask:
+    async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask[T]:
         """Make the task ready, if it is buried. See `AsyncTube.kick_task`."""
         return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
     async def update(
-        self, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
-    ) -> AsyncTask:
+        self, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
+    ) -> AsyncTask[T]:
         """Change the task. See `AsyncTube.update`."""
         return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 
-    async def delete(self) -> AsyncTask:
+    async def delete(self) -> AsyncTask[T]:
         """Remove the task. See `AsyncTube.delete`."""
         return await self._tube.delete(self)
 
-    async def peek(self) -> AsyncTask:
+    async def peek(self) -> AsyncTask[T]:
         """Return the task as it is now. See `AsyncTube.peek`."""
         return await self._tube.peek(self)
 
-    async def __aenter__(self) -> AsyncTask:
+    async def __aenter__(self) -> AsyncTask[T]:
         self._check_taken()
         return self
 

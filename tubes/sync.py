@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -26,14 +26,14 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.options import KEEP, Seconds, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
-from tubes.values.batch import check_limit
+from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, TaskView, log_lost
+from tubes.values.task import FINISHED, R, T, TaskView, log_lost
 from tubes.values.task_data import TASKS, TASKS_OPTIONS, call_of
 from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, info_of
 
@@ -349,8 +349,11 @@ class Queue:
         return f"<{type(self).__name__} {self._connection.url}{' closed' if self.closed else ''}>"
 
 
-class Tube:
+class Tube(Generic[T, R]):
     """One tube, as one session sees it. Safe to share between threads.
+
+    `Tube[Mail]` says to type checkers what data its tasks have, and `Tube[Mail, Reply]` what a handler returns too:
+    `mails: tubes.Tube[Mail] = queue.create_tube("mails")`. Else both are `Any`. Nothing checks them at run time.
 
     Where a method takes a task it takes a `Task` or an id. A `Task` that was taken speaks for its own take only: when
     its time to run is over and the task was taken again, by whomever, its verbs raise `TaskNotTaken`.
@@ -361,7 +364,7 @@ class Tube:
     `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
     """
 
-    def __init__(self, port: Port[Task]) -> None:
+    def __init__(self, port: Port[Task[T]]) -> None:
         self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver
@@ -390,10 +393,10 @@ class Tube:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    def put(self, data: object, *, timeout: None = None, **options: Unpack[PutOptions]) -> Task: ...
+    def put(self, data: T, *, timeout: None = None, **options: Unpack[PutOptions]) -> Task[T]: ...
     @overload
-    def put(self, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]) -> Task | None: ...
-    def put(self, data: object, *, timeout: Seconds | None = None, **options: Unpack[PutOptions]) -> Task | None:
+    def put(self, data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]) -> Task[T] | None: ...
+    def put(self, data: T, *, timeout: Seconds | None = None, **options: Unpack[PutOptions]) -> Task[T] | None:
         """Add a task. O(1); O(log n) where priorities are many.
 
         `options`, as far as the driver knows them:
@@ -426,7 +429,7 @@ class Tube:
         patience = None if timeout is None else micros("timeout", timeout)
         if patience:
             waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, options))
-            waited: Task | None = waiter.wait(self._port)
+            waited: Task[T] | None = waiter.wait(self._port)
             return waited
         task = self._port.put(data, options)
         if task is None and patience is None:
@@ -434,8 +437,8 @@ class Tube:
         return task
 
     def put_many(
-        self, items: Iterable[object], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
-    ) -> list[Task]:
+        self, items: Iterable[T | Item[T]], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+    ) -> list[Task[T]]:
         """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
 
         `items`: data (a string must be in a list, an async iterable must be collected first), or
@@ -458,7 +461,7 @@ class Tube:
         """
         patience = None if timeout is None else micros("timeout", timeout)
         batch = self._port.gather(items, options)
-        tasks: list[Task] | None
+        tasks: list[Task[T]] | None
         if patience:
             tasks = ThreadWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
@@ -467,7 +470,7 @@ class Tube:
             raise self._port.full(batch.size)
         return tasks or []
 
-    def call(self, data: object, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> Any:
+    def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
 
         `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
@@ -496,11 +499,12 @@ class Tube:
         ...     running.join()
         144
         """
-        return calls.call(self, data, timeout, options)
+        result: R = calls.call(self, data, timeout, options)
+        return result
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, timeout: Seconds | None = None) -> Task | None:
+    def take(self, timeout: Seconds | None = None) -> Task[T] | None:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
         `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
@@ -515,12 +519,12 @@ class Tube:
         if timeout.__class__ is int and timeout == 0:
             return self._port.take()
         patience = None if timeout is None else micros("timeout", timeout)
-        task: Task | None = self._port.take()
+        task: Task[T] | None = self._port.take()
         if task is None and patience != 0:
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
 
-    def take_many(self, limit: int, timeout: Seconds | None = None) -> list[Task]:
+    def take_many(self, limit: int, timeout: Seconds | None = None) -> list[Task[T]]:
         """Take as many tasks as there are, up to `limit`. Each is taken as by `take`, and in its order.
 
         `limit`: from 1 to 100,000.
@@ -546,7 +550,7 @@ class Tube:
         return tasks
 
     @contextmanager
-    def taking(self, timeout: Seconds | None = None) -> Generator[Task]:
+    def taking(self, timeout: Seconds | None = None) -> Generator[Task[T]]:
         """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if none came.
 
         Where having no task is nothing special, ask first: `if task := tube.take(5):` and then `with task:`.
@@ -565,7 +569,7 @@ class Tube:
         with task:
             yield task
 
-    def __iter__(self) -> Generator[Task]:
+    def __iter__(self) -> Generator[Task[T]]:
         """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
 
         Raises `TubeNotFound` when the tube is dropped. When the loop is left by `break` or by an exception, its last
@@ -587,7 +591,7 @@ class Tube:
         except QueueClosed:
             return
 
-    def _after(self, task: Task) -> Task | None:
+    def _after(self, task: Task[T]) -> Task[T] | None:
         """Ack a task and take the next one; None if there is none. It leaves alone what was dealt with."""
         if task._take == FINISHED:
             return None
@@ -627,11 +631,11 @@ class Tube:
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
-    def ack(self, task: Task | int) -> Task:
+    def ack(self, task: Task[T] | int) -> Task[T]:
         """Finish a task: its work is done, it is removed. Raises `TaskNotTaken` unless this session has it. O(1)."""
         return self._port.ack(task)
 
-    def ack_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+    def ack_many(self, tasks: Iterable[Task[T] | int]) -> dict[int, bool]:
         """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
 
         False means that this session does not have it, or not by that take. On Redis a few thousand are one round trip.
@@ -646,7 +650,7 @@ class Tube:
         """
         return self._port.ack_many(tasks)
 
-    def release_many(self, tasks: Iterable[Task | int], delay: Seconds | None = None) -> dict[int, bool]:
+    def release_many(self, tasks: Iterable[Task[T] | int], delay: Seconds | None = None) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
         Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
@@ -661,7 +665,7 @@ class Tube:
         """
         return self._port.release_many(tasks, delay)
 
-    def release(self, task: Task | int, delay: Seconds | None = None, *, reason: str | None = None) -> Task:
+    def release(self, task: Task[T] | int, delay: Seconds | None = None, *, reason: str | None = None) -> Task[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
@@ -672,7 +676,7 @@ class Tube:
         """
         return self._port.release(task, delay, reason)
 
-    def touch(self, task: Task | int, seconds: Seconds) -> Task:
+    def touch(self, task: Task[T] | int, seconds: Seconds) -> Task[T]:
         """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
 
         However often it is called, it puts neither off beyond 200 years from now on, which is more than a put can ask
@@ -684,7 +688,7 @@ class Tube:
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    def bury(self, task: Task | int, reason: str | None = None) -> Task:
+    def bury(self, task: Task[T] | int, reason: str | None = None) -> Task[T]:
         """Put a task aside, whatever its state and whoever has it, until `kick`. O(log n).
 
         `reason`: why, for whoever looks at it later: `task.reason`.
@@ -712,14 +716,14 @@ class Tube:
         """
         return self._port.kick(count, attempts, ttl)
 
-    def kick_task(self, task: Task | int, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task:
+    def kick_task(self, task: Task[T] | int, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
         """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
         """
         return self._port.kick_task(task, attempts, ttl)
 
-    def buried(self, limit: int = 100) -> list[Task]:
+    def buried(self, limit: int = 100) -> list[Task[T]]:
         """Return the buried tasks (dead letters), up to so many, by their ids. `task.reason` says why each is buried.
 
         Those that were put first come first, whenever they were buried.
@@ -729,8 +733,8 @@ class Tube:
         return self._port.buried(limit)
 
     def update(
-        self, task: Task | int, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
-    ) -> Task:
+        self, task: Task[T] | int, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
+    ) -> Task[T]:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
         `data`: its new data; a caller that has taken it keeps the data that it was given.
@@ -752,15 +756,15 @@ class Tube:
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
         return self._port.update(task, changes)
 
-    def peek(self, task: Task | int) -> Task:
+    def peek(self, task: Task[T] | int) -> Task[T]:
         """Return the task as it is now; this changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
         return self._port.peek(task)
 
-    def delete(self, task: Task | int) -> Task:
+    def delete(self, task: Task[T] | int) -> Task[T]:
         """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
         return self._port.delete(task)
 
-    def renew_many(self, tasks: Iterable[Task | int], seconds: Seconds) -> dict[int, bool]:
+    def renew_many(self, tasks: Iterable[Task[T] | int], seconds: Seconds) -> dict[int, bool]:
         """Let these tasks have at least so many seconds to run from now on. Returns by id whether this session has it.
 
         It keeps a task while it is worked on. Unlike `touch` it adds nothing, and a later take has the ttr that the
@@ -778,7 +782,7 @@ class Tube:
         """
         return self._port.renew_many(tasks, seconds)
 
-    def delete_many(self, tasks: Iterable[Task | int]) -> dict[int, bool]:
+    def delete_many(self, tasks: Iterable[Task[T] | int]) -> dict[int, bool]:
         """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
 
         >>> import tubes
@@ -925,7 +929,7 @@ class Tube:
         """Return how many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
         return self._port.statistics()
 
-    def tasks(self, start: int = 0, limit: int = 1000) -> list[Task]:
+    def tasks(self, start: int = 0, limit: int = 1000) -> list[Task[T]]:
         """Return the tasks, whatever their state, in the order of their ids: up to so many, from id `start` on.
 
         To see all of them go on from the last one's id plus 1, until the result is []. Looking changes nothing, so
@@ -968,7 +972,9 @@ class Tube:
         """
         return self._port.due_histogram(edges)
 
-    def on_task_change(self, callback: Callable[[Task, str], object] | None) -> Callable[[Task, str], object] | None:
+    def on_task_change(
+        self, callback: Callable[[Task[T], str], object] | None
+    ) -> Callable[[Task[T], str], object] | None:
         """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
 
         Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` too. It is called
@@ -990,7 +996,7 @@ class Tube:
         return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
 
 
-class Task(TaskView):
+class Task(TaskView[T]):
     """A task of a `Tube`: frozen facts, and the verbs on it.
 
     As a context manager it is acked when the block ends, and released when the block raises.
@@ -1005,41 +1011,41 @@ class Task(TaskView):
     """
 
     __slots__ = ()
-    _tube: Tube
+    _tube: Tube[T]
 
-    def ack(self) -> Task:
+    def ack(self) -> Task[T]:
         """Finish the task. See `Tube.ack`."""
         return self._tube.ack(self)
 
-    def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> Task:
+    def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> Task[T]:
         """Give the task back. See `Tube.release`."""
         return self._tube.release(self, delay=delay, reason=reason)
 
-    def touch(self, seconds: Seconds) -> Task:
+    def touch(self, seconds: Seconds) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""
         return self._tube.touch(self, seconds)
 
-    def bury(self, reason: str | None = None) -> Task:
+    def bury(self, reason: str | None = None) -> Task[T]:
         """Put the task aside. See `Tube.bury`."""
         return self._tube.bury(self, reason)
 
-    def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task:
+    def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
         """Make the task ready, if it is buried. See `Tube.kick_task`."""
         return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
-    def update(self, *, data: object = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP) -> Task:
+    def update(self, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP) -> Task[T]:
         """Change the task. See `Tube.update`."""
         return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
 
-    def delete(self) -> Task:
+    def delete(self) -> Task[T]:
         """Remove the task. See `Tube.delete`."""
         return self._tube.delete(self)
 
-    def peek(self) -> Task:
+    def peek(self) -> Task[T]:
         """Return the task as it is now. See `Tube.peek`."""
         return self._tube.peek(self)
 
-    def __enter__(self) -> Task:
+    def __enter__(self) -> Task[T]:
         self._check_taken()
         return self
 

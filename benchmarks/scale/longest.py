@@ -151,7 +151,7 @@ class Crowd:
             some = range(first, min(first + 1000, bench.crowd))
             args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
             opened = bench.send([ScriptCall(opening, key, (uuid4().hex, *args)) for _ in some])
-            sessions = [(number, token.decode(), "0") for _, _, number, token, *_ in opened]
+            sessions = [(number, token.decode(), "0", None) for _, _, number, token, *_ in opened]
             bench.send([ScriptCall(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])
 
     def wait(self) -> None:

@@ -184,7 +184,7 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
         options: dict[str, Any] = {"ttl": 1000} if "ttl" in driver else {}
         tube = queue.create_tube("load", driver, **options)
         items = (tubes.Item("x" * 500, utube=str(n % 7)) if lanes else tubes.Item("x" * 500) for n in range(50))
-        ids = [tube.put(item.data, **item.options).id for item in items]
+        ids = [task.id for task in tube.put_many(items)]
         buried = tube.bury(ids[-1])
         client.config_set("maxmemory", 1)
         before = tube.statistics()

@@ -89,7 +89,9 @@ def test_what_is_set_from_now_on_is_over_in_time(stepped: Queue, stepping: Stepp
     assert old is not None
     assert old.data == "old too"
     old.release(delay=2)
-    assert tube.put("new", ttr=3, delay=1, **lane).due == START - HOUR + 1
+    put = tube.put("new", ttr=3, delay=1, **lane)
+    assert put is not None
+    assert put.due == START - HOUR + 1
     stepping.advance(1)
     new = tube.take(timeout=0)
     assert new is not None

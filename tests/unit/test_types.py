@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict, assert_type
 
 import pytest
 
@@ -24,3 +24,46 @@ from tubes.drivers.tube_options import OF_TUBES
 def test_the_options_of_type_checkers_are_those_that_are_checked(told: Any, checked: set[str]) -> None:
     assert told.__annotations__.keys() == checked
     assert told.__required_keys__ == set()
+
+
+class Mail(TypedDict):
+    """What the tasks of a tube have."""
+
+    to: str
+
+
+def test_type_checkers_know_the_data_of_a_typed_tube_and_refuse_what_is_no_option() -> None:
+    """mypy and pyright read this, and fail where an error that is expected here does not come."""
+    with tubes.connect() as queue:
+        mails: tubes.Tube[Mail, int] = queue.create_tube("mails", "fifottl", capacity=4)
+        assert_type(mails.put({"to": "ann"}), tubes.Task[Mail])
+        assert_type(mails.put({"to": "bob"}, timeout=0), tubes.Task[Mail] | None)
+        assert_type(mails.put_many([{"to": "cid"}, tubes.Item[Mail]({"to": "dan"}, pri=1)]), list[tubes.Task[Mail]])
+        if task := assert_type(mails.take(0), tubes.Task[Mail] | None):
+            assert_type(task.data["to"], str)
+            assert task.state == "taken"
+            assert_type(task.ack(), tubes.Task[Mail])
+        untyped = queue.create_tube("any")
+        assert_type(untyped.put(5).data, Any)
+        with pytest.raises(tubes.OptionNotSupported):
+            mails.put({"to": "ann"}, prio=3)  # type: ignore[call-overload]
+        with pytest.raises(tubes.InvalidOption):
+            mails.put({"to": "ann"}, ttr="x")  # type: ignore[call-overload]
+        with pytest.raises(tubes.OptionNotSupported):
+            queue.create_tube("wrong", "fifo", prio=3)  # type: ignore[call-arg]
+        with pytest.raises(tubes.TubeFull):
+            mails.put_many([{"to": 5}] * 4)  # type: ignore[list-item]
+
+
+def test_type_checkers_know_what_a_call_returns() -> None:
+    def ask(squares: tubes.Tube[int, float]) -> None:
+        assert_type(squares.call(3), float)
+
+    async def ask_async(squares: tubes.AsyncTube[int, float]) -> None:
+        assert_type(await squares.call(3), float)
+        assert_type(await squares.put(3), tubes.AsyncTask[int])
+        async for task in squares:
+            assert_type(task.data, int)
+
+    assert callable(ask)
+    assert callable(ask_async)

@@ -80,7 +80,7 @@ class PortBase(Generic[F]):
                 raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
             if origin._port.shared is not self.tube._port.shared:
                 return -1, 0, None
-        return task._record.id, task._take if task._state is _TAKEN else 0, task
+        return task._record.id, task._take if task._state is _TAKEN else 0, task  # pyright: ignore[reportUnknownVariableType]
 
 
 def check_reason(reason: str | None) -> str | None:

@@ -164,7 +164,7 @@ class Port(PortBase[F]):
             done = snapshot(self.kind, self.tube, entry, engine.dated)
             if isinstance(task, TaskView):
                 if task._record is not entry:
-                    keep_data(done, task, entry)
+                    keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
                 task._take = FINISHED
             if shared.watched:
                 shared.serve_waiters(now or self._micros())

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, overload
 
 from typing_extensions import Unpack
 
@@ -28,6 +28,7 @@ from tubes.metrics import conventions
 from tubes.sync import Task
 from tubes.values.batch import Item
 from tubes.values.options import PutOptions
+from tubes.values.task import T
 
 with needs("tubes.metrics.otel", "otel"):
     from opentelemetry import trace
@@ -35,8 +36,6 @@ with needs("tubes.metrics.otel", "otel"):
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-T = TypeVar("T")
 
 
 class Tracing:
@@ -59,36 +58,41 @@ class Tracing:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    def put(self, tube: sync.Tube, data: object, *, timeout: None = None, **options: Unpack[PutOptions]) -> Task: ...
+    def put(self, tube: sync.Tube[T], data: T, *, timeout: None = None, **options: Unpack[PutOptions]) -> Task[T]: ...
     @overload
     def put(
-        self, tube: sync.Tube, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]
-    ) -> Task | None: ...
+        self, tube: sync.Tube[T], data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]
+    ) -> Task[T] | None: ...
     @overload
     def put(
-        self, tube: aio.AsyncTube, data: object, *, timeout: None = None, **options: Unpack[PutOptions]
-    ) -> Awaitable[AsyncTask]: ...
+        self, tube: aio.AsyncTube[T], data: T, *, timeout: None = None, **options: Unpack[PutOptions]
+    ) -> Awaitable[AsyncTask[T]]: ...
     @overload
     def put(
-        self, tube: aio.AsyncTube, data: object, *, timeout: Seconds | None, **options: Unpack[PutOptions]
-    ) -> Awaitable[AsyncTask | None]: ...
+        self, tube: aio.AsyncTube[T], data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]
+    ) -> Awaitable[AsyncTask[T] | None]: ...
     def put(self, tube: Any, data: object, **options: Any) -> Any:
         """`tube.put` in a span. Raises what that raises."""
         return self._traced("put", tube, lambda: tube.put(data, **self._with_context(options)), _say)
 
     @overload
     def put_many(
-        self, tube: sync.Tube, items: Iterable[object], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
-    ) -> list[Task]: ...
-    @overload
-    def put_many(
         self,
-        tube: aio.AsyncTube,
-        items: Iterable[object],
+        tube: sync.Tube[T],
+        items: Iterable[T | Item[T]],
         *,
         timeout: Seconds | None = None,
         **options: Unpack[PutOptions],
-    ) -> Awaitable[list[AsyncTask]]: ...
+    ) -> list[Task[T]]: ...
+    @overload
+    def put_many(
+        self,
+        tube: aio.AsyncTube[T],
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = None,
+        **options: Unpack[PutOptions],
+    ) -> Awaitable[list[AsyncTask[T]]]: ...
     def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> Any:
         """`tube.put_many` in one span, to which all its tasks are linked. Raises what that raises."""
 
@@ -109,16 +113,16 @@ class Tracing:
     def _each_with_context(self, items: Iterable[object]) -> Iterable[object]:
         for item in items:
             if isinstance(item, Item) and "context" in item.options:
-                yield Item(item.data, **self._with_context(item.options))
+                yield Item(item.data, **self._with_context(item.options))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
             else:
                 yield item
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
     @overload
-    def take(self, tube: sync.Tube, timeout: Seconds | None = None) -> Task | None: ...
+    def take(self, tube: sync.Tube[T], timeout: Seconds | None = None) -> Task[T] | None: ...
     @overload
-    def take(self, tube: aio.AsyncTube, timeout: Seconds | None = None) -> Awaitable[AsyncTask | None]: ...
+    def take(self, tube: aio.AsyncTube[T], timeout: Seconds | None = None) -> Awaitable[AsyncTask[T] | None]: ...
     def take(self, tube: Any, timeout: Seconds | None = None) -> Any:
         """`tube.take` in a span, which lasts as long as the wait, and is linked to the task's put."""
         return self._traced("take", tube, lambda: tube.take(timeout), self._link)

@@ -162,10 +162,10 @@ class ThreadPort(BatchPort[F]):
         """A held task is done."""
         packed = self._packed_ahead()
         if packed is None or not isinstance(task, TaskView):
-            return super().ack(task)
+            return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         if task._tube is not self.tube or task._state is not _TAKEN or task.key is not None:
-            return super().ack(task)
-        id, take = _named(task)
+            return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
+        id, take = _named(task)  # pyright: ignore[reportUnknownArgumentType]
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(take), take)
         head, words = packed.ack, (id, take, "1")
         reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, packed.again, "ack", words, None)
@@ -174,8 +174,8 @@ class ThreadPort(BatchPort[F]):
         elif type(reply) is bytes:
             done = self.show(task_codec.parse(reply), task._record.data)
         else:
-            return super().ack(task)
-        mark_finished(task)
+            return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
+        mark_finished(task)  # pyright: ignore[reportUnknownArgumentType]
         return done
 
     def next(self, task: F) -> F | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias
 
-from typing_extensions import Unpack
+from typing_extensions import TypeVar, Unpack
 
 from tubes.drivers.options import whole
 from tubes.errors import InvalidOption, TubesError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.values.codecs import Codec
 
+T_co = TypeVar("T_co", default=Any, covariant=True)
 #: How many tasks one `take_many` may ask for.
 MOST: Final = 100_000
 #: Options by name: as users give them, or checked and in the machine's units.
@@ -26,7 +27,7 @@ Options: TypeAlias = Mapping[str, Any]
 _LOOPED: Final = ", in a list or in what else can be looped over"
 
 
-class Item:
+class Item(Generic[T_co]):
     """What `Tube.put_many` puts, with options of its own: those that `Tube.put` takes, but for `timeout`.
 
     >>> import tubes
@@ -39,7 +40,7 @@ class Item:
 
     __slots__ = ("data", "options")
 
-    def __init__(self, data: object, **options: Unpack[PutOptions]) -> None:
+    def __init__(self, data: T_co, **options: Unpack[PutOptions]) -> None:
         self.data = data
         self.options: Options = options
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
+
+from typing_extensions import TypeVar
 
 from tubes.drivers.moves import State
 from tubes.drivers.options import RESERVED, SECOND
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("tubes")
+#: The type of a task's data. Nothing checks it when a program runs.
+T = TypeVar("T", default=Any)
+#: The type of what a handler of a tube's tasks returns.
+R = TypeVar("R", default=Any)
 # Characters of data in what `repr` says of a task.
 _SHOWN: Final = 80
 
@@ -36,7 +42,7 @@ class Record(Protocol):
     created: int
 
 
-class TaskView:
+class TaskView(Generic[T]):
     """What is known of a task at the moment of the call that answered it. Nothing here changes later."""
 
     __slots__ = (
@@ -69,10 +75,11 @@ class TaskView:
         return self._state
 
     @property
-    def data(self) -> Any:
+    def data(self) -> T:
         """What was put. Raises `CodecError` if it cannot be decoded; the task itself is in order then."""
         codec: Codec | None = self._tube._port.codec
-        return self._record.data if codec is None else decode(codec, self._record.data)
+        data: T = self._record.data if codec is None else decode(codec, self._record.data)
+        return data
 
     @property
     def utube(self) -> str | None:
@@ -188,7 +195,7 @@ _key = attrgetter(
     "tube", "id", "_state", "_attempts", "_more", "_record.data", "utube", "pri", "_record.created", "_times"
 )
 
-F = TypeVar("F", bound=TaskView)
+F = TypeVar("F", bound=TaskView[Any])
 
 
 NO_TIMES = (None, None, None, None)

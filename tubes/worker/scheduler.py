@@ -114,7 +114,7 @@ class Scheduler:
         own_lane: Any = {} if tube.driver.lane is None else {"utube": name}
         items: list[object] = [
             Item(
-                {"task": name, "args": [], "kwargs": {}, "at": moment / SECOND},
+                {"task": name, "args": [], "kwargs": {}, "at": moment / SECOND},  # pyright: ignore[reportUnknownArgumentType]
                 key=f"{name}@{_shown(moment)}",
                 key_ttl=(schedule.after(moment) - moment) / SECOND + _SLACK,
                 delay=max(moment - now, 0) / SECOND,
