@@ -425,16 +425,19 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.put` shows an example.
         """
-        patience = None if timeout is None else micros("timeout", timeout)
+        if timeout is None:
+            answer = self._port.put(data, options)
+            task = await answer if type(answer) is CoroutineType else answer
+            if task is None:
+                raise self._port.full(1)
+            return task
+        patience = micros("timeout", timeout)
         if patience:
             waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, options))
             waited: AsyncTask[T] | None = await waiter.wait(self._port)
             return waited
         answer = self._port.put(data, options)
-        task = await answer if type(answer) is CoroutineType else answer
-        if task is None and patience is None:
-            raise self._port.full(1)
-        return task
+        return await answer if type(answer) is CoroutineType else answer
 
     async def put_many(
         self, items: Iterable[T | Item[T]], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]

@@ -426,15 +426,17 @@ class Tube(Generic[T, R]):
         ...     tube.put({"to": "ann"}, delay=5)
         Task(id=0, state='delayed', data={'to': 'ann'}, tube='mail')
         """
-        patience = None if timeout is None else micros("timeout", timeout)
+        if timeout is None:
+            task = self._port.put(data, options)
+            if task is None:
+                raise self._port.full(1)
+            return task
+        patience = micros("timeout", timeout)
         if patience:
             waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, options))
             waited: Task[T] | None = waiter.wait(self._port)
             return waited
-        task = self._port.put(data, options)
-        if task is None and patience is None:
-            raise self._port.full(1)
-        return task
+        return self._port.put(data, options)
 
     def put_many(
         self, items: Iterable[T | Item[T]], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
