@@ -17,7 +17,18 @@ to ann
 
 from tubes.worker.functions import current_task
 from tubes.worker.outcomes import Bury, Retry
+from tubes.worker.processes import ProcessDied, ProcessTask
 from tubes.worker.summary import Summary
 from tubes.worker.worker import NoHandlers, Worker, WorkerBusy
 
-__all__ = ["Bury", "NoHandlers", "Retry", "Summary", "Worker", "WorkerBusy", "current_task"]
+__all__ = [
+    "Bury",
+    "NoHandlers",
+    "ProcessDied",
+    "ProcessTask",
+    "Retry",
+    "Summary",
+    "Worker",
+    "WorkerBusy",
+    "current_task",
+]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tubes.sync import Task
     from tubes.worker.hooks import Handler
 
-_current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")
+#: The task whose function runs.
+current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")
 
 
 def current_task() -> Task | AsyncTask:
@@ -37,7 +38,7 @@ def current_task() -> Task | AsyncTask:
     hello ann by task 0
     1
     """
-    task: Task | AsyncTask = _current.get()
+    task: Task | AsyncTask = current.get()
     return task
 
 
@@ -46,15 +47,21 @@ def handler_of(function: Handler, known: TaskFunction) -> Handler:
 
     @functools.wraps(function)
     def handle(task: Any) -> Any:
-        _, args, kwargs = _read(task)
-        try:
-            known.check(args, kwargs)
-        except InvalidOption as error:
-            raise Bury(f"TypeError: {error.facts['rule']}") from None
-        _current.set(task)
+        args, kwargs = arguments_of(known, task)
+        current.set(task)
         return function(*args, **kwargs)
 
     return handle
+
+
+def arguments_of(known: TaskFunction, task: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments that a task has for a function. Raises `Bury` where they do not fit."""
+    _, args, kwargs = _read(task)
+    try:
+        known.check(args, kwargs)
+    except InvalidOption as error:
+        raise Bury(f"TypeError: {error.facts['rule']}") from None
+    return args, kwargs
 
 
 def _unknown(task: Any) -> Any:
@@ -71,4 +78,4 @@ def _read(task: Any) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 #: Called with a task that names no function of this worker.
-UNKNOWN: Final = Target(_unknown)
+UNKNOWN: Final = Target(_unknown, _unknown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tubes.errors import CodecError
@@ -15,6 +16,7 @@ from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Verdict, name_of, reason_of, verdict_of
 from tubes.worker.pool import Pool
+from tubes.worker.processes import Processes
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
 class Handling:
     """Calls handlers: async ones in the event loop, plain ones in threads."""
 
-    def __init__(self, connections: Connections, lifetime: Lifetime, pool: Pool, hooks: list[Hook]) -> None:
+    def __init__(
+        self, connections: Connections, lifetime: Lifetime, pool: Pool, processes: Processes, hooks: list[Hook]
+    ) -> None:
         self._connections: Final = connections
         self._lifetime: Final = lifetime
         self._pool: Final = pool
+        self._processes: Final = processes
         self._hooks: Final = hooks
         self._handlers: Final[dict[Target, Handler]] = {}
 
@@ -45,8 +50,9 @@ class Handling:
         try:
             handler = self._handlers.get(target)
             if handler is None:
+                call = partial(self._processes.call, target) if target.process else target.handler
                 surrounding = surround_async if target.is_async else surround
-                handler = self._handlers[target] = surrounding(self._hooks, target.handler)
+                handler = self._handlers[target] = surrounding(self._hooks, call)
             if not target.is_async:
                 return Verdict("ack", result=await self._call_in_thread(task, handler))
             limit = asyncio.timeout(target.timeout)

@@ -55,7 +55,7 @@ class InFlight:
         self.began: Final = time.monotonic()
         #: When the task is given up whatever its handler does; a thread cannot be cancelled.
         self.ends_at = NEVER
-        if target.timeout is not None:
+        if target.timeout is not None and not target.process:
             self.ends_at = self.began + target.timeout + (MOMENT if target.is_async else 0)
 
     @property

@@ -32,6 +32,16 @@ class Retry(Exception):
         super().__init__(reason or again)
         self.delay, self.reason = delay, reason
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Its message is no argument of it, and it may come from another process.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[Retry], args: tuple[object, ...], facts: dict[str, object]) -> Retry:
+    error: Retry = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
 
 class Bury(Exception):
     """Raised by a handler: never. The task is buried, for somebody to look at, with this reason.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 from tubes.aio import AsyncTube
 from tubes.drivers.driver import check_tube_name
-from tubes.drivers.options import Seconds, positive, seconds
+from tubes.drivers.options import Seconds, flag, positive, seconds
 from tubes.errors import InvalidOption
 from tubes.sync import Tube
 from tubes.values.task import TaskView
@@ -22,23 +22,29 @@ from tubes.worker.schedules import Schedule
 class Target:
     """What is called with a task, and how."""
 
+    #: Called with a task.
     handler: Handler
+    #: The user's function, which it calls.
+    function: Callable[..., Any]
     #: Seconds that it may take; None: as long as it likes.
     timeout: float | None = None
+    #: Whether it is called in another process.
+    process: bool = False
+    #: What a task has for the function; None: that is called with the task.
+    arguments: Callable[[Any], tuple[list[Any], dict[str, Any]]] | None = None
     #: When it is to be called, besides.
     schedule: Schedule | None = None
 
     @property
     def name(self) -> str:
         """What the handler is called, for logs and lists."""
-        inner = inspect.unwrap(self.handler)
+        inner = inspect.unwrap(self.function)
         return str(getattr(inner, "__qualname__", type(inner).__qualname__)).replace("<locals>.", "")
 
     @cached_property
     def is_async(self) -> bool:
         """Whether the handler runs in the event loop, and not in a thread."""
-        called = getattr(self.handler.__class__, "__call__", None)  # noqa: B004
-        return inspect.iscoroutinefunction(inspect.unwrap(self.handler)) or inspect.iscoroutinefunction(called)
+        return is_async(self.function)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,12 @@ class Route:
             return None
 
 
+def is_async(function: Any) -> bool:
+    """Whether a function, or what is called like one, is to be awaited."""
+    called = getattr(function.__class__, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(called)
+
+
 def check_timeout(timeout: Seconds | None) -> float | None:
     """Seconds that a handler may take."""
     limit = None if timeout is None else seconds("timeout", timeout)
@@ -90,12 +102,15 @@ def check_handler(handler: Any, what: str) -> Handler:
     return made
 
 
-def make_route(tubes: object, handler: object, concurrency: int | None, timeout: Seconds | None) -> Route:
+def make_route(
+    tubes: object, handler: object, concurrency: int | None, timeout: Seconds | None, process: bool
+) -> Route:
     """A route from a user's arguments, which are checked."""
     checked = check_handler(handler, " of a task")
     if concurrency is not None:
         positive("concurrency", concurrency)
-    return Route(tube_names(tubes), Target(checked, check_timeout(timeout)), concurrency)
+    target = Target(checked, checked, check_timeout(timeout), flag("process", process))
+    return Route(tube_names(tubes), target, concurrency)
 
 
 def tube_names(tubes: object) -> tuple[str, ...]:

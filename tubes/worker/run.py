@@ -25,6 +25,7 @@ from tubes.worker.logs import log
 from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason_of, trace_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.presence import Presence
+from tubes.worker.processes import Processes
 from tubes.worker.scheduler import Scheduler
 from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 
@@ -50,8 +51,9 @@ class Run:
         self._summary: Final = Summary()
         self._lifetime: Final = Lifetime()
         self._pool: Final = Pool()
+        self._processes: Final = Processes()
         self._renewer: Final = LeaseRenewer(connections.thread_tube, self._lost, self._late)
-        self._handling: Final = Handling(connections, self._lifetime, self._pool, hooks)
+        self._handling: Final = Handling(connections, self._lifetime, self._pool, self._processes, hooks)
         self._finishing: Final = Finishing(connections.replies, self._lifetime)
         self._fetchers: Final[dict[object, Fetcher]] = {}
         self._in_flight: Final[set[InFlight]] = set()
@@ -117,6 +119,7 @@ class Run:
                     one.runner.cancel()
             self._renewer.close()
             self._pool.close()
+            self._processes.close()
             self._presence.end()
 
     def _halt(self) -> None:

@@ -9,15 +9,17 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from datetime import tzinfo
+from functools import partial
 from typing import Any, Final, TypeVar, overload
 
 from tubes import aio, sync
-from tubes.drivers.options import Seconds, positive, seconds, text
+from tubes.drivers.options import Seconds, flag, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.values.task_data import TASKS, TaskFunction, mark, name_of
 from tubes.worker.connections import connected
-from tubes.worker.functions import handler_of
+from tubes.worker.functions import arguments_of, handler_of
 from tubes.worker.hooks import Hook, check_hook, enter
+from tubes.worker.processes import check_process
 from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
@@ -88,13 +90,27 @@ class Worker:
     # -- what it does --------------------------------------------------------------------------------------------------
 
     @overload
-    def on(self, tubes: Tubes, handler: H, *, concurrency: int | None = None, timeout: Seconds | None = None) -> H: ...
+    def on(
+        self,
+        tubes: Tubes,
+        handler: H,
+        *,
+        concurrency: int | None = None,
+        timeout: Seconds | None = None,
+        process: bool = False,
+    ) -> H: ...
     @overload
     def on(
-        self, tubes: Tubes, *, concurrency: int | None = None, timeout: Seconds | None = None
+        self, tubes: Tubes, *, concurrency: int | None = None, timeout: Seconds | None = None, process: bool = False
     ) -> Callable[[H], H]: ...
     def on(
-        self, tubes: Tubes, handler: Any = None, *, concurrency: int | None = None, timeout: Seconds | None = None
+        self,
+        tubes: Tubes,
+        handler: Any = None,
+        *,
+        concurrency: int | None = None,
+        timeout: Seconds | None = None,
+        process: bool = False,
     ) -> Any:
         """Have tasks of a tube, or of several, handled by a function; without one it is a decorator.
 
@@ -104,6 +120,10 @@ class Worker:
         `concurrency`: how many tasks it works on at a time; None: what the worker says.
         `timeout`: seconds that it may take for a task; an async handler is cancelled then, a thread goes on but nobody
         heeds it, and either way the attempt has failed.
+        `process`: whether a plain handler is called in another process, for work that needs a core of its own: in up to
+        `concurrency` processes, which are kept for the next tasks. It is given a `ProcessTask`, and must be at the top
+        level of a module that can be imported; data and result must be picklable. After its `timeout` the process is
+        killed; one that dies fails that attempt alone.
 
         From any thread; a worker that runs heeds it a moment later. Raises `InvalidOption` for a tube that has a
         handler.
@@ -111,13 +131,17 @@ class Worker:
         if handler is None:
 
             def decorate(handler: H) -> H:
-                return self._add_route(tubes, handler, concurrency, timeout)
+                return self._add_route(tubes, handler, concurrency, timeout, process)
 
             return decorate
-        return self._add_route(tubes, handler, concurrency, timeout)
+        return self._add_route(tubes, handler, concurrency, timeout, process)
 
-    def _add_route(self, tubes: Tubes, handler: H, concurrency: int | None, timeout: Seconds | None) -> H:
-        route = make_route(tubes, handler, concurrency, timeout)
+    def _add_route(
+        self, tubes: Tubes, handler: H, concurrency: int | None, timeout: Seconds | None, process: bool
+    ) -> H:
+        route = make_route(tubes, handler, concurrency, timeout, process)
+        if process:
+            check_process(handler)
         with self._lock:
             for name in route.tubes:
                 if any(name in other.tubes for other in self._routes):
@@ -137,7 +161,12 @@ class Worker:
     def task(self, name: H, /) -> H: ...
     @overload
     def task(
-        self, name: str | None = None, *, tube: sync.Tube | aio.AsyncTube | str = TASKS, timeout: Seconds | None = None
+        self,
+        name: str | None = None,
+        *,
+        tube: sync.Tube | aio.AsyncTube | str = TASKS,
+        timeout: Seconds | None = None,
+        process: bool = False,
     ) -> Callable[[H], H]: ...
     def task(
         self,
@@ -145,6 +174,7 @@ class Worker:
         *,
         tube: sync.Tube | aio.AsyncTube | str = TASKS,
         timeout: Seconds | None = None,
+        process: bool = False,
     ) -> Any:
         """Have a function called with the arguments of tasks that name it; a decorator, with or without arguments.
 
@@ -153,6 +183,7 @@ class Worker:
         `concurrency` of them run at a time, plain ones in threads, async ones in the event loop. The tube `tasks` is
         made if it is not there, as by `Queue.enqueue`; others should be there.
         `timeout`: seconds that a call may take, as for `on`.
+        `process`: whether it is called in another process, as for `on`; `current_task` returns a `ProcessTask` there.
 
         What the function returns goes to whoever has put the task by `Tube.call`; what it raises counts as for `on`. A
         task whose arguments do not fit is buried. One whose name this worker does not know is released, as if it had
@@ -175,12 +206,12 @@ class Worker:
         2
         """
         if callable(name):
-            return self._add_function(name, None, tube, timeout)
+            return self._add_function(name, None, tube, timeout, process)
         if name is not None:
             text("name", name)
 
         def decorate(function: H) -> H:
-            return self._add_function(function, name, tube, timeout)
+            return self._add_function(function, name, tube, timeout, process)
 
         return decorate
 
@@ -196,7 +227,8 @@ class Worker:
 
         `interval`: seconds, at least 1, or a `timedelta`. The function is called at all multiples of it since the epoch
         (`every(3600)`: at each full hour, UTC), by the clock of the queue.
-        The rest is as for `task`: it is a task function, which is called without arguments. `tube` needs delays.
+        The rest is as for `task`: it is a task function, which is called without arguments. `tube` needs delays. Put
+        this decorator on top of `task(process=True)` to have it called in another process.
 
         The next call is a task with a delay and a key of its own, which all workers put and one of them takes. It fails
         and is tried again like any task. What becomes due while no worker runs, or while all are busy, is called once,
@@ -253,16 +285,24 @@ class Worker:
             text("name", name)
 
         def decorate(function: H) -> H:
-            return self._add_function(function, name, tube, timeout, schedule)
+            return self._add_function(function, name, tube, timeout, schedule=schedule)
 
         return decorate
 
     def _add_function(
-        self, function: H, name: str | None, tube: object, timeout: Seconds | None, schedule: Schedule | None = None
+        self,
+        function: H,
+        name: str | None,
+        tube: object,
+        timeout: Seconds | None,
+        process: bool = False,
+        schedule: Schedule | None = None,
     ) -> H:
         (place,) = names = tube_names([tube])
         check_handler(function, "")
         limit = check_timeout(timeout)
+        if flag("process", process):
+            check_process(function)
         own_name = name_of(function, name)
         with self._lock:
             route = next((route for route in self._routes if place in route.tubes), None) or Route(names, {})
@@ -279,8 +319,11 @@ class Worker:
                 raise InvalidOption(option="name", value=own_name, rule=rule)
             if before is not None and before.schedule is not None and schedule is not None:
                 schedule = AnyOf([before.schedule, schedule])
-            target = before or Target(handler_of(function, mark(function, own_name, place)), limit)
-            target = dataclasses.replace(target, schedule=schedule)
+            if before is None:
+                known = mark(function, own_name, place)
+                arguments = partial(arguments_of, known)
+                before = Target(handler_of(function, known), function, limit, process, arguments)
+            target = dataclasses.replace(before, schedule=schedule)
             self._check_async(target)
             # A worker that runs knows it at once.
             route.target[own_name] = target
@@ -448,7 +491,7 @@ class Worker:
 
 
 def _calls(target: Target, function: Callable[..., Any]) -> bool:
-    return bool(inspect.unwrap(target.handler) == inspect.unwrap(function))
+    return bool(target.function == function)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

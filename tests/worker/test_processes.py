@@ -1,0 +1,182 @@
+"""Handlers in processes of their own: what they return and raise, how they die, and how they end."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.support.crunching import act, awaited, crunch, tick
+from tests.worker.test_worker_running import running
+from tubes import CallFailed, InvalidOption, task_data
+from tubes.conformance.bench import eventually
+from tubes.values.task_data import TASKS
+from tubes.worker import Summary, Worker
+from tubes.worker.processes import Processes
+
+#: Seconds: processes start slowly on a machine that is busy.
+PATIENCE = 60
+
+
+@pytest.fixture(params=["memory", "server"])
+def queue(request: pytest.FixtureRequest) -> Iterator[tubes.Queue]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    with tubes.connect(url, session_ttl=2) as queue:
+        yield queue
+
+
+@pytest.fixture
+def tube(queue: tubes.Queue) -> tubes.Tube:
+    return queue.create_tube("frames", "fifottl", ttr=0.5, max_attempts=1)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_what_it_returns_and_raises_comes_back_and_processes_are_kept(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+    worker.on(tube, crunch, process=True)
+    with running(worker):
+        pid = tube.call("pid", timeout=PATIENCE)
+        assert pid != os.getpid()
+        assert tube.call("pid", timeout=PATIENCE) == pid
+        assert tube.call(["echo", 1, {"two": 3}], timeout=PATIENCE) == [1, {"two": 3}]
+        assert tube.call("facts", timeout=PATIENCE) == ["frames", 3, 1]
+        assert tube.call("signals", timeout=PATIENCE) == [True, True]
+        for what, why in {
+            "fail": "ValueError: no such address",
+            "odd": "RuntimeError: Odd: odd",
+            "exit": "RuntimeError: SystemExit: out",
+            "lambda": "pickle",
+            "bury": "no such address",
+            "retry": "max_attempts: retry",
+        }.items():
+            with pytest.raises(CallFailed, match=why):
+                tube.call(what, timeout=PATIENCE)
+        assert tube.call("child", timeout=PATIENCE) is None
+        assert tube.call("pid", timeout=PATIENCE) == pid
+    assert eventually(lambda: not is_alive(pid))
+
+
+def test_a_process_that_dies_fails_its_attempt_alone(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue, concurrency=2)
+    worker.on(tube, crunch, process=True)
+    with running(worker):
+        first = tube.call("pid", timeout=PATIENCE)
+        slow = tube.put(["sleep", 1.5])  # Longer than its ttr.
+        with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: by SIGKILL"):
+            tube.call("die", timeout=PATIENCE)
+        with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: it ended with 3"):
+            tube.call("leave", timeout=PATIENCE)
+        assert eventually(lambda: tube.statistics().tasks["total"] == 2)
+        assert slow.id not in [task.id for task in tube.tasks()]
+        # One that is killed while it has nothing to do costs no attempt.
+        second = tube.call("pid", timeout=PATIENCE)
+        for pid in {first, second}:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not {first, second} & {child.pid for child in multiprocessing.active_children()})
+        assert tube.call("pid", timeout=PATIENCE) not in (first, second)
+
+
+def test_a_process_that_takes_too_long_is_killed(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+    worker.on(tube, crunch, process=True, timeout=0.5)
+    with running(worker):
+        pid = tube.call("pid", timeout=PATIENCE)
+        with pytest.raises(CallFailed, match=r"TimeoutError: the handler took longer than 0\.5 s"):
+            tube.call(["sleep", 3600], timeout=PATIENCE)
+        assert eventually(lambda: not is_alive(pid))
+        assert tube.call("pid", timeout=PATIENCE) != pid
+
+
+def test_processes_end_with_their_run(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue, concurrency=2, grace=0.1)
+    worker.on(tube, crunch, process=True)
+    with running(worker) as run:
+        pid = tube.call("pid", timeout=PATIENCE)
+        tube.put(["sleep", 3600])
+        assert eventually(lambda: tube.statistics().tasks["taken"] == 1)
+        time.sleep(0.2)
+        assert run.end(patience=PATIENCE) == Summary(acked=1, cut_off=1, exit_code=3)
+    assert eventually(lambda: not is_alive(pid))
+    assert tube.statistics().tasks["ready"] + tube.statistics().tasks["buried"] == 1
+
+
+def test_task_functions_run_in_processes_too(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    assert worker.task("act", process=True)(act) is act
+    worker.every(1)(worker.task(process=True)(tick))
+    tube = queue.create_tube(TASKS, "fifottl", max_attempts=1)
+    with running(worker):
+        assert tube.call(task_data(act, "echo", 1), timeout=PATIENCE) == [1]
+        assert tube.call(task_data(tick), timeout=PATIENCE) not in (None, os.getpid())
+        assert tube.call(task_data(act, "facts"), timeout=PATIENCE)[:1] == [TASKS]
+        with pytest.raises(CallFailed, match="missing a required argument: 'what'"):
+            tube.call({"task": "act"}, timeout=PATIENCE)
+
+
+def test_data_that_cannot_be_pickled_fails_its_attempt() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("frames", max_attempts=1)
+        worker = Worker(queue)
+        worker.on(tube, crunch, process=True)
+        tube.put(lambda: None)
+        assert worker.run(burst=True) == Summary(buried=1)
+        assert "pickle" in (tube.buried()[0].reason or "")
+
+
+def test_hooks_are_around_it_in_the_worker(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    seen: list[Any] = []
+    worker = Worker(queue)
+
+    @worker.around
+    def log(task: tubes.Task) -> Iterator[None]:
+        seen.append(os.getpid())
+        yield
+
+    worker.on(tube, crunch, process=True)
+    tube.put("pid")
+    assert worker.run(burst=True) == Summary(acked=1)
+    assert seen == [os.getpid()]
+
+
+def test_a_process_that_is_closed_early_is_not_left(queue: tubes.Queue) -> None:
+    processes = Processes()
+    processes.close()
+    target = Worker(queue)
+    target.on("frames", crunch, process=True)
+    (route,) = target._routes
+    task = queue.create_tube("frames").put("pid")
+    with pytest.raises(tubes.TubesError):
+        processes.call(route.targets[0], task)
+
+
+BAD: list[Callable[[Worker], Any]] = [
+    lambda worker: worker.on("frames", lambda task: None, process=True),
+    lambda worker: worker.on("frames", awaited, process=True),
+    lambda worker: worker.on("frames", functools.partial(lambda task: None), process=True),
+    lambda worker: worker.on("frames", crunch, process=2),  # type: ignore[call-overload]
+    lambda worker: worker.task("name", process=True)(lambda: None),
+    lambda worker: worker.task(process=True)(awaited),
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_cannot_run_in_another_process_is_refused(queue: tubes.Queue, bad: Any) -> None:
+    worker = Worker(queue)
+    with pytest.raises(InvalidOption):
+        bad(worker)
+    assert worker._routes == []
