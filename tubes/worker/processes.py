@@ -50,11 +50,10 @@ class ProcessTask:
     created: float = 0.0
     context: dict[str, str] | None = None
 
-    @classmethod
-    def of(cls, task: TaskView) -> ProcessTask:
-        """The facts of a task."""
-        facts: dict[str, Any] = {name: getattr(task, name) for name in cls.__slots__}
-        return cls(**facts)
+
+def _facts_of(task: TaskView) -> ProcessTask:
+    facts: dict[str, Any] = {name: getattr(task, name) for name in ProcessTask.__slots__}
+    return ProcessTask(**facts)
 
 
 class Processes:
@@ -71,7 +70,7 @@ class Processes:
 
         Raises what it raises, `TimeoutError` after the target's timeout, and `ProcessDied`.
         """
-        facts = ProcessTask.of(task)
+        facts = _facts_of(task)
         args, kwargs = ([facts], {}) if target.arguments is None else target.arguments(task)
         work = pickle.dumps((target.function, args, kwargs, facts))
         child = self._begun(work)
