@@ -246,8 +246,8 @@ def test_a_task_has_all_fields_in_json_whether_it_has_them_or_not(shell: Shell) 
 
 def test_a_hold_says_for_how_long_it_is(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail", "fifottl", ttr=60).put_many([1, 2])
-    assert "has 1 for 60 s, which is the ttr, and not 300: 0" in shell("take", "mail", "--hold", 300).stderr
-    assert "has 1 for 30 s: 1" in shell("take", "mail", "--hold", 30).stderr
+    assert "holds 1 for 60 s, which is the ttr, and not 300: 0" in shell("take", "mail", "--hold", 300).stderr
+    assert "holds 1 for 30 s: 1" in shell("take", "mail", "--hold", 30).stderr
 
 
 def test_a_tube_that_is_there_is_no_error_if_one_says_so(shell: Shell) -> None:
@@ -357,8 +357,12 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
     ("words", "code", "said"),
     [
         (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
-        (["stats", "--url", "memory://"], Exit.USAGE, "name a server"),
-        (["stats", "--url", "memory://of-nobody-here"], Exit.USAGE, "memory://of-nobody-here is new in every process"),
+        (["stats", "--url", "memory://"], Exit.USAGE, "the URL of a server"),
+        (
+            ["stats", "--url", "memory://of-nobody-here"],
+            Exit.USAGE,
+            "memory://of-nobody-here is empty in every new process",
+        ),
         (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` makes it"),
         (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
         (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
@@ -366,7 +370,7 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
         (["create", "mail", "-o", "ttr"], Exit.USAGE, "name=value"),
         (["create", "mail", "-o", "ttr=5"], Exit.USAGE, "no option"),
         (["take", "mail", "--timeout", "soon"], Exit.USAGE, "--timeout"),
-        (["take", "mail", "--release", "--hold", "5"], Exit.USAGE, "exclude"),
+        (["take", "mail", "--release", "--hold", "5"], Exit.USAGE, "cannot be used together"),
         (["nosuch"], Exit.USAGE, "No such command"),
         (["nosuch"], Exit.USAGE, "(tubes --help)"),
         (["put"], Exit.USAGE, "TUBE"),
@@ -448,7 +452,7 @@ def bytes_in(url: str) -> Iterator[tubes.Tube]:
 @pytest.mark.parametrize("words", [[], ["--json"], ["--release"]])
 def test_what_the_codec_cannot_read_goes_back(url: str, bytes_in: tubes.Tube, words: list[str]) -> None:
     result = Shell(url)("take", "bytes", "-n", 3, *words, code=Exit.USAGE)
-    assert "task 0 went back, and so did 1 others: codec 'json' cannot decode" in result.stderr
+    assert "task 0 was released, and 1 others, too: codec 'json' cannot decode" in result.stderr
     assert (len(result.stdout.splitlines()), "xff" in result.stdout) == (1, False)
     assert bytes_in.statistics().tasks["taken"] == 0
     assert [task.data for task in bytes_in.take_many(3)][-1] == b"\xff2"
@@ -465,7 +469,7 @@ def test_a_hold_that_is_over_at_once_is_refused(shell: Shell, queue: tubes.Queue
 def test_what_the_codec_cannot_read_is_not_held(url: str, bytes_in: tubes.Tube) -> None:
     result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
-    assert "has 1 for 60 s: 1\n" in result.stderr
+    assert "holds 1 for 60 s: 1\n" in result.stderr
     assert [task.state.value for task in bytes_in.tasks()] == ["r", "t", "r"]
 
 

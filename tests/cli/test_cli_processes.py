@@ -226,7 +226,7 @@ def test_a_start_that_fails_is_tried_again(url: str, folder: Path, queue: tubes.
         ("broken:make", "module 'broken' cannot be imported: SyntaxError"),
         ("nosuch:make", "no module 'nosuch'"),
         ("jobs:nosuch", "has no 'nosuch'"),
-        ("jobs:in_memory", "--processes starts several: name a server"),
+        ("jobs:in_memory", "--processes starts several: give the URL of a server"),
     ],
 )
 def test_a_program_that_cannot_work_is_said_once(

@@ -143,13 +143,13 @@ def test_who_is_asked_may_say_no(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     mail.put(1)
     drop = terminal(url, "drop", "mail")
-    drop.expect("drop tube 'mail' with 1 tasks. Go on?")
+    drop.expect("drop tube 'mail' with 1 tasks. Continue?")
     drop.sendline("n")
     drop.expect("nothing was done")
     assert ended(drop) == Exit.NOTHING
     assert queue.tubes() == ["mail"]
     drop = terminal(url, "drop", "mail")
-    drop.expect("Go on?")
+    drop.expect("Continue?")
     drop.sendline("y")
     assert ended(drop) == Exit.DONE
     assert queue.tubes() == []

@@ -18,12 +18,16 @@ from tubes.drivers.registry import known_drivers
 def create(
     name: Name,
     driver: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(known_drivers())}.", autocompletion=complete_drivers)
+        str,
+        typer.Argument(
+            metavar="DRIVER", help=f"The driver: {', '.join(known_drivers())}.", autocompletion=complete_drivers
+        ),
     ] = "fifo",
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="As `create_tube` has: ttr=60.")
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the tube, for example ttr=60."),
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It may be there, if it is the same.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the same tube exists.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -84,11 +88,16 @@ def _backoff(value: Any) -> Any:
 
 def pause(
     name: Name,
-    seconds: Annotated[float | None, typer.Argument(help="Until `tubes resume`, if left out.")] = None,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="SECONDS", help="How long. Default: until `tubes resume`.")
+    ] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Let nobody take from a tube for a while; puts go on."""
+    """Pause a tube: nobody can take its tasks.
+
+    Producers can still put.
+    """
     with connected(url) as queue:
         tube = queue.tube(name)
         tube.pause(seconds)
@@ -97,7 +106,7 @@ def pause(
 
 
 def resume(name: Name, url: Url = None, as_json_: AsJson = False) -> None:
-    """End a pause."""
+    """End the pause of a tube."""
     with connected(url) as queue:
         queue.tube(name).resume()
     if as_json_:
@@ -105,28 +114,29 @@ def resume(name: Name, url: Url = None, as_json_: AsJson = False) -> None:
 
 
 def truncate(name: Name, yes: Yes = False, url: Url = None, as_json_: AsJson = False) -> None:
-    """Remove all tasks of a tube."""
+    """Delete all tasks of a tube."""
     with connected(url) as queue:
         tube = queue.tube(name)
         count = tube.statistics().tasks["total"]
-        sure(f"remove {count} tasks of tube {name!r}", yes=yes)
+        sure(f"delete {count} tasks of tube {name!r}", yes=yes)
         tube.truncate()
         if as_json_:
             as_json({"tube": name, "removed": count})
         else:
-            say(f"removed {count} tasks")
+            say(f"deleted {count} tasks")
 
 
 def drop(
     name: Name,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also while tasks are taken and callers wait: they get TubeNotFound.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Drop it even if tasks are taken or callers wait.")] = False,
     yes: Yes = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Remove a tube and what is in it."""
+    """Delete a tube and all its tasks.
+
+    With --force workers and waiting callers get TubeNotFound.
+    """
     with connected(url) as queue:
         tube = queue.tube(name)
         count = tube.statistics().tasks["total"]

@@ -33,12 +33,12 @@ def _version(asked: bool) -> None:
 @app.callback()
 def tubes(
     version: Annotated[
-        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = None,
 ) -> None:
-    """Tubes of tasks, from a shell.
+    """Look at the tubes on a server, put and take tasks, and run workers.
 
-    The tubes are where TUBES_URL or --url says: redis://host, rediss://, unix://, redis+sentinel://, redis+cluster://.
+    --url or TUBES_URL names the server: redis://host, rediss://, unix://, redis+sentinel:// or redis+cluster://.
     """
     hide_logs()
 

@@ -29,15 +29,20 @@ _LARGEST = 10_000_000
 
 
 def bench(
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many tasks.")] = 2000,
-    size: Annotated[int, typer.Option("--size", min=0, max=_LARGEST, help="Characters of data in each.")] = 100,
-    driver: Annotated[str, typer.Option("--driver", autocompletion=complete_drivers)] = "fifo",
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="The number of tasks.")] = 2000,
+    size: Annotated[int, typer.Option("--size", min=0, max=_LARGEST, help="Characters of data in each task.")] = 100,
+    driver: Annotated[
+        str, typer.Option("--driver", help="The driver of the tube.", autocompletion=complete_drivers)
+    ] = "fifo",
     url: Url = None,
-    as_json_: Annotated[bool, typer.Option("--json", help="For programs: a line of JSON for each method.")] = False,
+    as_json_: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each method, for programs.")
+    ] = False,
 ) -> None:
-    """Measure put, take and ack, one task at a time and in batches.
+    """Measure how fast put, take and ack are.
 
-    It creates a tube of its own and drops it at the end. --url memory:// measures the backend in memory.
+    It measures single tasks and batches, in a tube that it creates, and drops at the end. --url memory:// measures the
+    backend in memory.
     """
     place = place_of(url)
     with _told_to_end(), tubes.connect(place, codec="json", connect_timeout=PATIENCE) as queue:

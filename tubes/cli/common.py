@@ -47,27 +47,35 @@ def complete_states(incomplete: str) -> list[str]:
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", "-u", metavar="URL", help="Where the tubes are. Else TUBES_URL says it.", show_default=False),
+    typer.Option("--url", "-u", metavar="URL", help="The URL of the server. Default: TUBES_URL.", show_default=False),
 ]
 Codec = Annotated[
     str | None,
-    typer.Option("--codec", metavar="NAME", help="What data is written in: json, raw or msgpack.", show_default="json"),
+    typer.Option("--codec", metavar="NAME", help="The format of the data: json, raw or msgpack.", show_default="json"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs: JSON, one object per line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for programs.")]
 Name = Annotated[
     str,
-    typer.Argument(metavar="TUBE", help="The tube.", show_default=False, autocompletion=complete_tubes),
+    typer.Argument(metavar="TUBE", help="The name of the tube.", show_default=False, autocompletion=complete_tubes),
 ]
-Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Tasks.", show_default=False)]
-SomeIds = Annotated[list[int], typer.Argument(metavar="ID...", help="Tasks.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
+SomeIds = Annotated[list[int], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
+Create = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DRIVER",
+        help="Create the tube with this driver if it does not exist.",
+        autocompletion=complete_drivers,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def place_of(url: str | None) -> str:
     """The URL that was given, or that of the environment."""
     place = url or url_of_environment()
     if not place:
-        raise Stop("where are the tubes? give --url redis://host or set TUBES_URL", Exit.USAGE)
+        raise Stop("no server is given: pass --url redis://host or set TUBES_URL", Exit.USAGE)
     return place
 
 
@@ -80,7 +88,8 @@ def connected(
     scheme, _, name = place.partition("://")
     if scheme == "memory" and name not in named():
         raise Stop(
-            f"{redact_url(place)} is new in every process, and so has no tubes to work on: name a server", Exit.USAGE
+            f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
+            Exit.USAGE,
         )
     timeout = None if "connect_timeout" in read(place).settings else patience
     with _notice(place), warnings.catch_warnings(record=True) as warned:
@@ -95,7 +104,7 @@ def connected(
 @contextmanager
 def _notice(place: str) -> Generator[None]:
     """A word to whoever looks on, if it takes long."""
-    notice = threading.Timer(_SILENCE, say, [f"no answer from {redact_url(place)} yet, still trying; Ctrl-C ends it"])
+    notice = threading.Timer(_SILENCE, say, [f"no answer from {redact_url(place)} yet, still trying; Ctrl-C stops it"])
     notice.daemon = True
     if sys.stderr.isatty():
         notice.start()
@@ -129,8 +138,8 @@ def sure(what: str, *, yes: bool) -> None:
     if yes:
         return
     if not somebody_types():
-        raise Stop(f"this would {what}: say --yes if you mean it", Exit.USAGE)
-    if not typer.confirm(f"This will {what}. Go on?", err=True):
+        raise Stop(f"this would {what}: pass --yes to confirm it", Exit.USAGE)
+    if not typer.confirm(f"This will {what}. Continue?", err=True):
         raise Stop("nothing was done", Exit.NOTHING)
 
 

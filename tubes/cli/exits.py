@@ -150,5 +150,5 @@ def _end(error: BaseException) -> int:
     if isinstance(error, OSError):
         say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return Exit.USAGE
-    say(f"this is a mistake of mine: {type(error).__name__}: {error} (TUBES_DEBUG=1 shows where)")
+    say(f"this is a bug in tubes: {type(error).__name__}: {error} (TUBES_DEBUG=1 shows where)")
     return Exit.INTERNAL

@@ -37,7 +37,10 @@ _SOON = (60.0, 3600.0)
 
 
 def tubes(url: Url = None, as_json_: AsJson = False) -> None:
-    """The names of all tubes; with --json their drivers too."""
+    """List the tubes.
+
+    With --json each tube has its driver, too.
+    """
     with connected(url) as queue:
         if as_json_:
             for name, seen in queue.overview().items():
@@ -50,12 +53,20 @@ def tubes(url: Url = None, as_json_: AsJson = False) -> None:
 def stats(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[TUBE]", help="One tube.", show_default=False, autocompletion=complete_tubes),
+        typer.Argument(
+            metavar="TUBE",
+            help="The name of a tube. Default: all tubes.",
+            show_default=False,
+            autocompletion=complete_tubes,
+        ),
     ] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """What is in a tube and what was done there; without a name a line for each tube."""
+    """Show what is in the tubes.
+
+    Without a name it prints a line for each tube. With a name it prints all that is counted in this tube.
+    """
     with connected(url) as queue:
         seen = queue.overview(ages=True)
         if name is not None:
@@ -145,15 +156,21 @@ def peek(
     state: Annotated[
         str | None,
         typer.Option(
-            "--state", "-s", help="Only those that are ready, taken, buried or delayed.", autocompletion=complete_states
+            "--state",
+            "-s",
+            help="Only tasks in this state: ready, taken, buried or delayed.",
+            autocompletion=complete_states,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many, without ids.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The largest number of tasks, without ids.")] = 10,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Look at tasks by their ids, or at the first ones; nothing is taken."""
+    """Show tasks by id, or the first ones.
+
+    It takes nothing.
+    """
     if state is not None and state not in map(str, library.State):
         raise Stop(f"--state {state!r}: must be ready, taken, buried or delayed", Exit.USAGE)
     with connected(url, codec) as queue:
@@ -161,7 +178,7 @@ def peek(
         found = [tube.peek(id) for id in ids] if ids else _first(tube, state, limit)
         _show(found, as_json_=as_json_)
         if not found:
-            raise Stop(f"tube {name!r} has no such task", Exit.NOTHING)
+            raise Stop(f"tube {name!r} has no such tasks", Exit.NOTHING)
 
 
 def _first(tube: library.Tube, state: str | None, limit: int) -> list[library.Task]:
@@ -187,12 +204,15 @@ def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -
 
 def buried(
     name: Name,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The largest number of tasks.")] = 100,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """The buried tasks, oldest first, and why; ends with how many there are for each reason."""
+    """List the buried tasks and the reasons.
+
+    The oldest comes first. The last lines say how many tasks there are for each reason.
+    """
     with connected(url, codec) as queue:
         found = queue.tube(name).buried(limit)
         _show(found, as_json_=as_json_, reasons=True)
@@ -203,11 +223,14 @@ def buried(
 
 def utubes(
     name: Name,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Up to so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The largest number of lanes.")] = 20,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """The lanes of a tube, the busiest first. Looks at all of them: O(n)."""
+    """List the lanes of a tube, the busiest first.
+
+    It reads all lanes: O(n).
+    """
     with connected(url) as queue:
         seen = queue.overview().get(name)
         if seen is None:
@@ -260,9 +283,9 @@ _WORKERS = (
 
 
 def workers(url: Url = None, as_json_: AsJson = False) -> None:
-    """List the workers that run, in whatever process, and what they have in hand.
+    """List the running workers and what they work on.
 
-    A worker is listed until its last sign of life is fifteen seconds old. With --json all tasks in hand are named.
+    A worker that has died is listed for up to fifteen seconds. With --json each worker has all its tasks in hand.
     """
     with connected(url) as queue:
         found = queue.workers()

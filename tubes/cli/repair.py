@@ -16,22 +16,33 @@ from tubes.cli.streams import printable
 
 _Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TUBE]...", help="Else all.", show_default=False, autocompletion=complete_tubes),
+    typer.Argument(
+        metavar="TUBE",
+        help="The names of tubes. Default: all tubes.",
+        show_default=False,
+        autocompletion=complete_tubes,
+    ),
 ]
 
 
 def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> None:
-    """Say what is wrong with tubes: what their keys on the server say that cannot be. Changes nothing."""
+    """Report damaged tubes.
+
+    A tube is damaged if its keys on the server contradict each other. The command changes nothing.
+    """
     _examine(names, url, mends=False, as_json_=as_json_)
 
 
 def repair(
     names: _Names = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done: as `tubes check`.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, as `tubes check`.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Mend tubes, while others go on working; says what was wrong, and what was done."""
+    """Repair damaged tubes.
+
+    Others can use the tubes meanwhile. It prints what was wrong and what was done.
+    """
     _examine(names, url, mends=not dry_run, as_json_=as_json_)
 
 

@@ -17,11 +17,11 @@ from tubes.backend.url import SHORTEST_LEASE
 from tubes.cli.common import (
     AsJson,
     Codec,
+    Create,
     Ids,
     Name,
     SomeIds,
     Url,
-    complete_drivers,
     connected,
     each,
     given,
@@ -40,7 +40,8 @@ _LINES = 1000
 _LONGEST = 80
 
 Session = Annotated[
-    str | None, typer.Option("--session", metavar="UUID", help="The session that has it: `take --hold` tells it.")
+    str | None,
+    typer.Option("--session", metavar="UUID", help="The session that holds the tasks: `take --hold` prints it."),
 ]
 
 
@@ -48,32 +49,30 @@ def put(
     name: Name,
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATA]...", help="JSON, or a string if it is none. - or nothing: lines of stdin."),
+        typer.Argument(metavar="DATA", help="JSON, or else a string. Default, and -: the lines of stdin."),
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="Data is a string, also where it looks like JSON.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Take data as a string, even if it is JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse data that is not JSON.")] = False,
-    utube: Annotated[str | None, typer.Option(help="The lane.")] = None,
-    pri: Annotated[int | None, typer.Option(help="The priority; 0 comes first.")] = None,
-    delay: Annotated[float | None, typer.Option(help="Seconds until it is ready.")] = None,
-    ttl: Annotated[float | None, typer.Option(help="Seconds to live.")] = None,
-    ttr: Annotated[float | None, typer.Option(help="Seconds to run.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="How often it may be taken.")] = None,
-    key: Annotated[str | None, typer.Option(help="A key: while its task lives there is no other.")] = None,
-    on_duplicate: Annotated[str | None, typer.Option(help="keep, replace or raise, where the key is in use.")] = None,
+    utube: Annotated[str | None, typer.Option(help="The lane of the task.")] = None,
+    pri: Annotated[int | None, typer.Option(help="The priority: 0 comes first.")] = None,
+    delay: Annotated[float | None, typer.Option(help="Seconds until the task is ready.")] = None,
+    ttl: Annotated[float | None, typer.Option(help="Seconds until the task expires.")] = None,
+    ttr: Annotated[float | None, typer.Option(help="Seconds that a worker has for it (time to run).")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="How often the task may be taken.")] = None,
+    key: Annotated[str | None, typer.Option(help="A unique key: no other task can have it.")] = None,
+    on_duplicate: Annotated[str | None, typer.Option(help="If the key is in use: keep, replace or raise.")] = None,
     context: Annotated[
-        list[str] | None, typer.Option("--context", metavar="NAME=VALUE", help="What travels with it: trace ids.")
+        list[str] | None,
+        typer.Option("--context", metavar="NAME=VALUE", help="Context of the task, for example a trace id."),
     ] = None,
-    create: Annotated[
-        str | None,
-        typer.Option(metavar="DRIVER", help="Create the tube, if it is not there.", autocompletion=complete_drivers),
-    ] = None,
+    create: Create = None,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Put tasks; prints their ids."""
+    """Put tasks and print their ids."""
     if strict and (text or codec == "raw"):
-        raise Stop(f"--strict asks for JSON, which {'--text' if text else '--codec raw'} excludes", Exit.USAGE)
+        raise Stop(f"--strict and {'--text' if text else '--codec raw'} cannot be used together", Exit.USAGE)
     read = partial(_datum, text=text, strict=strict)
     with connected(url, codec) as queue:
         if create is not None and name not in queue.tubes():
@@ -138,24 +137,24 @@ def _datum(word: str, *, text: bool, strict: bool) -> Any:
 
 def take(
     name: Name,
-    timeout: Annotated[float, typer.Option("--timeout", "-t", help="Seconds to wait for a task.")] = 0,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Up to so many.")] = 1,
-    release: Annotated[bool, typer.Option("--release", help="Give it back instead of acking it.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", "-t", help="Seconds to wait for a task to be ready.")] = 0,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="The largest number of tasks.")] = 1,
+    release: Annotated[bool, typer.Option("--release", help="Release the tasks instead of acking them.")] = False,
     hold: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Keep it for so long, for `tubes ack` and `tubes release`."),
+        typer.Option(metavar="SECONDS", help="Hold the tasks so long, for `tubes ack` and `release`."),
     ] = None,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Take tasks and print their data; each is acked when it is printed.
+    """Take tasks, print their data and ack them.
 
-    What cannot be read with the codec goes back, and so does a task where printing fails or is interrupted. With --hold
-    it stays taken, in a session whose name is printed to stderr, and with --json in every line.
+    A task is acked when its data is printed. It is released if the codec cannot decode it, or if printing fails or is
+    interrupted. With --hold it stays taken: stderr has the name of the session, and with --json each line has it.
     """
     if release and hold is not None:
-        raise Stop("--release and --hold exclude each other", Exit.USAGE)
+        raise Stop("--release and --hold cannot be used together", Exit.USAGE)
     if hold is not None and micros("--hold", hold) < SHORTEST_LEASE:
         raise Stop(f"--hold {hold:g}: must be at least {SHORTEST_LEASE / SECOND} seconds", Exit.USAGE)
     with connected(url, codec, hold) as queue:
@@ -178,11 +177,11 @@ def take(
         if held and hold is not None:
             seconds, ends = _held_for(held, hold)
             ids = " ".join(str(task.id) for task in held)
-            say(f"session {session} has {len(held)} for {seconds:g} s{ends}: {ids}")
+            say(f"session {session} holds {len(held)} for {seconds:g} s{ends}: {ids}")
             queue.detach()
     if back:
-        more = f", and so did {len(back) - 1} others" if len(back) > 1 else ""
-        raise Stop(f"task {next(iter(back))} went back{more}: {next(iter(back.values()))}", Exit.USAGE)
+        more = f", and {len(back) - 1} others, too" if len(back) > 1 else ""
+        raise Stop(f"task {next(iter(back))} was released{more}: {next(iter(back.values()))}", Exit.USAGE)
 
 
 def _shown(task: tubes.Task, session: str | None, *, as_json_: bool) -> str | None:
@@ -220,7 +219,7 @@ def _held_for(tasks: list[tubes.Task], hold: float) -> tuple[float, str]:
 
 
 def ack(name: Name, ids: SomeIds, session: Session = None, url: Url = None, as_json_: AsJson = False) -> None:
-    """Tasks that `take --hold` has taken are done."""
+    """Ack tasks that `take --hold` has taken."""
     done = _settle(name, ids, session, url, lambda tube, task: tube.ack(task), "acked")
     if as_json_:
         as_json({"tube": name, "acked": done})
@@ -230,14 +229,14 @@ def release(
     name: Name,
     ids: Ids = None,
     session: Session = None,
-    delay: Annotated[float | None, typer.Option(help="Seconds until it is ready again.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that is taken, whoever has it.")] = False,
+    delay: Annotated[float | None, typer.Option(help="Seconds until the tasks are ready again.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Release all taken tasks, whoever holds them.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Give back tasks of `take --hold`; with --all whatever anybody has taken: workers lose what they work on.
+    """Release tasks that `take --hold` has taken.
 
-    With --all it prints how many there were.
+    With --all it releases all taken tasks and prints how many there were. Workers lose the tasks they work on.
     """
     if everything:
         with connected(url) as queue:
@@ -267,7 +266,7 @@ def _settle(
     done: str,
 ) -> list[int]:
     if not ids or session is None:
-        raise Stop("which tasks, and of which session? ID... --session UUID", Exit.USAGE)
+        raise Stop("the ids of tasks and --session UUID are needed", Exit.USAGE)
     with connected(url) as queue:
         queue.identify(session)
         tube = queue.tube(name)
@@ -280,14 +279,16 @@ def _settle(
 def kick(
     name: Name,
     ids: Ids = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Up to so many, in the order of places.")] = 1,
-    everything: Annotated[bool, typer.Option("--all", help="All that are buried.")] = False,
-    attempts: Annotated[int | None, typer.Option(help="So many attempts more.")] = None,
-    ttl: Annotated[float | None, typer.Option(help="Seconds to live from now on.")] = None,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="The largest number of tasks, in their order.")
+    ] = 1,
+    everything: Annotated[bool, typer.Option("--all", help="Kick all buried tasks.")] = False,
+    attempts: Annotated[int | None, typer.Option(help="Give the tasks so many more attempts.")] = None,
+    ttl: Annotated[float | None, typer.Option(help="Seconds until the tasks expire, from now.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Make buried tasks ready; prints how many."""
+    """Make buried tasks ready and print how many."""
     with connected(url) as queue:
         tube = queue.tube(name)
         if ids:
@@ -305,17 +306,22 @@ def kick(
             kicked = tube.kick(wanted, attempts=attempts, ttl=ttl)
         _tell(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
         if not kicked:
-            raise Stop(f"nothing to kick in tube {name!r}", Exit.NOTHING)
+            raise Stop(f"tube {name!r} has no such buried tasks", Exit.NOTHING)
 
 
 def bury(
     name: Name,
     ids: SomeIds,
-    reason: Annotated[str | None, typer.Option("--reason", "-r", help="Why, for whoever looks at it.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", "-r", help="The reason, which `tubes buried` shows.")
+    ] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Put tasks aside, whatever their state and whoever has them."""
+    """Bury tasks, whatever their state.
+
+    Workers lose the tasks they work on.
+    """
     with connected(url) as queue:
         tube = queue.tube(name)
         done = each(ids, lambda task: tube.bury(task, reason), "buried")
@@ -324,7 +330,10 @@ def bury(
 
 
 def delete(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) -> None:
-    """Remove tasks, whatever their state and whoever has them; prints how many there were."""
+    """Delete tasks and print how many.
+
+    Their state does not matter: workers lose the tasks they work on.
+    """
     with connected(url) as queue:
         answers = queue.tube(name).delete_many(ids)
         done = [id for id, was in answers.items() if was]

@@ -182,19 +182,20 @@ def _rates(before: tubes.Overview | None, now: tubes.Overview) -> dict[str, floa
 
 
 def top(
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two updates.")] = 1.0,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Look so many times, and end.", show_default=False)
+        int | None, typer.Option("--count", "-n", min=1, help="Exit after so many updates.", show_default=False)
     ] = None,
-    lanes: Annotated[int, typer.Option("--utubes", min=0, help="How many of the busiest utubes to show.")] = 5,
+    lanes: Annotated[int, typer.Option("--utubes", min=0, help="How many of the busiest lanes to show.")] = 5,
     url: Url = None,
     as_json_: Annotated[
-        bool, typer.Option("--json", help="A stream of JSON: at each look a line for each tube.")
+        bool, typer.Option("--json", help="Print a line for each tube at each update; without --count it does not end.")
     ] = False,
 ) -> None:
-    """Show a live table of all tubes, until q or Ctrl-C.
+    """Show a live table of all tubes.
 
-    In a pipe, and with --json, it prints each look below the one before. It ends by --count or Ctrl-C.
+    q or Ctrl-C ends it. In a pipe, and with --json, it prints each update below the one before, until --count or Ctrl-C
+    ends it.
     """
     with _soon() as stack:
         queue = stack.enter_context(connected(url))

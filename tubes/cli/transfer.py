@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tubes
-from tubes.cli.common import Codec, Name, Url, complete_drivers, connected, given, lanes
+from tubes.cli.common import Codec, Create, Name, Url, connected, given, lanes
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import context_of, data_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
@@ -32,7 +32,7 @@ PATIENCE = 60.0
 #: Seconds for which a buried task is out of reach until it is buried again, where the driver knows delays.
 _ASIDE = 3600.0
 
-File = Annotated[Path, typer.Argument(help="A file; -: stdin or stdout.", show_default=True)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A file, or - for stdin or stdout.")]
 
 
 @contextmanager
@@ -51,16 +51,17 @@ def export(
     file: File = Path("-"),
     drain: Annotated[
         bool,
-        typer.Option("--drain", help="Take the ready tasks, and ack each when it is written: nobody else gets it."),
+        typer.Option("--drain", help="Take the ready tasks and ack them when they are written."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     url: Url = None,
     codec: Codec = None,
 ) -> None:
-    """Write the tasks of a tube as lines of JSON; the tube stays as it is.
+    """Write the tasks of a tube as lines of JSON.
 
-    All states are written, by id. It is no snapshot of one moment: what is put, taken or done meanwhile may be in it or
-    not, but what is there all the time is. With --drain only what is ready is written, and is gone from the tube.
+    It writes tasks in all states, ordered by id, and does not change the tube. It is not a snapshot of one moment: a
+    task that is put or done while it runs may be missing. With --drain it writes the ready tasks only and removes them
+    from the tube.
     """
     with connected(url, codec) as queue:
         tube = queue.tube(name)
@@ -144,18 +145,16 @@ _NUMBERS: Final[set[type]] = {int, float}
 def import_(
     name: Name,
     file: File = Path("-"),
-    create: Annotated[
-        str | None,
-        typer.Option(metavar="DRIVER", help="Create the tube, if it is not there.", autocompletion=complete_drivers),
-    ] = None,
+    create: Create = None,
     url: Url = None,
     codec: Codec = None,
 ) -> None:
-    """Put the tasks of lines that `tubes export` has written, or of others that have at least `data`.
+    """Put tasks from lines of JSON.
 
-    They keep their order, data, utube, pri, key, context, ttr, max_attempts, and what was left of delay and ttl; those
-    that were buried are buried. They get ids and attempts of their own; what was taken is ready. Options that the
-    tube's driver lacks are left out. Of a key that is in use the task that is there stays.
+    The lines are those of `tubes export`, or others that have at least `data`. Tasks keep their order, data, utube,
+    pri, key, context, ttr, max_attempts, and what was left of their delay and ttl. Buried tasks are buried again. Tasks
+    get new ids, and taken ones are ready. Options that the driver of the tube does not have are left out. If a key is
+    in use, the existing task stays.
     """
     with connected(url, codec) as queue:
         if create is not None and name not in queue.tubes():

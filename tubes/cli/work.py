@@ -30,7 +30,7 @@ from tubes.worker.summary import AT_ONCE, CUT_OFF
 
 #: Seconds for which a first connection is tried.
 _PATIENCE = 10.0
-_ALONE = "memory:// is in one process, and --processes starts several: name a server"
+_ALONE = "memory:// is in one process, and --processes starts several: give the URL of a server"
 _CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
 
@@ -39,29 +39,24 @@ def worker(
         str,
         typer.Argument(metavar="MODULE:WORKER", help="A Worker, or a function of the queue that returns one."),
     ],
-    burst: Annotated[
-        bool, typer.Option("--burst", help="End when no task is left that can be taken: for tests and cron.")
-    ] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="Exit when no task is left that can be taken.")] = False,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="How many tasks each handler works on at a time.")
+        int | None,
+        typer.Option("--concurrency", "-c", min=1, help="The number of tasks that each handler works on at a time."),
     ] = None,
     grace: Annotated[
         float | None,
         typer.Option("--grace", min=0, help="Seconds that handlers have to finish after a signal."),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="Run so many processes, and replace those that die.")
+        int | None, typer.Option("--processes", "-p", min=1, help="Run so many processes, and replace those that end.")
     ] = None,
-    max_tasks: Annotated[
-        int | None, typer.Option("--max-tasks", min=1, help="End the process after so many tasks.")
-    ] = None,
+    max_tasks: Annotated[int | None, typer.Option("--max-tasks", min=1, help="Exit after so many tasks.")] = None,
     max_memory: Annotated[
         int | None,
-        typer.Option("--max-memory", metavar="MB", min=1, help="End the process when it uses more memory than this."),
+        typer.Option("--max-memory", metavar="MB", min=1, help="Exit when the process uses more memory than this."),
     ] = None,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Restart when a .py file in this folder changes: for development.")
-    ] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a .py file in this folder changes.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print debug messages, too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and errors only.")] = False,
     url: Url = None,
@@ -70,12 +65,10 @@ def worker(
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C.
 
-    It takes no more tasks then, and running handlers have the time of --grace to finish. A second signal ends it at
-    once. MODULE is looked up in this folder, too. A Worker brings its own queue. A function, `def make(queue)`, gets
-    the queue of --url.
+    Then it takes no more tasks, and handlers have --grace seconds to finish. A second signal ends it at once. MODULE
+    may be in this folder. A Worker has its own queue. A function, `def make(queue)`, gets the queue of --url.
 
-    With --processes a supervisor starts processes of this worker and replaces those that end. With --max-tasks and
-    --max-memory a process ends as it does after a signal.
+    With --processes a supervisor starts several processes of this worker, and replaces those that end.
     """
     if supervisor is None and (processes is not None or reload):
         options = {"--concurrency": concurrency, "--grace": grace, "--processes": processes}
