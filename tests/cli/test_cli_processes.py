@@ -51,8 +51,12 @@ def make(queue):
     return worker
 
 
+def empty(queue):
+    return Worker(queue)
+
+
 def in_memory(queue):
-    worker = Worker(tubes.connect())
+    worker = Worker(tubes.connect("memory://"))
     worker.on("jobs", print)
     return worker
 """
@@ -226,6 +230,7 @@ def test_a_start_that_fails_is_tried_again(url: str, folder: Path, queue: tubes.
         ("broken:make", "module 'broken' cannot be imported: SyntaxError"),
         ("nosuch:make", "no module 'nosuch'"),
         ("jobs:nosuch", "has no 'nosuch'"),
+        ("jobs:empty", "it has no handlers"),
         ("jobs:in_memory", "--processes starts several: give the URL of a server"),
     ],
 )

@@ -40,7 +40,7 @@ class Exit(IntEnum):
     DAMAGED = 8
     #: The processes of `tubes worker --processes` died again and again before they began to work.
     CRASHED = 9
-    #: A mistake of the program; with TUBES_DEBUG=1 it shows where.
+    #: A bug, of tubes or of the program that has the worker; with TUBES_DEBUG=1 there is a traceback.
     INTERNAL = 70
     #: Ctrl-C.
     INTERRUPTED = 130
@@ -55,6 +55,9 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((tubes.NothingReady,), Exit.NOTHING),
     ((tubes.TubesError,), Exit.REFUSED),
 )
+
+
+SHOWS_WHERE = "TUBES_DEBUG=1 shows where"
 
 
 class Stop(Exception):
@@ -150,5 +153,5 @@ def _end(error: BaseException) -> int:
     if isinstance(error, OSError):
         say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return Exit.USAGE
-    say(f"this is a bug in tubes: {type(error).__name__}: {error} (TUBES_DEBUG=1 shows where)")
+    say(f"this is a bug in tubes: {type(error).__name__}: {error} ({SHOWS_WHERE})")
     return Exit.INTERNAL

@@ -231,12 +231,12 @@ class Line:
     def __init__(self, number: int) -> None:
         self._socket: Final = socket.socket(fileno=number)
         self._socket.set_inheritable(False)
-        self._stop: Callable[[bool], object] = _end_the_program
+        #: `stop(False)` stops the program with grace, `stop(True)` at once.
+        self.stop: Callable[[bool], object] = _end_the_program
         threading.Thread(target=self._listen, name="tubes-supervisor", daemon=True).start()
 
-    def ready(self, stop: Callable[[bool], object]) -> None:
-        """Tell the supervisor that the worker begins; `stop(False)` stops it from now on, `stop(True)` at once."""
-        self._stop = stop
+    def ready(self) -> None:
+        """Tell the supervisor that the worker begins."""
         with suppress(OSError):
             self._socket.send(READY)
 
@@ -245,10 +245,10 @@ class Line:
         with suppress(OSError):
             while self._socket.recv(1):
                 orders += 1
-                self._stop(orders > 1)
+                self.stop(orders > 1)
         if not orders:  # The supervisor has died.
             say(f"process {os.getpid()}: the supervisor has gone, so this process stops")
-            self._stop(False)
+            self.stop(False)
 
 
 def _end_the_program(now: bool) -> None:

@@ -19,7 +19,7 @@ import typer
 
 import tubes
 from tubes.cli.common import AsJson, Url, connected
-from tubes.cli.exits import Exit, Stop, say
+from tubes.cli.exits import SHOWS_WHERE, Exit, Stop, say
 from tubes.cli.logs import log_from, show_logs
 from tubes.cli.show import as_json
 from tubes.cli.supervisor import Line, Supervisor, child_command
@@ -93,18 +93,20 @@ def worker(
             made.grace = grace
         limit(made, max_tasks, max_memory)
         made._code_at_once = Exit.AT_ONCE
-        if line is None:
-            say(f"works: {target}; Ctrl-C ends it")
-        else:
+        if line is not None:
             _check_shared(made, processes or 1)
-            line.ready(partial(_stop, made))
-        summary = made.run(burst=burst)
+            line.stop = partial(_stop, made)
+            _tell_when_ready(made, line)
+        try:
+            summary = made.run(burst=burst)
+        except tubes.TubesError:
+            raise
+        except Exception as error:
+            raise Stop(f"{target} failed: {type(error).__name__}: {error} ({SHOWS_WHERE})", Exit.INTERNAL) from error
         codes.append(_CODES.get(summary.exit_code, Exit.DONE))
         if as_json_:
             facts = ("acked", "released", "buried", "lost", "cut_off")
             as_json({name: getattr(summary, name) for name in facts})
-        else:
-            say(str(summary).removeprefix("Summary(").removesuffix(")").replace("=", " ").partition(", exit_code")[0])
         if burst and not summary.exit_code:
             _look_for_tubes(made)
     if summary.exit_code:
@@ -132,6 +134,15 @@ def _check_shared(worker: Worker, processes: int) -> None:
     """Several processes need a queue that they share."""
     if processes > 1 and isinstance(worker._queue._connection, memory.Connection):
         raise Stop(_ALONE, Exit.USAGE)
+
+
+def _tell_when_ready(worker: Worker, line: Line) -> None:
+    """The supervisor is told when the program has opened all that it needs."""
+
+    @worker.lifespan
+    def _() -> Iterator[None]:
+        line.ready()
+        yield
 
 
 def _stop(worker: Worker, now: bool) -> None:
