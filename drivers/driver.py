@@ -71,8 +71,8 @@ def _check_options(options: Any, lane: Any) -> frozenset[str]:
         rule = "must be one of the driver's options, a Python name with no meaning of its own in put"
         raise InvalidOption(option="lane", value=lane, rule=rule)
     for option in sorted(set(wanted) - {lane}):
-        if option == "utube" or option not in known.OF_TASKS | OF_TUBES:
-            rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | OF_TUBES).keys() - {'utube'})}"
+        if option in ("utube", "at") or option not in known.OF_TASKS | OF_TUBES:
+            rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | OF_TUBES).keys() - {'utube', 'at'})}"
             raise InvalidOption(option="options", value=option, rule=rule)
     return frozenset(wanted)
 
@@ -173,6 +173,8 @@ class Driver:
         if "utube" in options and self.lane is not None and self.lane != "utube":
             options = self._with_own_name(self.lane, options)
         checked = self._check(options, self._of_tasks)
+        if "at" in checked and "delay" in checked:
+            raise InvalidOption(option="at", value=options["at"], rule="must be left out where a delay is given")
         if alone and "key" not in checked and ("on_duplicate" in checked or "key_ttl" in checked):
             self.check_keyless(options)
         return checked

@@ -19,7 +19,7 @@ from tubes.drivers.entry import NOTHING_MORE, Entry, FullEntry, Hold, More
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, LONGEST, NO_LANE
+from tubes.drivers.options import KEEP, LONGEST, NO_LANE, until
 from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
@@ -366,6 +366,8 @@ class Engine:
                 ttl, ttr, delay = self._ttl, self._ttr, 0
                 if rich:
                     ttl, ttr, delay = options.get("ttl", ttl), options.get("ttr", ttr), options.get("delay", 0)
+                    if "at" in options:
+                        delay = until(options["at"], now)
                 if delay or ttl is not None or ttr is not None:
                     self.dated = self.ticking = True
                 entry.ttr = ttr

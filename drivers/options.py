@@ -8,7 +8,7 @@ and equal on every backend; outside it is seconds. Numbers and strings of classe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from tubes.errors import InvalidOption
@@ -18,6 +18,7 @@ Seconds: TypeAlias = float | timedelta
 
 SECOND: Final = 1_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The longest time that any option may name: 100 years, the default ttl of the original.
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
 #: So far ahead moments may be put off, in microseconds: no put asks for more, by a ttl and a delay.
@@ -63,6 +64,34 @@ def seconds(option: str, value: Any) -> float:
     """Seconds as a number, where they are checked here and counted elsewhere."""
     micros(option, value)
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def moment(option: str, value: Any) -> int:
+    """A `datetime` with a time zone to microseconds since the epoch.
+
+    >>> moment("at", datetime(1970, 1, 1, 0, 1, tzinfo=UTC))
+    60000000
+    """
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidOption(option=option, value=value, rule="must be a datetime with a time zone")
+    return (value - _EPOCH) // _MICROSECOND
+
+
+def until(at: int, now: int) -> int:
+    """Microseconds from now until a moment; 0 if it is past."""
+    if at - now > MAX_SECONDS * SECOND:
+        far = _EPOCH + at * _MICROSECOND
+        raise InvalidOption(option="at", value=far, rule=f"must be within {MAX_SECONDS} seconds (100 years)")
+    return max(at - now, 0)
+
+
+def delay_of(delay: Any, at: Any, now: Callable[[], int]) -> Any:
+    """The delay that a caller gave, or the time until the moment that it gave instead."""
+    if at is None:
+        return delay
+    if delay is not None and delay is not KEEP:
+        raise InvalidOption(option="at", value=at, rule="must be left out where a delay is given")
+    return timedelta(microseconds=until(moment("at", at), now()))
 
 
 def whole(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> int:
@@ -176,6 +205,7 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "ttl": micros,
     "ttr": micros,
     "delay": micros,
+    "at": moment,
     "utube": lane,
     "timeout": micros,
     "max_attempts": attempts,
@@ -190,7 +220,7 @@ OF_FEW: Final = frozenset({"key", "max_attempts", "context"})
 
 #: Those that every driver knows.
 ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context"})
-#: Those of a tube whose driver has the option `delay`.
-WITH_DELAY: Final = frozenset({"backoff"})
+#: Those of a tube, or of its tasks, whose driver has the option `delay`.
+WITH_DELAY: Final = frozenset({"at", "backoff"})
 #: Those of a tube whose driver has lanes.
 WITH_LANE: Final = frozenset({"max_in_flight", "interval", "jitter", "order"})

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from types import CoroutineType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overload
 from uuid import UUID
@@ -34,7 +35,7 @@ from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, LoopWaiter
 from tubes.drivers.driver import Driver
-from tubes.drivers.options import KEEP, Seconds, micros, seconds
+from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
 from tubes.values.batch import Item, check_limit
@@ -406,6 +407,8 @@ class AsyncTube(Generic[T, R]):
         `utube`: the lane, a string;
         `pri`: the priority, 0 (first) to 4294967295;
         `delay`: seconds until the task becomes ready, by which its ttl is prolonged;
+        `at`: instead, when it becomes ready: a `datetime` with a time zone. The queue's clock counts, on a server that
+        of the server; a moment in the past means at once;
         `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
         `ttr`: seconds to run: past them a taken task is ready again;
         and those that every driver knows:
@@ -618,7 +621,9 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.ack_many(tasks)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def release_many(self, tasks: Iterable[AsyncTask[T] | int], delay: Seconds | None = None) -> dict[int, bool]:
+    async def release_many(
+        self, tasks: Iterable[AsyncTask[T] | int], delay: Seconds | None = None, *, at: datetime | None = None
+    ) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
         Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
@@ -626,11 +631,17 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.release_many` shows an example.
         """
+        delay = delay_of(delay, at, self._port.connection.micros)
         answer = self._port.release_many(tasks, delay)
         return await answer if type(answer) is CoroutineType else answer
 
     async def release(
-        self, task: AsyncTask[T] | int, delay: Seconds | None = None, *, reason: str | None = None
+        self,
+        task: AsyncTask[T] | int,
+        delay: Seconds | None = None,
+        *,
+        at: datetime | None = None,
+        reason: str | None = None,
     ) -> AsyncTask[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
@@ -640,6 +651,7 @@ class AsyncTube(Generic[T, R]):
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
         """
+        delay = delay_of(delay, at, self._port.connection.micros)
         answer = self._port.release(task, delay, reason)
         return await answer if type(answer) is CoroutineType else answer
 
@@ -700,13 +712,21 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def update(
-        self, task: AsyncTask[T] | int, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
+        self,
+        task: AsyncTask[T] | int,
+        *,
+        data: T = KEEP,
+        pri: int = KEEP,
+        delay: Seconds = KEEP,
+        ttl: Seconds = KEEP,
+        at: datetime | None = None,
     ) -> AsyncTask[T]:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
         `data`: its new data; a caller that has taken it keeps the data that it was given.
         `pri`: its priority: it moves to the place that this gives it.
         `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
+        `at`: instead, when it is ready: a `datetime` with a time zone, as for `put`.
         `ttl`: seconds to live from now on, of a task that nobody has taken; 0 ends it.
         Without any of them nothing happens: it is a `peek`.
 
@@ -715,6 +735,7 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.update` shows an example.
         """
+        delay = delay_of(delay, at, self._port.connection.micros)
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
         answer = self._port.update(task, changes)
         return await answer if type(answer) is CoroutineType else answer
@@ -944,9 +965,11 @@ class AsyncTask(TaskView[T]):
         """Finish the task. See `AsyncTube.ack`."""
         return await self._tube.ack(self)
 
-    async def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> AsyncTask[T]:
+    async def release(
+        self, delay: Seconds | None = None, *, at: datetime | None = None, reason: str | None = None
+    ) -> AsyncTask[T]:
         """Give the task back. See `AsyncTube.release`."""
-        return await self._tube.release(self, delay=delay, reason=reason)
+        return await self._tube.release(self, delay=delay, at=at, reason=reason)
 
     async def touch(self, seconds: Seconds) -> AsyncTask[T]:
         """Get more time to work. See `AsyncTube.touch`."""
@@ -961,10 +984,16 @@ class AsyncTask(TaskView[T]):
         return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
     async def update(
-        self, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
+        self,
+        *,
+        data: T = KEEP,
+        pri: int = KEEP,
+        delay: Seconds = KEEP,
+        ttl: Seconds = KEEP,
+        at: datetime | None = None,
     ) -> AsyncTask[T]:
         """Change the task. See `AsyncTube.update`."""
-        return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
+        return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl, at=at)
 
     async def delete(self) -> AsyncTask[T]:
         """Remove the task. See `AsyncTube.delete`."""

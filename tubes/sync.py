@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overload
 from uuid import UUID
@@ -23,7 +24,7 @@ from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, ThreadWaiter
 from tubes.drivers.driver import Driver
-from tubes.drivers.options import KEEP, Seconds, micros, seconds
+from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
 from tubes.values.batch import Item, check_limit
@@ -403,6 +404,8 @@ class Tube(Generic[T, R]):
         `utube`: the lane, a string;
         `pri`: the priority, 0 (first) to 4294967295;
         `delay`: seconds until the task becomes ready, by which its ttl is prolonged;
+        `at`: instead, when it becomes ready: a `datetime` with a time zone. The queue's clock counts, on a server that
+        of the server; a moment in the past means at once;
         `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
         `ttr`: seconds to run: past them a taken task is ready again;
         and those that every driver knows:
@@ -652,7 +655,9 @@ class Tube(Generic[T, R]):
         """
         return self._port.ack_many(tasks)
 
-    def release_many(self, tasks: Iterable[Task[T] | int], delay: Seconds | None = None) -> dict[int, bool]:
+    def release_many(
+        self, tasks: Iterable[Task[T] | int], delay: Seconds | None = None, *, at: datetime | None = None
+    ) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
         Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
@@ -665,9 +670,17 @@ class Tube(Generic[T, R]):
         ...     tube.release_many(tube.take_many(2))
         {0: True, 1: True}
         """
+        delay = delay_of(delay, at, self._port.connection.micros)
         return self._port.release_many(tasks, delay)
 
-    def release(self, task: Task[T] | int, delay: Seconds | None = None, *, reason: str | None = None) -> Task[T]:
+    def release(
+        self,
+        task: Task[T] | int,
+        delay: Seconds | None = None,
+        *,
+        at: datetime | None = None,
+        reason: str | None = None,
+    ) -> Task[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
@@ -676,6 +689,7 @@ class Tube(Generic[T, R]):
 
         Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
         """
+        delay = delay_of(delay, at, self._port.connection.micros)
         return self._port.release(task, delay, reason)
 
     def touch(self, task: Task[T] | int, seconds: Seconds) -> Task[T]:
@@ -735,13 +749,21 @@ class Tube(Generic[T, R]):
         return self._port.buried(limit)
 
     def update(
-        self, task: Task[T] | int, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP
+        self,
+        task: Task[T] | int,
+        *,
+        data: T = KEEP,
+        pri: int = KEEP,
+        delay: Seconds = KEEP,
+        ttl: Seconds = KEEP,
+        at: datetime | None = None,
     ) -> Task[T]:
         """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
 
         `data`: its new data; a caller that has taken it keeps the data that it was given.
         `pri`: its priority: it moves to the place that this gives it.
         `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
+        `at`: instead, when it is ready: a `datetime` with a time zone, as for `put`.
         `ttl`: seconds to live from now on, of a task that nobody has taken; 0 ends it.
         Without any of them nothing happens: it is a `peek`.
 
@@ -755,6 +777,7 @@ class Tube(Generic[T, R]):
         ...     tube.update(task, data="hello", delay=0)
         Task(id=0, state='ready', data='hello', tube='mail')
         """
+        delay = delay_of(delay, at, self._port.connection.micros)
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
         return self._port.update(task, changes)
 
@@ -1019,9 +1042,11 @@ class Task(TaskView[T]):
         """Finish the task. See `Tube.ack`."""
         return self._tube.ack(self)
 
-    def release(self, delay: Seconds | None = None, *, reason: str | None = None) -> Task[T]:
+    def release(
+        self, delay: Seconds | None = None, *, at: datetime | None = None, reason: str | None = None
+    ) -> Task[T]:
         """Give the task back. See `Tube.release`."""
-        return self._tube.release(self, delay=delay, reason=reason)
+        return self._tube.release(self, delay=delay, at=at, reason=reason)
 
     def touch(self, seconds: Seconds) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""
@@ -1035,9 +1060,17 @@ class Task(TaskView[T]):
         """Make the task ready, if it is buried. See `Tube.kick_task`."""
         return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
 
-    def update(self, *, data: T = KEEP, pri: int = KEEP, delay: Seconds = KEEP, ttl: Seconds = KEEP) -> Task[T]:
+    def update(
+        self,
+        *,
+        data: T = KEEP,
+        pri: int = KEEP,
+        delay: Seconds = KEEP,
+        ttl: Seconds = KEEP,
+        at: datetime | None = None,
+    ) -> Task[T]:
         """Change the task. See `Tube.update`."""
-        return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl)
+        return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl, at=at)
 
     def delete(self) -> Task[T]:
         """Remove the task. See `Tube.delete`."""

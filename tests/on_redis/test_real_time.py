@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -255,3 +256,20 @@ def test_a_lost_event_costs_a_wait_until_the_tube_is_empty_some_seconds(
         monkeypatch.setattr(shared.subscription, "_take_in", lambda message: None)
         other.tube("t").delete(task.id)
         assert call.result(10)
+
+
+class SkewedClock(tubes.SystemClock):
+    """A machine whose clock is wrong by an hour."""
+
+    def micros(self) -> int:
+        return super().micros() - 3_600_000_000
+
+
+def test_a_moment_is_one_of_the_servers_clock(url: str, face: Face) -> None:
+    with face.connect(url, clock=SkewedClock()) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        at = datetime.now(UTC) + timedelta(seconds=60)
+        assert abs(tube.put(1, at=at).due - at.timestamp()) < 5
+        tube.put_many([2])
+        assert abs(tube.release(tube.take(0), at=at).due - at.timestamp()) < 5
+        assert tube.put(3, at=at - timedelta(seconds=120)).state == "ready"

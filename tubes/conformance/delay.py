@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
 import pytest
 
-from tubes import State, TaskNotTaken
+from tubes import InvalidOption, Item, State, TaskNotTaken
 from tubes.conformance.bench import Bench, needs
 
 
@@ -38,6 +41,73 @@ class Delay(Bench):
             self.tube.ack(task.id)
         self.clock.advance(5)
         assert self.take().id == task.id
+
+    def moment(self, seconds: float) -> datetime:
+        """So many seconds from now, by the queue's clock, in some time zone."""
+        return datetime.fromtimestamp(self.clock.now() + seconds, timezone(timedelta(hours=-5)))
+
+    def test_a_task_may_be_ready_at_a_moment_instead(self) -> None:
+        self.clock.advance(1000)
+        now = self.clock.now()
+        assert (self.put(at=self.moment(5)).due, self.count("delayed")) == (now + 5, 1)
+        own = [self.lane(name) for name in ("a", "b", "c")]
+        items = [Item(1, **own[0]), Item(2, at=self.moment(7), **own[1]), Item(3, delay=8, **own[2])]
+        assert [task.due for task in self.tube.put_many(items, at=self.moment(6))] == [now + 6, now + 7, now + 8]
+        self.clock.advance(5)
+        task = self.take()
+        assert self.tube.release(task, at=self.moment(5)).due == now + 10
+        assert self.tube.update(task, at=self.moment(4)).due == now + 9
+        self.clock.advance(4)
+        taken = {task.id: task for task in self.tube.take_many(9, timeout=0)}
+        assert len(taken) == 4
+        assert taken[task.id].release(at=self.moment(1)).update(at=self.moment(2)).due == now + 11
+        others = sorted(taken.keys() - {task.id})
+        assert self.tube.release_many(others, at=self.moment(3)) == dict.fromkeys(others, True)
+        assert [self.tube.peek(id).due for id in others] == [now + 12] * 3
+
+    def test_a_moment_in_the_past_means_at_once(self) -> None:
+        self.clock.advance(1000)
+        for seconds in (0, -1, -2000):
+            task = self.put(at=self.moment(seconds))
+            assert task.state == State.READY
+            assert self.tube.release(self.take(), at=self.moment(seconds)).state == State.READY
+            assert self.tube.delete(task).state == State.DONE
+
+    def test_a_put_that_waits_for_room_goes_by_the_moment_too(self) -> None:
+        tube = self.create("small", capacity=1)
+        first = tube.put("first", **self.lane("a"))
+        at = self.moment(100)
+        put = self.begin(tube, "put", "second", timeout=900, at=at, **self.lane("a"))
+        self.clock.advance(60)
+        due = self.clock.now() + 40
+        tube.delete(first)
+        assert self.got(put).due == due
+
+    def test_a_moment_has_a_time_zone_and_stands_for_a_delay(self) -> None:
+        naive = datetime(2030, 1, 1)
+        task = self.taken()
+        other = self.put()
+        bads: list[Any] = [naive, naive.date(), 5, "2030-01-01T00:00:00Z", True, timedelta(5)]
+        for bad in (*bads, self.moment(101 * 365 * 86400)):
+            with self.refused(InvalidOption):
+                self.tube.put(0, at=bad)
+            with self.refused(InvalidOption):
+                self.tube.put_many([Item(0, at=bad)])
+            with self.refused(InvalidOption):
+                self.tube.release(task, at=bad)
+            with self.refused(InvalidOption):
+                self.tube.update(other, at=bad)
+        for delay in (5, 0, self.moment(5)):
+            with self.refused(InvalidOption):
+                self.tube.put(0, at=self.moment(5), delay=delay)
+            with self.refused(InvalidOption):
+                self.tube.release(task, delay, at=self.moment(5))
+            with self.refused(InvalidOption):
+                self.tube.update(other, delay=delay, at=self.moment(5))
+        with self.refused(InvalidOption):
+            self.tube.put(0, delay=self.moment(5))
+        with self.refused(InvalidOption):
+            self.tube.release(task, self.moment(5))
 
     @pytest.mark.parametrize("verb", ["bury", "delete"])
     def test_a_delayed_task_that_was_put_away_does_not_come_back(self, verb: str) -> None:

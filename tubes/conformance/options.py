@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
 from functools import partial
 
@@ -142,6 +142,14 @@ class Options(Bench):
             tube = self.create(f"of-{type(backoff).__name__}", backoff=backoff)
             tube.put(0, **self.lane("a"))
             assert tube.release(tube.take(0)).due == self.clock.now() + 60
+
+    @lacks("delay")
+    def test_where_there_are_no_delays_no_moment_is_taken(self) -> None:
+        task = self.taken()
+        with self.refused(OptionNotSupported):
+            self.tube.put(0, at=datetime.now(UTC))
+        with self.refused(OptionNotSupported):
+            self.tube.release(task, at=datetime.now(UTC))
 
     @needs("pri")
     def test_a_priority_is_a_whole_number_of_32_bits(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tubes.drivers.options import until
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import TubeSettings, script
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tubes.drivers.driver import Driver
     from tubes.redis.scripts.assembly import Script
@@ -34,7 +35,7 @@ class Edition:
     that goes with it always agree, whatever other threads hear meanwhile; of any other edition the server refuses it.
     """
 
-    def __init__(self, driver: Driver, options: Mapping[str, Any], name: str = "") -> None:
+    def __init__(self, driver: Driver, options: Mapping[str, Any], now: Callable[[], int], name: str = "") -> None:
         #: '': that of a tube that was never altered.
         self.name: Final = name
         self.options: Final = options
@@ -43,6 +44,8 @@ class Edition:
         #: What a put without options of its own puts.
         self.plain: Final = task_codec.write(driver, options, {})
         self._driver: Final = driver
+        # The time by the server's clock.
+        self._now: Final = now
         self._settings: Final = TubeSettings.of(options, is_altered=bool(name))
 
     def script(self, verb: str) -> Script:
@@ -50,5 +53,7 @@ class Edition:
         return script(verb, self._driver, self._settings)
 
     def write(self, options: Mapping[str, Any]) -> task_codec.NewTask:
-        """A new task with these options, as `Driver` checked them."""
+        """A new task with these options, as `Driver` checked them, to be put now."""
+        if "at" in options:
+            options = {**options, "delay": until(options["at"], self._now())}
         return task_codec.write(self._driver, self.options, options) if options else self.plain

@@ -89,7 +89,7 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
     try:
         its = store.driver_of(name, driver)
         # A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
-        nobody = TubeSession(0, "born", "0", Edition(its, validation.options(name, options, its)))
+        nobody = TubeSession(0, "born", "0", Edition(its, validation.options(name, options, its), store.server_micros))
     except DriverNotFound:
         return None
     start: int | str = ""

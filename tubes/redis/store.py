@@ -353,7 +353,7 @@ class RedisStore:
     def edition_of(self, name: str, opened: OpenedTube) -> Edition:
         """The options of a tube that a server told about."""
         driver = self.driver_of(name, opened.driver)
-        return Edition(driver, validation.options(name, opened.options, driver), opened.edition)
+        return Edition(driver, validation.options(name, opened.options, driver), self.server_micros, opened.edition)
 
     def count_waiting(self, name: str, processes: list[ScriptReply]) -> int:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""

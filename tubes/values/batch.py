@@ -144,7 +144,10 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
     if "timeout" in item.options:
         rule = "is an option of the whole batch, not of an Item"
         raise InvalidOption(option="timeout", value=item.options["timeout"], rule=rule)
-    options = {**base, **driver.check_put(item.options, alone=False)}
+    own = driver.check_put(item.options, alone=False)
+    options = {**base, **own}
+    if "at" in options and "delay" in options:  # The item's own counts.
+        del options["delay" if "at" in own else "at"]
     if "key" not in options:
         driver.check_keyless(item.options)
     return options

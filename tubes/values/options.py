@@ -7,6 +7,7 @@ not given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Literal, TypedDict
 
 from tubes.drivers.backoff import Backoff
@@ -25,6 +26,8 @@ class TaskOptions(TypedDict, total=False):
     """The lane."""
     delay: Seconds | None
     """Seconds until the task becomes ready."""
+    at: datetime | None
+    """When the task becomes ready, instead of a delay: a datetime with a time zone."""
     ttl: Seconds | None
     """Time to live in seconds: then a task that nobody has taken is removed."""
     ttr: Seconds | None
