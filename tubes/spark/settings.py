@@ -240,5 +240,5 @@ _WRITE: Final[_Known] = {
     "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
 }
 #: Those of them that are options of put.
-_OF_PUT: Final = OF_TASKS.keys() - {"timeout"}
+_OF_PUT: Final = OF_TASKS.keys() - {"timeout", "at"}
 _BATCH_WRITE: Final[_Known] = {"writeId": ("write_id", _text)}
