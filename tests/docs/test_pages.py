@@ -15,6 +15,8 @@ import pytest
 
 import tubes
 from tubes.cli.app import app
+from tubes.drivers.options import OF_TASKS
+from tubes.drivers.tube_options import OF_TUBES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
@@ -80,6 +82,13 @@ def test_all_public_names_are_in_the_reference() -> None:
     shown = set(re.findall(r"^\.\. (?:auto\w+|py:\w+):: ([\w.]+)", text, re.MULTILINE))
     wanted = {f"{module.__name__}.{name}" for module in map(import_module, MODULES) for name in public(module)}
     assert wanted - shown == set()
+
+
+def test_all_methods_and_options_are_in_the_tables() -> None:
+    methods, options = PAGES["docs/reference/api.md"], PAGES["docs/reference/options.md"]
+    public = {name for kind in (tubes.Queue, tubes.Tube) for name in dir(kind) if not name.startswith("_")}
+    assert {name for name in public if f"`{name}" not in methods} == set()
+    assert {name for name in OF_TASKS.keys() | OF_TUBES.keys() if f"`{name}`" not in options} == set()
 
 
 def public(module: ModuleType) -> list[str]:
