@@ -41,7 +41,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(abc|asyncio|collections|concurrent|contextlib|datetime|opentelemetry|prometheus_client|pytest|redis)\..*"
         r"|(types|typing_extensions|uuid)\..*"
-        r"|Future|Seconds|([\w.]+\.)?[A-Z](_co)?"  # Type variables.
+        r"|Future|Seconds|Mapping\[str|([\w.]+\.)?[A-Z](_co)?"  # Type variables.
         r"|tubes\.(backend\.alarms|conformance\.bench)\.\w+",  # What only backends and clocks meet.
     ),
 ]
