@@ -19,7 +19,7 @@ _LEASE: Final = 30.0
 
 
 class Arguments(NamedTuple):
-    """The arguments of `connect` besides the URL; None: it was not given."""
+    """The arguments of `connect` besides the URL; None: not given."""
 
     codec: str | Codec | None
     clock: Clock | None
@@ -27,7 +27,7 @@ class Arguments(NamedTuple):
     connect_timeout: Seconds | None
 
     def completed(self, place: Place) -> Arguments:
-        """These arguments, and where one was not given what the URL says."""
+        """These arguments; the settings of the URL replace those that were not given."""
         return self._replace(
             codec=place.setting("codec") if self.codec is None else self.codec,
             session_ttl=_number(place, "session_ttl") if self.session_ttl is None else self.session_ttl,
@@ -59,10 +59,10 @@ def connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
         if other is not None:
             for option, value in given._asdict().items():
                 if value is not None:
-                    raise InvalidOption(option=option, value=value, rule="must be left out: it is that of the queue")
+                    raise InvalidOption(option=option, value=value, rule="must be left out: the queue has its own")
             return other.sibling(api)
         if type(url).__module__.partition(".")[0] != "redis":
-            # By its kind alone: others write URLs in bytes, or in classes of their own.
+            # Only its type: URLs of other types may have passwords, too.
             seen = url if url is None or isinstance(url, (int, float)) else type(url)
             raise InvalidOption(option="url", value=seen, rule="must be a string, a queue, or a client of redis-py")
     session_ttl = _LEASE if given.session_ttl is None else seconds("session_ttl", given.session_ttl)
@@ -74,7 +74,7 @@ def connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
         return MemoryConnection(open_store(urlsplit(str(url)).netloc, given.clock, given.codec), lease, api)
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND
-        rule = f"must be at least {least} seconds on a server, where a shorter lease is over before a call is"
+        rule = f"must be at least {least} seconds on a server: a shorter lease can end before a call returns"
         raise InvalidOption(option="session_ttl", value=given.session_ttl, rule=rule)
     from tubes.redis.connection import connect
 

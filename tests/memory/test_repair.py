@@ -66,7 +66,7 @@ def damaged(url: str, valkey: LocalServer) -> None:
 def test_a_shell_is_told_what_is_wrong_by_a_code(shell: Callable[..., Result]) -> None:
     for words in (("check",), ("check", "mail"), ("repair", "--dry-run"), ("repair", "mail", "--dry-run")):
         result = shell(*words, code=Exit.DAMAGED)
-        assert "mail: tasks that stand nowhere, and so come to nobody: 0, 1, 2; repair puts them" in result.stdout
+        assert "mail: tasks in no index, which nobody can take: 0, 1, 2; repair adds them" in result.stdout
         assert result.stderr == "tubes: this tube is damaged: mail; `tubes repair` mends what it can\n"
     assert shell("check", "fine").stdout == "fine: fine\n"
     assert shell("check", "nowhere", code=Exit.NOT_FOUND).stdout == ""
@@ -76,7 +76,7 @@ def test_a_shell_is_told_what_is_wrong_by_a_code(shell: Callable[..., Result]) -
 def test_a_shell_mends_what_is_wrong_and_says_what_that_was(shell: Callable[..., Result]) -> None:
     told = shell("repair").stdout.splitlines()
     assert told[0] == "fine: fine"
-    assert told[1] == "mail: tasks that stand nowhere, and so come to nobody: 0, 1, 2; put them into their places"
+    assert told[1] == "mail: tasks in no index, which nobody can take: 0, 1, 2; added them to their indexes"
     assert shell("check").stdout == "fine: fine\nmail: fine\n"
     assert shell("take", "mail", "-n", "3").stdout == "0\n1\n2\n"
 
@@ -89,7 +89,7 @@ def test_programs_are_told_so_in_json(shell: Callable[..., Result]) -> None:
     assert json.loads(shell("repair", "--json").stdout) == {
         **found,
         "mended": True,
-        "remedy": "put them into their places",
+        "remedy": "added them to their indexes",
     }
     assert shell("check", "--json").stdout == ""
 

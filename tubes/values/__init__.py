@@ -1,4 +1,4 @@
-"""What users get in their hands: tasks, batches, counts and codecs. Values: none of them talks to a backend.
+"""The objects that users get: tasks, batches, counts and codecs. They are values, and never call a backend.
 
 May import `tubes.errors` and `tubes.drivers`.
 """

@@ -24,11 +24,11 @@ T_co = TypeVar("T_co", default=Any, covariant=True)
 MOST: Final = 100_000
 #: Options by name: as users give them, or checked and in the machine's units.
 Options: TypeAlias = Mapping[str, Any]
-_LOOPED: Final = ", in a list or in what else can be looped over"
+_LOOPED: Final = ", in a list or another iterable"
 
 
 class Item(Generic[T_co]):
-    """What `Tube.put_many` puts, with options of its own: those that `Tube.put` takes, but for `timeout`.
+    """Data for `Tube.put_many` with options of its own: those of `Tube.put`, except `timeout`.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -50,7 +50,7 @@ class Item(Generic[T_co]):
 
 
 class Run(NamedTuple):
-    """Tasks to be put one after the other, all with the same options; checked and encoded."""
+    """Tasks to put in this order, all with the same options; checked and encoded."""
 
     options: Options
     data: list[Any]
@@ -66,7 +66,7 @@ class Batch:
         self.size: Final = size
         #: Whether any task has a key.
         self.keyed: Final = any("key" in options for options, _ in runs)
-        #: Where its tasks are, if they were brought to a server already: the name of a list.
+        #: The list on the server that has its tasks, if they were uploaded before.
         self.staged = ""
         #: By which options of the tube they were written there.
         self.staged_for: object = None
@@ -92,12 +92,9 @@ class Batch:
 
 
 def gather(driver: Driver, codec: Codec | None, items: object, options: Options) -> Batch:
-    """What `put_many` is given: everything is checked and encoded.
-
-    What is wrong with an item says which one it is.
-    """
+    """Check and encode the arguments of `put_many`. An error names the number of its item."""
     if isinstance(items, (str, bytes, bytearray)):
-        rule = "is one piece of data: put it in a list"
+        rule = "is a single piece of data: put it in a list"
         raise InvalidOption(option="items", value=items, rule=rule)
     if isinstance(items, AsyncIterable):
         rule = "must be collected first: put_many([item async for item in items])"
@@ -115,12 +112,12 @@ def gather(driver: Driver, codec: Codec | None, items: object, options: Options)
 
 
 def _plain_run(codec: Codec | None, items: list[object], base: Options) -> list[Run] | None:
-    """The tasks where all have the same options; None: one has others, or the codec refuses one."""
+    """The tasks, if all have the same options; None if one has others, or the codec refuses one."""
     if Item in set(map(type, items)):
         return None
     try:
         return [Run(base, items if codec is None else list(map(codec.encode, items)))]
-    except Exception:  # Whose it is, and which error that means, is seen when they are looked at one by one.
+    except Exception:  # Reading them one by one finds the item and its error.
         return None
 
 
@@ -142,7 +139,7 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
     if not item.options:
         return base
     if "timeout" in item.options:
-        rule = "is an option of the whole batch, not of an Item"
+        rule = "is an option of the batch, not of an Item"
         raise InvalidOption(option="timeout", value=item.options["timeout"], rule=rule)
     own = driver.check_put(item.options, alone=False)
     options = {**base, **own}
@@ -154,18 +151,18 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
 
 
 def check_limit(value: object) -> int:
-    """How many tasks a `take_many` asks for."""
+    """Check how many tasks a `take_many` may take."""
     return whole("limit", value, MOST, least=1)
 
 
-#: What a port makes of a task that a caller names: its id (-1: there is no such task), the number of the take by which
-#: the caller has it (0: any), and the task, unless the caller named an id.
+#: What a port makes of a task or id that a caller gives: the id (-1: no such task), the take number of the caller's
+#: task (0: any), and the task, unless the caller gave an id.
 Reference: TypeAlias = tuple[int, int, TaskView | None]
 TasksById: TypeAlias = dict[int, Reference]
 
 
 def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
-    """The tasks that a caller names, by tasks or ids, each once."""
+    """The tasks that a caller gives, as tasks or ids, each once."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
     found: TasksById = {}
@@ -182,7 +179,7 @@ def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
 
 
 def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
-    """The callers have dealt with these tasks, as far as that was done."""
+    """Mark the tasks for which the call succeeded as finished by their callers."""
     for id, (_, _, task) in those.items():
         if task is not None and done[id]:
             task._take = FINISHED

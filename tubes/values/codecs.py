@@ -1,7 +1,7 @@
 """Codecs: how data becomes bytes and comes back.
 
-`memory://` keeps objects as they are unless a codec is named; backends outside the process always have one.
-Pickle is not among them: whoever can write to the queue could run code in its readers.
+`memory://` stores objects unchanged unless a codec is given; a server always needs one.
+There is no pickle codec: anybody who can write to the queue could run code in its readers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tubes.errors import CodecError, InvalidOption, needs
 
 @runtime_checkable
 class Codec(Protocol):
-    """Data to bytes and back. Whatever a method raises reaches the caller of the queue as `CodecError`.
+    """Turns data into bytes and back. The caller of the queue gets any error of its methods as a `CodecError`.
 
     >>> class Text:
     ...     def encode(self, data):
@@ -31,11 +31,11 @@ class Codec(Protocol):
     """
 
     def encode(self, data: Any) -> bytes:
-        """The bytes of what was put."""
+        """Return the data as bytes."""
         ...
 
     def decode(self, raw: bytes) -> Any:
-        """What was put, from its bytes; a new object each time."""
+        """Return the data of these bytes: a new object each time."""
         ...
 
 
@@ -60,12 +60,12 @@ class JsonCodec:
 
 
 class RawCodec:
-    """Bytes as they are."""
+    """Bytes, unchanged."""
 
     def encode(self, data: object) -> bytes:
         """Accepts bytes and bytearray."""
         if not isinstance(data, (bytes, bytearray)):
-            raise TypeError("only bytes pass as they are")
+            raise TypeError("it takes only bytes")
         return bytes(data)
 
     def decode(self, raw: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What can be seen of a lane, and what may be asked for it."""
+"""A lane as users see it, and the limits that they may set for it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Utube(NamedTuple):
 
     #: Tasks without a lane share the one called `nil`.
     name: str
-    #: How many of its tasks are ready, those that wait for the lane included.
+    #: How many of its tasks are ready, including those that wait for the lane.
     ready: int
     taken: int
-    #: When it may start again, in seconds since the epoch: while it cools down, or is blocked. None: now.
+    #: When its next task may be taken, in seconds since the epoch, if it cools down or is blocked. None: now.
     next_start: float | None
-    #: Seconds from start to start; 0: none are asked for.
+    #: Seconds from one take to the next; 0: no interval.
     interval: float
     max_in_flight: int
 
@@ -41,7 +41,7 @@ def lane_of(driver: Driver, utube: object) -> str:
 
 
 def changes_of(interval: object, max_in_flight: object) -> dict[str, int | None]:
-    """What is asked for a lane, checked and in the machine's units; None: what the tube says."""
+    """The limits of a lane, checked and in the machine's units; None: the tube's."""
     changes: dict[str, int | None] = {}
     if interval is not KEEP:
         changes["interval"] = None if interval is None else micros("interval", interval)

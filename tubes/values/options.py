@@ -1,7 +1,6 @@
 """The options of tasks and tubes as callers give them, for editors and type checkers.
 
-They say what is checked when it is given: `drivers/options.py` and `drivers/tube_options.py` do that. None counts as
-not given.
+`drivers/options.py` and `drivers/tube_options.py` check the values. None counts as not given.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from tubes.drivers.options import Seconds
 
 
 class TaskOptions(TypedDict, total=False):
-    """What a task may have, as far as the driver of its tube knows it: the options of `Tube.call`.
+    """The options of `Tube.call`, as far as the driver of the tube has them.
 
-    A function that passes them on takes `**options: Unpack[tubes.TaskOptions]`.
+    A function that forwards them takes `**options: Unpack[tubes.TaskOptions]`.
     """
 
     pri: int | None
@@ -33,13 +32,13 @@ class TaskOptions(TypedDict, total=False):
     ttr: Seconds | None
     """Time to run in seconds: then a taken task is ready again."""
     max_attempts: int | None
-    """How often the task may be taken, 1 to 1048574: it is buried when the last attempt fails."""
+    """How often the task may be taken, 1 to 1048574. When the last attempt fails, the task is buried."""
     context: Mapping[str, str] | None
-    """Strings that travel with the task, for trace ids and the like."""
+    """Strings that the task carries beside its data, such as trace ids."""
 
 
 class PutOptions(TaskOptions, total=False):
-    """What one task may be put with: the options of `Tube.put`, of `Tube.put_many` and of an `Item`.
+    """The options of `Tube.put`, `Tube.put_many` and `Item`.
 
     >>> import tubes
     >>> urgent: tubes.PutOptions = {"pri": 0, "ttl": 60}
@@ -49,15 +48,15 @@ class PutOptions(TaskOptions, total=False):
     """
 
     key: str | None
-    """While a task of this key lives, the tube has no other one of it."""
+    """A unique key: a tube has at most one task with it."""
     on_duplicate: Literal["keep", "replace", "raise"] | None
-    """What a put does that finds a task of its key: returns that task (the default), replaces it, or raises."""
+    """What a put does if a task has its key: keep and return that task (the default), replace it, or raise."""
     key_ttl: Seconds | None
     """Seconds for which the key is remembered after its task is gone."""
 
 
 class TubeOptions(TypedDict, total=False):
-    """What a tube may have, as far as its driver knows it: the options of `Queue.create_tube`."""
+    """The options of `Queue.create_tube`, as far as its driver has them."""
 
     pri: int | None
     """The priority of tasks that are put without one."""
@@ -66,18 +65,18 @@ class TubeOptions(TypedDict, total=False):
     ttr: Seconds | None
     """The time to run of tasks that are put without one, in seconds; the ttl if it is left out."""
     capacity: int | None
-    """How many tasks the tube has room for; 0: any number."""
+    """How many tasks the tube has room for; 0: no limit."""
     max_attempts: int | None
-    """How often tasks that are put without it may be taken."""
+    """How often tasks that are put without `max_attempts` may be taken."""
     key_ttl: Seconds | None
-    """Seconds for which the keys of tasks that are put without it are remembered."""
+    """Seconds for which keys are remembered, for tasks that are put without `key_ttl`."""
     backoff: Backoff | Iterable[Seconds] | None
-    """How long a task waits after an attempt that failed: the seconds after each attempt, or how they grow."""
+    """How long a task waits after a failed attempt: a list of seconds, or a `Backoff`."""
     max_in_flight: int | None
     """How many tasks of one lane may be taken at a time; 1 if it is left out."""
     interval: Seconds | None
-    """Seconds from one start in a lane to the next."""
+    """Seconds from one take in a lane to the next."""
     jitter: float | None
-    """By up to which fraction, 0 to 1, an interval is longer."""
+    """The fraction, 0 to 1, by which an interval may be longer, at random."""
     order: Literal["fifo", "round_robin"] | None
-    """Which lane comes first: the one with the oldest task, or the one that has waited longest since its last start."""
+    """Which lane comes first: the one with the first task, or the one whose last take is longest ago."""

@@ -1,4 +1,4 @@
-"""What a monitor wants to know of a tube."""
+"""A tube as monitors see it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Overview:
     statistics: Statistics
     #: The moment, by the clock of the queue: seconds since the epoch.
     at: float
-    #: How many sessions live that have opened the tube.
+    #: How many live sessions have opened the tube.
     sessions: int
-    #: How many lanes there are to be seen, as `Tube.utubes` shows them, and how many of them cool down or are blocked.
+    #: How many lanes `Tube.utubes` lists, and how many of them cool down or are blocked.
     utubes: int = 0
     resting: int = 0
-    #: For how many seconds something has been due that has not happened. On a server it happens with the next call of
-    #: anybody: much of it says that nobody works there. In memory always 0.
+    #: How many seconds ago the first thing fell due that has not happened yet. On a server the next call of any program
+    #: does it, so a large lag means that no program uses the tube. In memory always 0.
     due_lag: float = 0.0
-    #: As `Tube.oldest_ready_age` answers, if it was asked for.
+    #: As `Tube.oldest_ready_age` returns it, if it was asked for.
     oldest_ready_age: float | None = None
     #: What the tube was given, as `Tube.options` shows it.
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])

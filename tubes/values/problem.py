@@ -1,72 +1,72 @@
-"""What `check` finds in a tube, and what `repair` does about it."""
+"""Problems that `check` finds in a tube, and how `repair` solves them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-#: By kind: what is wrong, what `repair` does about it, and what it has done. `{}`: the ids or names that it is about.
+#: By kind: what is wrong, what `repair` would do, and what it has done. `{}`: ids or names.
 KINDS: Final[dict[str, tuple[str, str, str]]] = {
     "tube": (
-        "what the tube says of itself cannot be read: {}",
-        "does nothing: write it again by hand, or drop the tube",
-        "did nothing: write it again by hand, or drop the tube",
+        "the description of the tube cannot be read: {}",
+        "does nothing: restore it by hand, or drop the tube",
+        "did nothing: restore it by hand, or drop the tube",
     ),
-    "type": ("keys that are not of the tube's types: {}", "removes them", "removed them"),
+    "type": ("keys of a wrong type: {}", "removes them", "removed them"),
     "field": (
-        "fields of the meta hash that are missing or make no sense: {}",
-        "sets them anew, from what is there",
-        "set them anew, from what is there",
+        "fields of the meta hash that are missing or invalid: {}",
+        "sets them again from the tasks",
+        "set them again from the tasks",
     ),
     "next": (
-        "ids that would be given again, to other tasks: {}",
-        "lets the next id be behind them",
-        "the next id is behind them now",
+        "ids that other tasks would get again: {}",
+        "moves the next id past them",
+        "moved the next id past them",
     ),
     "unreadable": (
-        "tasks that nobody can read: {}",
-        "moves them to the key :broken, as they are",
-        "moved them to the key :broken, as they are",
+        "tasks that cannot be read: {}",
+        "moves them unchanged to the key :broken",
+        "moved them unchanged to the key :broken",
     ),
     "stranded": (
-        "tasks that stand nowhere, and so come to nobody: {}",
-        "puts them into their places",
-        "put them into their places",
+        "tasks in no index, which nobody can take: {}",
+        "adds them to their indexes",
+        "added them to their indexes",
     ),
-    "entry": ("entries of keys that have no such task there: {}", "removes them", "removed them"),
+    "entry": ("index entries that match no task: {}", "removes them", "removed them"),
     "due": (
-        "tasks with a wrong moment, or none: {}",
-        "sets it; what has lost its delay is ready at once",
-        "set it; what had lost its delay is ready now",
+        "tasks whose time of the next change is wrong or missing: {}",
+        "sets it; a task that has lost its delay is ready at once",
+        "set it; a task that had lost its delay is ready now",
     ),
     "key": (
-        "unique keys that do not name their tasks: {}",
-        "lets them name those; of two that have one key one keeps it",
-        "they name them now; of two that had one key one keeps it",
+        "unique keys that do not refer to their tasks: {}",
+        "corrects them; if two tasks have one key, one keeps it",
+        "corrected them; if two tasks had one key, one keeps it",
     ),
-    "lane": ("lanes that are noted otherwise than their tasks stand: {}", "notes them anew", "noted them anew"),
+    "lane": ("lanes whose state differs from that of their tasks: {}", "corrects them", "corrected them"),
     "session": (
-        "sessions that are noted by halves: {}",
-        "ends them, in a minute if somebody may speak for them",
-        "ended them; those that somebody may speak for end in a minute",
+        "sessions that are stored incompletely: {}",
+        "ends them; after a minute, if a program may still use them",
+        "ended them; those that a program may still use end in a minute",
     ),
-    "orphan": ("tasks that are taken by sessions that are not there: {}", "has them released", "released them"),
-    "answer": ("answers to sessions that are not there: {}", "removes them", "removed them"),
-    "waiting": ("processes that wait for nobody knows what: {}", "removes them", "removed them"),
-    "oldest": ("tasks below the lowest id that is looked at: {}", "lowers that", "lowered that"),
-    "counter": ("numbers that are not what is counted: {}", "sets them", "set them"),
-    "memory": ("indexes of a tube in memory that are not what its tasks say: {}", "makes them anew", "made them anew"),
+    "orphan": ("tasks that are held by sessions that do not exist: {}", "releases them", "released them"),
+    "answer": ("replies to sessions that do not exist: {}", "removes them", "removed them"),
+    "waiting": ("invalid entries of waiting processes: {}", "removes them", "removed them"),
+    "oldest": ("tasks below the lowest id that is searched: {}", "lowers that id", "lowered that id"),
+    "counter": ("counters that are wrong: {}", "corrects them", "corrected them"),
+    "memory": ("indexes in memory that differ from the tasks: {}", "rebuilds them", "rebuilt them"),
 }
-#: What nothing is done about.
+#: Kinds that `repair` cannot solve.
 BEYOND: Final = frozenset({"tube"})
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a tube, of one kind: one of what `Queue.check` and `Queue.repair` answer.
+    """A problem of a tube: `Queue.check` and `Queue.repair` return a list of them.
 
-    `kind`: a word for programs; `count`: how many there are; `examples`: some of them, ids or names.
-    `what` says it in words, and `remedy` what `repair` does about it, or has done. `mended`: whether that was done.
+    `kind`: a word for programs; `count`: how many tasks, keys or fields have it; `examples`: some ids or names.
+    `what` describes it, and `remedy` how `repair` solves it. `mended`: whether that was done.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -88,5 +88,5 @@ class Problem:
 
     @property
     def remedy(self) -> str:
-        """What `repair` does about it; where `mended`, what it has done."""
+        """What `repair` would do; if `mended`, what it has done."""
         return KINDS[self.kind][2 if self.mended else 1]

@@ -1,4 +1,4 @@
-"""What a tube has in it and what was done with it."""
+"""Counts of a tube: its tasks and its calls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tubes.drivers.timers import NEVER
 class Statistics:
     """Counts of a tube at one moment.
 
-    `tasks`: how many there are, by state: `ready` (those behind a busy lane included), `taken`, `buried`, `delayed`,
-    and their `total`; `done` counts the ones that are gone (acked, deleted, expired) since the tube was created.
+    `tasks`: how many there are, by state: `ready` (including those behind a busy lane), `taken`, `buried`, `delayed`,
+    and their `total`; `done` counts those that were acked, deleted or expired since the tube was created.
     `calls`: how often each change has happened since then: `put take ack release touch bury kick delete delay ttl ttr`.
     Updates are not counted. A task that outlives its ttl counts under `ttl` and `delete`, as in Tarantool's queue.
     `waiting`: how many callers wait on the tube now, for a task or for room; on a server, estimated where more than a
     thousand processes wait.
-    `paused`: until when it pauses, in seconds since the epoch (`math.inf`: until `resume`); None: it does not.
+    `paused`: the end of its pause, in seconds since the epoch (`math.inf`: until `resume`); None: it is not paused.
     """
 
     tasks: dict[str, int]

@@ -1,4 +1,4 @@
-"""The data of a task that calls a function: its name and its arguments. Programs in other languages write it too."""
+"""The data of a task that calls a function: its name and arguments. Other languages can write it too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tubes.errors import InvalidOption
 
 P = ParamSpec("P")
 
-#: The tube of task functions that name no other, and how it is made where it is missing.
+#: The default tube of task functions, and the options with which it is created if it is missing.
 TASKS: Final = "tasks"
 TASKS_OPTIONS: Final[dict[str, Any]] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
 
@@ -25,15 +25,15 @@ def task_data(function: Callable[P, object], /, *args: P.args, **kwargs: P.kwarg
 @overload
 def task_data(function: str, /, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
 def task_data(function: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Return the data of a task that calls a function: for `put`, `put_many`, `call`, with all of their options.
+    """Return the data of a task that calls a function, for `put`, `put_many` and `call` with their options.
 
-    `function`: a function, whose signature the arguments are checked against, or its name.
-    `args`, `kwargs`: its arguments. On a server they are what the codec can encode: JSON, unless it has another one.
+    `function`: a function, which checks the arguments against its signature, or a name.
+    `args`, `kwargs`: its arguments. For a server the codec must be able to encode them: JSON by default.
 
-    `Queue.enqueue` is the short way, for a task without options. The data is a mapping with `task`, the name, `args`, a
-    list, and `kwargs`, a mapping; a worker takes the last two for empty where they are missing.
+    `Queue.enqueue` is shorter if a task needs no options. The data is a mapping with `task`, the name, `args`, a list,
+    and `kwargs`, a mapping. `args` and `kwargs` may be missing.
 
-    Raises `InvalidOption` for arguments that the function does not take.
+    Raises `InvalidOption` if the arguments do not fit the function.
 
     >>> import tubes
     >>> def send_email(to: str, subject: str = "hello") -> None: ...
@@ -48,7 +48,7 @@ def task_data(function: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
 
 
 def call_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The tube and the data of a task that calls a function, which may be named."""
+    """The tube and the data of a task that calls a function, given as a function or by name."""
     if isinstance(function, str):
         return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}
     found: TaskFunction | None = getattr(function, _MARK, None)
@@ -59,7 +59,7 @@ def call_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
 
 
 class TaskFunction:
-    """What is known of a function that tasks call: its name, its tube, and which arguments it takes."""
+    """A function that tasks call: its name, its tube, and the arguments that it takes."""
 
     __slots__ = ("_allowed", "_least", "_most", "_required", "_signature", "name", "tube")
 
@@ -67,8 +67,8 @@ class TaskFunction:
         self.name: Final = name
         self.tube: Final = tube
         self._signature: Final = _signature_of(function)
-        #: With how many positional arguments a call is right without keywords; for each number of them, which keywords
-        #: may follow, and which must.
+        #: The numbers of positional arguments that need no keywords; for each number, the keywords that may follow, and
+        #: those that must.
         self._least, self._most = 0, -1
         self._allowed: list[frozenset[str]] = []
         self._required: list[frozenset[str]] = []
@@ -76,7 +76,7 @@ class TaskFunction:
             self._prepare(list(self._signature.parameters.values()))
 
     def _prepare(self, parameters: list[inspect.Parameter]) -> None:
-        """See the calls that are right at a glance; all others are left to `Signature.bind`."""
+        """Accept simple calls fast, and leave all others to `Signature.bind`."""
         named = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
         keywords = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
         if len(named) + len(keywords) < len(parameters):
@@ -90,7 +90,7 @@ class TaskFunction:
             self._required.append(frozenset(one.name for one in left if one.default is one.empty))
 
     def check(self, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Raise `InvalidOption` for arguments that it does not take."""
+        """Raise `InvalidOption` if the arguments do not fit."""
         given = len(args)
         if given <= self._most:
             if kwargs:
@@ -111,7 +111,7 @@ def _shown(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Without annotations, which are long; None: the function does not tell."""
+    """The signature without annotations, which are long; None: the function has none."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def name_of(function: Any, name: str | None = None) -> str:
         return text("name", name)
     own = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(own, str) or not own.isidentifier():
-        rule = "must be a function that has a name, or the name of one"
+        rule = "must be a named function, or the name of one"
         raise InvalidOption(option="function", value=function, rule=rule)
     return own
 
@@ -140,7 +140,7 @@ def mark(function: Any, name: str | None, tube: str) -> TaskFunction:
 
 
 def read(data: Any) -> tuple[str, list[Any], dict[str, Any]]:
-    """The name and the arguments that a task's data has. Raises `ValueError` for what is no such data."""
+    """The name and the arguments in a task's data. Raises `ValueError` for other data."""
     if isinstance(data, Mapping):
         fields: Mapping[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
         name, args, kwargs = fields.get("task"), fields.get("args", []), fields.get("kwargs", {})

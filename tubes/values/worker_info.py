@@ -1,16 +1,16 @@
-"""What is known of a worker that runs."""
+"""Workers that run, as `Queue.workers` returns them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-#: The tube in which workers say that they live. `Queue.tubes` does not name it.
+#: The tube in which workers describe themselves. `Queue.tubes` does not list it.
 WORKERS: Final = "tubes.workers"
-#: Seconds between two times that a worker does so, and seconds after which it is forgotten.
+#: Seconds between two descriptions of a worker, and seconds after which the last one expires.
 BEAT: Final = 5.0
 FORGOTTEN: Final = 15.0
-#: How many tasks in hand a worker names.
+#: How many of its tasks a worker lists.
 NAMED: Final = 100
 
 
@@ -25,7 +25,7 @@ class HandlerInfo:
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A task that a worker has in hand. `since`: when it was taken, in seconds since the epoch."""
+    """A task that a worker holds. `since`: when it was taken, in seconds since the epoch."""
 
     tube: str
     id: int
@@ -50,7 +50,7 @@ class WorkerInfo:
     #: When it wrote this: seconds since the epoch.
     seen: float = 0.0
     handlers: tuple[HandlerInfo, ...] = ()
-    #: How many tasks it has in hand, and the oldest of them, at most a hundred.
+    #: How many tasks it holds, and the oldest of them, at most a hundred.
     in_hand: int = 0
     tasks: tuple[HeldTask, ...] = field(default=())
     #: What became of the tasks so far, as in the `Summary` of its run.
@@ -58,12 +58,12 @@ class WorkerInfo:
     released: int = 0
     buried: int = 0
     lost: int = 0
-    #: Whether it takes no more tasks, and ends when what is in hand is finished.
+    #: Whether it takes no more tasks, and ends when those it holds are finished.
     stopping: bool = False
 
     @property
     def concurrency(self) -> int:
-        """How many tasks it works on at a time, all handlers together."""
+        """How many tasks all its handlers together work on at a time."""
         return sum(handler.concurrency for handler in self.handlers)
 
 
@@ -73,7 +73,7 @@ def fields_of(info: WorkerInfo) -> dict[str, Any]:
 
 
 def info_of(fields: Any, seen: float) -> WorkerInfo | None:
-    """The description that was stored; None if it cannot be read, as that of another version."""
+    """The stored description; None if it cannot be read, for example because another version wrote it."""
     try:
         known: dict[str, Any] = {name: fields[name] for name in WorkerInfo.__dataclass_fields__ if name in fields}
         handlers = tuple(
