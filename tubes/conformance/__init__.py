@@ -1,13 +1,13 @@
-"""The contract that every driver on every backend keeps, as a test class for pytest (extra `conformance`).
+"""The contract of every driver on every backend, as a test class for pytest (extra `conformance`).
 
-Name a driver, and the contract runs, on threads and on asyncio; what the driver lacks is skipped and says so.
+Name a driver, and the contract runs with threads and with asyncio. Tests of options that the driver lacks are skipped.
 
 >>> from tubes import Driver
 >>> from tubes.conformance import Contract
 >>> class TestLifo(Contract):
 ...     driver = Driver("lifo", order="-id")
 
-For a backend of your own override `connect`; `Bench` says how. May import all that users may.
+For a backend of your own override `connect`: see `Bench`. May import all that users may.
 """
 
 from pkgutil import iter_modules

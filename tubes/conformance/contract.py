@@ -61,7 +61,7 @@ class Contract(
     Queues,
     Altering,
 ):
-    """All rules that hold for any driver on any backend: subclass it and set `driver`. See `Bench` for more.
+    """All rules for any driver on any backend: subclass it and set `driver`. See `Bench` for more.
 
     >>> from tubes import Driver
     >>> class TestLifo(Contract):

@@ -1,4 +1,4 @@
-"""What monitors see: `tubes.metrics.prometheus` (extra `prometheus`) and `tubes.metrics.otel` (extra `otel`).
+"""Metrics and traces: `tubes.metrics.prometheus` (extra `prometheus`) and `tubes.metrics.otel` (extra `otel`).
 
 May import `tubes.sync`, `tubes.aio` and what those import.
 """

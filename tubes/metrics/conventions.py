@@ -1,6 +1,6 @@
-"""OpenTelemetry's conventions for messaging, as far as tubes follows them: all names of spans and attributes.
+"""The names of spans and attributes, from OpenTelemetry's conventions for messaging.
 
-They are those of semantic conventions 1.3x, which still call them experimental: where they change, this file does.
+They are those of the semantic conventions 1.3x, which call them experimental: if they change, this file changes.
 https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 """
 
@@ -18,11 +18,11 @@ OPERATION_TYPE: Final = "messaging.operation.type"
 MESSAGE_ID: Final = "messaging.message.id"
 BATCH_COUNT: Final = "messaging.batch.message_count"
 ERROR_TYPE: Final = "error.type"
-#: Those of tubes alone, in the namespace that the conventions give to a system.
+#: Attributes of tubes alone, in the namespace that the conventions give to a system.
 UTUBE: Final = "messaging.tubes.utube"
 ATTEMPTS: Final = "messaging.tubes.attempts"
 
-#: What tubes calls the operations, and what the conventions call their kinds.
+#: Operations of tubes, and their types in the conventions.
 OPERATIONS: Final = {
     "put": "send",
     "put_many": "send",
@@ -42,7 +42,7 @@ def span_name(operation: str, tube: str) -> str:
 
 
 def attributes(operation: str, tube: str) -> dict[str, str | int]:
-    """What every span of an operation says.
+    """The attributes of every span of an operation.
 
     >>> attributes("take", "mail")["messaging.operation.type"]
     'receive'
@@ -56,7 +56,7 @@ def attributes(operation: str, tube: str) -> dict[str, str | int]:
 
 
 def about(task: TaskView) -> dict[str, str | int]:
-    """What a span about one task says of it."""
+    """The attributes of a span about one task."""
     said: dict[str, str | int] = {MESSAGE_ID: str(task.id), ATTEMPTS: task.attempts}
     if task.utube is not None:
         said[UTUBE] = task.utube

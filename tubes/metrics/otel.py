@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: who put a task and who works on it are linked, across processes. Extra `otel`.
+"""Traces for OpenTelemetry: link the put of a task with the work on it, across processes. Extra `otel`.
 
 >>> import tubes
 >>> from tubes.metrics.otel import Tracing
@@ -41,14 +41,14 @@ with needs("tubes.metrics.otel", "otel"):
 class Tracing:
     """Makes spans of puts, takes and the work on tasks. Without a tracer provider it makes none, and costs little.
 
-    `provider`: whose spans they are; None: the global one.
-    `propagator`: how a span is written into a task's context; None: `traceparent` and `tracestate`, as the W3C has it.
+    `provider`: the tracer provider; None: the global one.
+    `propagator`: writes a span into a task's context; None: as `traceparent` and `tracestate` of the W3C.
 
-    A put is a span `put mail` of kind PRODUCER, and its trace travels in the task's `context`, beside what is there
-    already. A take is a span `take mail`, and the work a span `process mail`, both of kind CONSUMER, each linked to the
-    put of its task. Where no span is current when the work begins, the put is its parent too: one trace.
+    A put is a span `put mail` of kind PRODUCER. It is added to the task's `context`. A take is a span `take mail`, and
+    the work a span `process mail`, both of kind CONSUMER and linked to the put of the task. If no span is current when
+    the work begins, the put is its parent, too: one trace.
 
-    Tubes may be of threads or of asyncio: for those of asyncio `put` and `take` are awaited.
+    Tubes may be those of threads or of asyncio; for asyncio, await `put` and `take`.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, propagator: TextMapPropagator | None = None) -> None:
@@ -72,7 +72,7 @@ class Tracing:
         self, tube: aio.AsyncTube[T], data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]
     ) -> Awaitable[AsyncTask[T] | None]: ...
     def put(self, tube: Any, data: object, **options: Any) -> Any:
-        """`tube.put` in a span. Raises what that raises."""
+        """Call `tube.put` in a span. Raises the same errors."""
         return self._traced("put", tube, lambda: tube.put(data, **self._with_context(options)), _say)
 
     @overload
@@ -94,7 +94,7 @@ class Tracing:
         **options: Unpack[PutOptions],
     ) -> Awaitable[list[AsyncTask[T]]]: ...
     def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> Any:
-        """`tube.put_many` in one span, to which all its tasks are linked. Raises what that raises."""
+        """Call `tube.put_many` in one span, to which all its tasks are linked. Raises the same errors."""
 
         def put() -> Any:
             return tube.put_many(self._each_with_context(items), **self._with_context(options))
@@ -102,12 +102,12 @@ class Tracing:
         return self._traced("put_many", tube, put, _count)
 
     def _with_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with the current span in the context; whoever gave one of the same names keeps it."""
+        """The options with the current span in the context; names that the caller gave stay."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)  # pyright: ignore[reportArgumentType]
         given = options.get("context")
         if not carrier or (given is not None and not isinstance(given, Mapping)):
-            return dict(options)  # What is no mapping the put refuses.
+            return dict(options)  # The put refuses what is no mapping.
         return {**options, "context": carrier | dict(given or {})}  # pyright: ignore[reportUnknownArgumentType]
 
     def _each_with_context(self, items: Iterable[object]) -> Iterable[object]:
@@ -124,7 +124,7 @@ class Tracing:
     @overload
     def take(self, tube: aio.AsyncTube[T], timeout: Seconds | None = None) -> Awaitable[AsyncTask[T] | None]: ...
     def take(self, tube: Any, timeout: Seconds | None = None) -> Any:
-        """`tube.take` in a span, which lasts as long as the wait, and is linked to the task's put."""
+        """Call `tube.take` in a span, which includes the wait and is linked to the put of the task."""
         return self._traced("take", tube, lambda: tube.take(timeout), self._link)
 
     def _link(self, span: Span, task: Task | AsyncTask | None) -> None:
@@ -140,7 +140,7 @@ class Tracing:
 
     @contextmanager
     def process(self, task: Task | AsyncTask) -> Generator[Span]:
-        """The work on a task, as a span that is current in the block. What the block raises is noted in it.
+        """A span for the work on a task, current in the block. It records an error that the block raises.
 
         For a worker: `worker.around(tracing.process)`.
         """
@@ -162,7 +162,7 @@ class Tracing:
         return self._propagator.extract(dict(task.context or {}), context=Context())
 
     def _traced(self, operation: str, tube: Any, call: Callable[[], Any], say: Callable[[Span, Any], None]) -> Any:
-        """Call in a span, of which `say` tells what came of it; for asyncio something to await."""
+        """Call in a span; `say` adds the result to it. For asyncio, returns an awaitable."""
         kind = SpanKind.CONSUMER if operation == "take" else SpanKind.PRODUCER
         if isinstance(tube, aio.AsyncTube):
             return self._traced_async(operation, tube.name, kind, call, say)
@@ -201,7 +201,7 @@ class Tracing:
                 yield span
             except Exception as error:
                 span.set_attribute(conventions.ERROR_TYPE, type(error).__qualname__)
-                # What an error says of itself is somebody's code: where that fails the error is still what is raised.
+                # The text of an error is code of others: if it fails, the error itself is still raised.
                 words = type(error).__qualname__
                 with suppress(Exception):
                     words = str(error)

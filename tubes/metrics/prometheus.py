@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: a collector that looks at all tubes when it is asked. Extra `prometheus`.
+"""Metrics for Prometheus: a collector that reads all tubes at each scrape. Extra `prometheus`.
 
 >>> import tubes
 >>> from prometheus_client import CollectorRegistry, generate_latest
@@ -39,42 +39,42 @@ if TYPE_CHECKING:
     from tubes.sync import Queue, Tube
     from tubes.values.overview import Overview
 
-#: What is counted by the queue itself, whoever did it: gauges and counters with what they say, and their labels.
+#: Metrics that the store itself counts, for all programs: gauges and counters, each with its help and labels.
 _GAUGES: Final = {
-    "tubes_up": ("Whether the queue answered.", ()),
-    "tubes_look_seconds": ("How long it took to look at all tubes.", ()),
+    "tubes_up": ("1 if the queue replied in time, else 0.", ()),
+    "tubes_look_seconds": ("Seconds to read all tubes.", ()),
     "tubes_tasks": ("Tasks by state: ready, taken, delayed, buried.", ("tube", "state")),
     "tubes_waiting": ("Callers that wait on the tube.", ("tube",)),
-    "tubes_paused": ("1 while the tube pauses.", ("tube",)),
+    "tubes_paused": ("1 while the tube is paused.", ("tube",)),
     "tubes_sessions": ("Live sessions that have opened the tube.", ("tube",)),
-    "tubes_utubes": ("Lanes with tasks, or that rest.", ("tube",)),
+    "tubes_utubes": ("Lanes that have tasks or cool down.", ("tube",)),
     "tubes_blocked_utubes": ("Lanes that cool down or are blocked.", ("tube",)),
     "tubes_oldest_ready_age_seconds": ("Seconds since the put of the oldest ready task; 0: none is ready.", ("tube",)),
-    "tubes_due_lag_seconds": ("For how long something has been due that has not happened.", ("tube",)),
+    "tubes_due_lag_seconds": ("Seconds since something fell due that has not happened yet.", ("tube",)),
 }
 _COUNTERS: Final = {
     "tubes_calls_total": ("Calls by kind, as in Statistics.calls.", ("tube", "call")),
     "tubes_done_total": ("Tasks that are gone: acked, deleted, expired.", ("tube",)),
     "tubes_expired_total": ("Tasks that were removed because their ttl was over.", ("tube",)),
-    "tubes_ttr_timeouts_total": ("Tasks that came back because their time to run was over.", ("tube",)),
+    "tubes_ttr_timeouts_total": ("Tasks that became ready again because their time to run was over.", ("tube",)),
 }
-#: What is heard of tubes that are watched.
+#: Metrics of tubes that are watched.
 _HEARD: Final = {
-    "tubes_wait_seconds": ("From when a task is ready until it is taken.", ("tube",)),
-    "tubes_hold_seconds": ("From when a task is taken until it is acked, released or buried.", ("tube",)),
-    "tubes_buried_total": ("Tasks that were buried, by the reason's beginning.", ("tube", "reason")),
+    "tubes_wait_seconds": ("Seconds from when a task is ready until it is taken.", ("tube",)),
+    "tubes_hold_seconds": ("Seconds from when a task is taken until it is acked, released or buried.", ("tube",)),
+    "tubes_buried_total": ("Tasks that were buried, by the kind of their reason.", ("tube", "reason")),
 }
 #: All metrics, as Prometheus shows them.
 NAMES: Final = (*_GAUGES, *_COUNTERS, *_HEARD)
 
 #: The borders of the histograms: from a millisecond to a day.
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
-#: So many different reasons are told apart; more are "other".
+#: How many different reasons are counted apart; more are "other".
 _REASONS: Final = 50
 
 
 def kind_of(reason: str | None) -> str:
-    """What a reason is counted under: `max_attempts: ttr` as it is, else what stands before the first colon.
+    """The kind of a reason: the text before the first colon; `max_attempts: ttr` stays whole.
 
     >>> kind_of("ValueError: no such address: x@y"), kind_of("max_attempts: ttr"), kind_of(None)
     ('ValueError', 'max_attempts: ttr', 'none')
@@ -89,19 +89,19 @@ def kind_of(reason: str | None) -> str:
 class Collector(Base):
     """Collects the metrics of all tubes of a queue: register it with a registry of prometheus_client.
 
-    `queue`: a `Queue`, whose session it does not touch, or a URL. A program of asyncio gives the URL of its server, or
+    `queue`: a `Queue`, whose session it does not use, or a URL. A program of asyncio gives the URL of its server, or
     `memory://name`.
-    `watch`: the tubes whose tasks are followed from event to event, for the histograms of how long they wait and are
-    held, and for what they are buried: True for all. On a server each change of such a tube is published, which costs
-    it about as much as the call itself; what happens while the connection is lost is not heard.
-    `ages`: with the age of the oldest ready task, a call more for each tube that has one.
-    `timeout`: seconds that a look may take; then `tubes_up` is 0 and the tubes are missing.
-    `reason`: what a reason is counted under, a function of it.
+    `watch`: the tubes whose changes it follows, for the histograms of waiting and holding times and the counter of
+    buried tasks; True for all. A server publishes each change of such a tube, which costs it about as much as the call
+    itself. Changes during a lost connection are missed.
+    `ages`: also read the age of the oldest ready task, by one more call for each tube that has one.
+    `timeout`: seconds that a scrape may take; after that `tubes_up` is 0 and the tubes are missing.
+    `reason`: a function that returns the kind of a reason.
     `now`: the clock of the histograms, in seconds.
 
-    A look is two calls of a server for 200 tubes, and opens no session in them.
+    A scrape makes two calls to a server for 200 tubes, and opens no session in them.
 
-    Raises what `connect` raises for a URL, `InvalidOption` for a queue that is none.
+    Raises what `connect` raises for a URL, and `InvalidOption` for anything but a queue or a URL.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Collector(Base):
         if isinstance(queue, str):
             queue = sync.connect(queue)
         elif isinstance(queue, sync.Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
-            # A queue has one listener for each tube: this is the collector's, the user's is another one.
+            # A queue has one listener per tube: the collector has a queue of its own, and so leaves the user's free.
             queue = queue.session()
         else:
             raise InvalidOption(option="queue", value=queue, rule="must be a Queue or a URL")
@@ -134,21 +134,21 @@ class Collector(Base):
         self._pool: Final = ThreadPoolExecutor(1, "tubes-metrics")
         self._lock: Final = threading.Lock()
         self._looking: Future[dict[str, Overview]] | None = None
-        # Looks that fail, and tubes that cannot be listened to: the next look tries again.
+        # Scrapes that fail, and tubes that cannot be watched: the next scrape tries again.
         self._outage, self._deaf = Outage(), Outage()
         self._wait, self._hold = (_histogram(name) for name in ("tubes_wait_seconds", "tubes_hold_seconds"))
         about, labels = _HEARD["tubes_buried_total"]
         self._buried: Final = Counter("tubes_buried", about, labels, registry=None)
 
     def close(self) -> None:
-        """Listen no more, and end its session."""
+        """Stop listening, and end its session."""
         self._queue.close()
         self._pool.shutdown(wait=False)
 
     # -- collecting ----------------------------------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
-        """All metrics without values: for registries that want to know them before they ask."""
+        """All metrics without values, for registries that ask for the names first."""
         yield from _families().values()
         yield from self._heard()
 
@@ -166,7 +166,7 @@ class Collector(Base):
         yield from self._heard()
 
     def _look(self) -> dict[str, Overview] | None:
-        """All tubes; None if they are not seen in time. A look that hangs is waited for by the next one too."""
+        """All tubes; None if they cannot be read in time. The next scrape waits for the same call."""
         with self._lock:
             try:
                 if self._looking is None:
@@ -174,9 +174,9 @@ class Collector(Base):
                 seen = self._looking.result(self._timeout)
             except NotInTime:
                 return None
-            except Exception as error:  # The next look is another one.
+            except Exception as error:  # The next scrape tries again.
                 self._looking = None
-                self._outage.log("the tubes could not be looked at", error)
+                self._outage.log("the tubes could not be read", error)
                 return None
             self._looking = None
             self._outage.end()
@@ -189,9 +189,9 @@ class Collector(Base):
             if self._watch is True or (self._watch and name in self._watch):
                 try:
                     self._listen(name)
-                except TubesError as error:  # What is counted is there all the same.
+                except TubesError as error:  # The other metrics do not need it.
                     deaf = True
-                    self._deaf.log(f"tube {name!r} cannot be followed", error)
+                    self._deaf.log(f"tube {name!r} cannot be watched", error)
         if not deaf:
             self._deaf.end()
         for name in self._watched.keys() - seen.keys():
@@ -199,7 +199,7 @@ class Collector(Base):
         return seen
 
     def _listen(self, name: str) -> None:
-        """Listen to a tube; to one that was dropped and made anew, once more."""
+        """Listen to a tube; again, if it was dropped and created again."""
         for _ in range(2):
             known = self._watched.pop(name, None)
             with suppress(TubeNotFound):
@@ -225,7 +225,7 @@ class Collector(Base):
 
     def buried(self, tube: str, reason: str | None) -> None:
         """A task was buried."""
-        # A label that is no UTF-8, as of a file's name in a reason, would end every scrape from here on.
+        # A label that is not UTF-8, such as a file name in a reason, would break every later scrape.
         kind = self._reason(reason).encode(errors="replace").decode()
         if kind not in self._reasons:
             if len(self._reasons) < _REASONS:
@@ -241,7 +241,7 @@ def _histogram(name: str) -> Histogram:
 
 
 def _families() -> dict[str, Any]:
-    """The metrics that a look fills, empty."""
+    """The metrics of a scrape, empty."""
     made: dict[str, Any] = {
         name: GaugeMetricFamily(name, about, labels=labels) for name, (about, labels) in _GAUGES.items()
     }
@@ -250,7 +250,7 @@ def _families() -> dict[str, Any]:
 
 
 def _add(families: dict[str, Any], name: str, seen: Overview) -> None:
-    """What a look says of one tube."""
+    """Add one tube to the metrics of a scrape."""
     counted = seen.statistics
     for state in ("ready", "taken", "delayed", "buried"):
         families["tubes_tasks"].add_metric([name, state], counted.tasks[state])

@@ -1,4 +1,4 @@
-"""How long tasks wait and are held, from the changes that a listener hears."""
+"""Measures how long tasks wait and are held, by a listener."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tubes.drivers.moves import State
 if TYPE_CHECKING:
     from tubes.values.task import TaskView
 
-#: Of so many tasks of a tube it is known since when they are where they are; of more, the oldest are forgotten.
+#: How many tasks of a tube are followed; if there are more, the oldest are forgotten.
 MOST: Final = 100_000
 
 
 class Sink(Protocol):
-    """What is told of the tasks of a tube."""
+    """Receives the measurements."""
 
     def waited(self, tube: str, seconds: float) -> None:
         """A task was ready for so long until it was taken."""
@@ -33,9 +33,9 @@ class Sink(Protocol):
 
 
 class Spans:
-    """A listener for `on_task_change` that measures, by the clock of this process, from one event to the next.
+    """A listener for `on_task_change` that measures the time between events, by the clock of this process.
 
-    Only what begins and ends while it listens is measured.
+    It measures only what begins and ends while it listens.
 
     >>> import tubes
     >>> class Print:
@@ -62,12 +62,12 @@ class Spans:
     def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
         self._sink: Final = sink
         self._now: Final = now
-        # By id the state that a task is in, and since when; the one that came last is the last.
+        # By id: the state of a task, and since when; in the order of the events.
         self._known: Final[OrderedDict[int, tuple[State, float]]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
     def __call__(self, task: TaskView, event: str) -> None:
-        """Hear of a change."""
+        """Measure a change."""
         now, state = self._now(), task.state
         with self._lock:
             was, since = self._known.get(task.id, (None, now))

@@ -1,4 +1,4 @@
-"""What tests of programs that use tubes need: time in their own hands, a server of their own, asserts.
+"""For tests of programs that use tubes: a manual clock, a server of their own, asserts.
 
 May import `tubes.sync`, `tubes.aio` and what those import.
 """
@@ -25,7 +25,7 @@ __all__ = [
     "java_home",
     "server_program",
 ]
-#: Imported when it is asked for: servers need redis-py, whose import takes longer than that of tubes.
+#: Imported on first use: servers need redis-py, whose import takes longer than that of tubes.
 _LATER = {
     "server": ("LocalServer", "server_program"),
     "asserts": ("assert_buried", "assert_counts", "assert_empty", "assert_put"),

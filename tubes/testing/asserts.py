@@ -1,4 +1,4 @@
-"""Asserts about tubes that read well, and say what is there instead."""
+"""Asserts about tubes. One that fails lists the tasks of the tube."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from tubes.sync import Task, Tube
 
 _COUNTED: Final = ("ready", "taken", "delayed", "buried", "done", "total")
-#: What may be asked of a task besides its data.
+#: Attributes of a task that an assert may compare, besides its data.
 _FACTS: Final = frozenset(
     {"utube", "pri", "key", "attempts", "max_attempts", "reason", "ttl", "ttr", "due", "expires", "created", "context"}
 )
-#: So many tasks are shown where an assert fails.
+#: How many tasks a failed assert lists.
 _SHOWN: Final = 20
-# Stands for whatever the data is.
+# Equal to any data.
 _ANY: Final = object()
 
 
 def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **facts: object) -> Task:
-    """There is a task with this data, in this state, with these facts; answers the first one.
+    """Assert that the tube has a task with this data, in this state, with these facts. Returns the first one.
 
-    `data`: compared by ==, so `unittest.mock.ANY` and its like do; left out: any.
-    `state`: ready, taken, delayed or buried. `facts`: `utube`, `pri`, `key`, `reason` and what else a `Task` has.
+    `data`: compared by ==, so `unittest.mock.ANY` works; any data if left out.
+    `state`: ready, taken, delayed or buried. `facts`: attributes of a `Task`, such as `utube`, `pri`, `key`, `reason`.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -56,7 +56,7 @@ def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **f
 
 
 def assert_empty(tube: Tube) -> None:
-    """There is no task in the tube, in whatever state.
+    """Assert that the tube has no task in any state.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -69,7 +69,7 @@ def assert_empty(tube: Tube) -> None:
 
 
 def assert_counts(tube: Tube, **counts: int) -> None:
-    """There are so many tasks: `ready`, `taken`, `delayed`, `buried`, `done`, `total`; those that are named.
+    """Assert how many tasks are `ready`, `taken`, `delayed`, `buried`, `done` or there in `total`; only those given.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -89,7 +89,7 @@ def assert_counts(tube: Tube, **counts: int) -> None:
 
 
 def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> Task:
-    """There is a dead letter with this data, buried for this reason; answers it.
+    """Assert that the tube has a buried task with this data and this reason. Returns it.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -118,7 +118,7 @@ def _data(task: Task) -> object:
 
 
 def _list(tasks: list[Task]) -> str:
-    """What is there, for a message."""
+    """The tasks of the tube, for a message."""
     if not tasks:
         return "it is empty"
     lines = [

@@ -1,4 +1,4 @@
-"""Time in a test's hands."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tubes.drivers.options import SECOND, micros
 
 
 class ManualClock(Clock):
-    """A clock that stands still until a test advances it. Waiting takes, delays, ttl and ttr all go by it.
+    """A clock that stands still until a test advances it. Waiting takes, delays, ttl and ttr all use it.
 
     >>> import tubes
     >>> clock = ManualClock()
@@ -36,7 +36,7 @@ class ManualClock(Clock):
         return self._now / SECOND
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass. What falls due on the way happens at its own moment, in order, before this returns.
+        """Advance the time. All that falls due happens at its own time, in order, before this returns.
 
         Raises `InvalidOption` if `seconds` is negative or not a number.
         """
@@ -62,5 +62,5 @@ class ManualClock(Clock):
 
     @override
     def patience(self, deadline: int | None) -> float | None:
-        """Real time does not count: a waiting take sleeps until `advance` reaches its deadline."""
+        """Wait for `advance`: real time does not count."""
         return None

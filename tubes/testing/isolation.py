@@ -1,4 +1,4 @@
-"""Tubes for one test alone."""
+"""Tubes for a single test."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tubes.errors import TubeNotFound
 
 @contextmanager
 def isolated(url: str = "memory://") -> Generator[str]:
-    """A URL at which nobody else has tubes; those that are left at the end are dropped.
+    """A URL for tubes of a single test; those that are left at the end are dropped.
 
-    `memory://` becomes a store with a name of its own, so that the program can connect by the URL too. Of a server it
-    is a prefix of its own, after the one that the URL has.
+    `memory://` becomes a store with a new name, so that the program can connect to it by the URL. On a server the URL
+    gets a new prefix, after the one that it has.
 
     >>> import tubes
     >>> with isolated() as url:
@@ -32,7 +32,7 @@ def isolated(url: str = "memory://") -> Generator[str]:
         own = f"memory://{unique}"
         try:
             yield own
-        finally:  # Not before: who connects first says with which codec and clock.
+        finally:  # Not earlier: the first connection decides the codec and the clock.
             with sync.connect(own) as queue:
                 _drop_all(queue)
         return

