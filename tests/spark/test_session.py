@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Que
     from pyspark.errors import AnalysisException
 
     queue.create_tube("t")
-    with pytest.raises(AnalysisException, match="executors are others"):
+    with pytest.raises(AnalysisException, match="executors are other processes"):
         read(spark, {"url": "memory://", "tube": "t"}).count()
     with pytest.raises(AnalysisException, match="there is no tube 'nope'"):
         read(spark, {**options, "tube": "nope"}).count()

@@ -1,10 +1,10 @@
 """A data source for Apache Spark: DataFrames into tubes, tubes into DataFrames, streams through both. Extra `spark`.
 
-Where the package is installed `format("tubes")` works without a word; elsewhere register the class:
+If the package is installed, `format("tubes")` works at once; else register the class:
 
     spark.dataSource.register(tubes.spark.TubesDataSource)
 
-`docs/spark.md` says how to use it, and what it promises. May import all of `tubes` but `tubes.cli`.
+`docs/spark.md` has its use and its guarantees. May import all of `tubes` but `tubes.cli`.
 """
 
 from tubes.errors import needs

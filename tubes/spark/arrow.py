@@ -1,4 +1,4 @@
-"""PyArrow, which tells no types of itself: whatever comes from it is `Any`."""
+"""PyArrow, which has no types: all that comes from it is `Any`."""
 
 from importlib import import_module
 from typing import Any, Final, TypeAlias

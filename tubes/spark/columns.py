@@ -1,4 +1,4 @@
-"""Tasks as columns: what the server has stored, as Arrow record batches."""
+"""Tasks as columns: from stored tasks to Arrow record batches."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from tubes.spark.settings import Settings
 
-#: Rows that are handed to Spark at once, each batch costs it as much as some hundred rows; and bytes.
+#: The most rows and bytes of a record batch; each batch costs Spark as much as some hundred rows.
 _ROWS: Final = 10_000
 _BYTES: Final = 8_000_000
-#: Where nothing is left, a slice to its end without this fails in PyArrow 26.
+#: For slices of empty arrays, which fail in PyArrow 26 without an end.
 _END: Final = (1 << 31) - 1
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 #: By name: the type as Spark and as Arrow call it. The order is that of the schema.
@@ -110,14 +110,14 @@ class Columns:
         texts = self._texts(stored)
         try:
             return texts.cast(kind)
-        except pa.ArrowInvalid:  # Bytes that are no text: nothing that a query should end for.
+        except pa.ArrowInvalid:  # Bytes that are not text must not end a query.
             return pa.array([text.decode("utf-8", "replace") for text in texts.to_pylist()], kind)
 
 
 def _texts(column: Sequence[str | None]) -> Array:
     try:
         return pa.array(column, pa.string())
-    except UnicodeEncodeError:  # Lone surrogates, as in names of files: nothing that a query should end for.
+    except UnicodeEncodeError:  # Lone surrogates, as in file names, must not end a query.
         known = [text if text is None else text.encode("utf-8", "replace").decode() for text in column]
         return pa.array(known, pa.string())
 
@@ -143,14 +143,14 @@ def _moments(heads: Array) -> Array:
 
 
 def _values(stored: Array) -> Array:
-    """JSON, but strings without their quotes."""
+    """JSON; strings without their quotes."""
     if pc.all(pc.starts_with(stored, '"')).as_py() and b"\\" not in stored.buffers()[2].to_pybytes():
         return pc.binary_slice(stored, 1, -1)
     return pa.array([_value(raw) for raw in stored.to_pylist()], pa.binary())
 
 
 def _value(raw: bytes) -> bytes:
-    """JSON, but a string without its quotes."""
+    """JSON; a string without its quotes."""
     if raw[:1] != b'"':
         return raw
     if b"\\" not in raw:
@@ -166,7 +166,7 @@ def _same(stored: Array) -> Array:
 
 
 def _unpacked(stored: Array) -> Array:
-    """MessagePack as JSON, but strings as they are."""
+    """MessagePack as JSON; strings unchanged."""
     import msgspec
 
     def text(raw: bytes) -> bytes:
@@ -179,7 +179,7 @@ def _unpacked(stored: Array) -> Array:
     return pa.array([text(raw) for raw in stored.to_pylist()], pa.binary())
 
 
-#: What `data` shows, by codec and format.
+#: The function for the column `data`, by codec and format.
 _TEXTS: Final[dict[tuple[str, str], Callable[[Array], Array]]] = {
     ("json", "value"): _values,
     ("json", "json"): _same,

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from tubes.spark.settings import Settings
     from tubes.sync import Queue
 
-#: Partitions of a batch, unless `numPartitions` says how many: each costs Spark as much as some thousand tasks, so more
-#: than there are cores only cost. The driver's cores are a guess; where Spark is local they are all there are.
+#: Partitions of a batch, if `numPartitions` is not given. Each costs Spark as much as some thousand tasks, so there are
+#: no more than cores: those of the driver, which is a guess unless Spark is local.
 _PARTITIONS: Final = max(2, min(4, os.cpu_count() or 1))
 _WORTHWHILE: Final = 2_500
-#: Tasks of a batch where nobody says how many.
+#: Tasks of a batch, if no option says how many.
 _MOST: Final = 50_000
-#: Batches that Spark asks for within so many seconds follow each other at once. Where they do not, one that is taken
-#: ahead would be kept from others for nothing.
+#: If Spark asks for the next batch within so many seconds, one is taken ahead; else its tasks would be kept from other
+#: consumers for nothing.
 _AT_ONCE: Final = 10.0
-#: What Spark keeps of a batch: `consumer`, and the number of the batch, `seq`.
+#: Spark's offset of a batch: `consumer`, and the number of the batch, `seq`.
 _Offset: TypeAlias = dict[str, Any]
 
 
@@ -49,7 +49,7 @@ def _pool() -> ThreadPoolExecutor:
 
 @dataclass
 class Taken(InputPartition):
-    """Tasks that were taken for a consumer, and by which attempt and which take each."""
+    """Tasks that were taken for a consumer, each with its attempt and its take number."""
 
     claim: Claim
     ids: list[int]
@@ -60,11 +60,12 @@ class Taken(InputPartition):
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Takes tasks for a query.
 
-    An offset names the consumer and the last of its batches: `{"consumer": …, "seq": 7}`. A batch that was taken is
-    written down on the server and stays the consumer's, through a crash of the driver too, as long as its lease lasts.
-    Spark plans batch n+1 only when n is in its commit log: then n is acked.
+    An offset names the consumer and the last of its batches: `{"consumer": …, "seq": 7}`. The server stores each batch
+    that was taken. The consumer keeps it as long as its lease lasts, even if the driver crashes. Spark plans batch n+1
+    only when n is in its commit log: then n is acked.
 
-    Where full batches follow each other at once, n is acked while Spark logs n+1, and n+2 taken while it works on that.
+    If full batches follow each other at once, n is acked while Spark logs n+1, and n+2 is taken while Spark works on
+    n+1.
     """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
@@ -73,27 +74,27 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._named: Final = settings.consumer or uuid4().hex
         self._queue: Queue | None = None
         self._stream: Stream | None = None
-        #: What this process has taken and Spark has not planned yet, by batch, and when.
+        #: Batches that this process has taken and Spark has not planned yet, and when they were taken.
         self._fresh: dict[int, tuple[float, list[Chunk]]] = {}
-        #: What is done meanwhile, one after the other: an ack, and a take. Nobody else uses the stream then.
+        #: The work in the background, in order: an ack, and a take. Nothing else uses the stream meanwhile.
         self._acking: Future[None] | None = None
         self._taking: Future[None] | None = None
-        #: The last batch that is acked, or is being acked meanwhile; and when Spark last asked for one.
+        #: The last batch whose ack is done or under way, and when Spark last asked for a batch.
         self._acked = 0
         self._asked = -_AT_ONCE
-        #: How many tasks a query that takes what is available now may still take.
+        #: How many tasks a query with the trigger availableNow may still take.
         self._budget: int | None = None
         with settings.connect() as queue:
             settings.find(queue)
 
     def __getstate__(self) -> dict[str, object]:
-        # Copies of it read, on executors: those need no connection of the driver's.
+        # Copies of it read on executors. They do not need the driver's connection.
         return {**self.__dict__, "_queue": None, "_stream": None, "_fresh": {}, "_acking": None, "_taking": None}
 
     # -- on the driver -------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> _Offset:
-        """Where a new query begins: a consumer that is named may have been at work before."""
+        """The offset of a new query: a named consumer may have worked before."""
         done = self._open(self._named).first - 1 if self._settings.consumer else 0
         return {"consumer": self._named, "seq": done}
 
@@ -102,12 +103,12 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._settings.max_tasks or _MOST)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query is to end when it has taken as many tasks as are ready now."""
+        """End the query when it has taken as many tasks as are ready now."""
         with self._settings.connect() as queue:
             self._budget = self._settings.find(queue).statistics().tasks["ready"]
 
     def latestOffset(self, start: _Offset, limit: ReadLimit) -> _Offset:
-        """Take the next batch. All before it are done: Spark asks when it has committed them."""
+        """Take the next batch. Spark has committed all before it."""
         stream = self._open(start["consumer"])
         self._wait()
         done, now = start["seq"], time.monotonic()
@@ -118,7 +119,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = min(most, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             most = min(most, _MOST)
-        if batch > stream.last:  # Else it was taken, meanwhile or before a crash, and never planned.
+        if batch > stream.last:  # Else it was taken, in the background or before a crash, and never planned.
             self._ack(stream, done)
             self._take(stream, batch, most)
             if batch > stream.last:
@@ -148,13 +149,13 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acked = max(self._acked, batch)
 
     def _wait_for_ack(self) -> None:
-        """Raises what it raised: then nothing is to be taken."""
+        """Raises its error: then nothing is taken."""
         acking, self._acking = self._acking, None
         if acking is not None:
             acking.result()
 
     def _wait(self) -> None:
-        """Until what is done meanwhile is over. Raises what it raised."""
+        """Wait for the work in the background. Raises its error."""
         try:
             self._wait_for_ack()
         finally:
@@ -171,12 +172,12 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"consumer": self._stream.name, "seq": self._stream.last, **behind}
 
     def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
-        """Cut batches into parts. After a crash what the lease has lost is taken again, if nobody else took it."""
+        """Cut batches into parts. After a crash, take tasks again that the lease has lost, if they are free."""
         stream = self._open(end["consumer"])
         # At most one batch is committed and not acked, whatever happens.
         self._wait_for_ack()
         done = start["seq"] if start["consumer"] == end["consumer"] else 0
-        if done > self._acked:  # After a crash Spark goes on with what it had planned.
+        if done > self._acked:  # After a crash Spark continues with the batch that it had planned.
             self._ack(stream, done)
         ids: list[int] = []
         attempts: list[int] = []
@@ -203,7 +204,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ack(stream, end["seq"])
 
     def stop(self) -> None:
-        """Leave the tasks to whoever goes on with the query: its lease says for how long."""
+        """Leave the tasks to the next run of the query, as long as the lease lasts."""
         queue, self._queue, self._stream = self._queue, None, None
         with suppress(TubesError):
             self._wait()
@@ -221,9 +222,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on executors --------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The tasks of a part, but for those that somebody else has taken since.
+        """The tasks of a part, without those that others have taken since.
 
-        Raises `StreamFenced` in the end if another query goes on with the stream: what that took again may be missing.
+        Raises `StreamFenced` at the end if another query continues the stream: tasks that it took again may be missing.
         """
         assert isinstance(partition, Taken)
         freeze_loaded()
@@ -237,7 +238,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             def still_ours(part: Part) -> Part:
                 ours = part.having("state", "tr")
                 known = zip(*map(ours.values, ("id", "attempts", "take")), strict=True)
-                # Of one whose lease was lost, and that nobody else has taken, only the attempts are known.
+                # If the lease has lost a task and nobody took it, only its attempts are known.
                 return ours.where(
                     [
                         tries == by[id] and (take is None or take == take_of[id]) and (id, tries) not in before
@@ -249,7 +250,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for part in BulkReader(tube).of(partition.ids):
                     ours = still_ours(part)
                     if ours.size < part.size:
-                        # An ack counts for what was delivered and for nothing else.
+                        # An ack is only for delivered tasks.
                         left_out = {(id, by[id]) for id in set(part.values("id")) - set(ours.values("id"))}
                         claim.skip(tube, sorted(left_out - before))
                     yield ours

@@ -1,4 +1,4 @@
-"""Rows as tasks: Arrow record batches as what the server is told to put."""
+"""Rows as tasks: from Arrow record batches to the words of a put on the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tubes.spark.server.bulk_write import Head, Writer
     from tubes.spark.settings import Settings
 
-#: Columns that say how a row is put; their types, as Spark names them or as those begin.
+#: Columns that are options of put, and their types: names of Spark, or how those begin.
 _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "utube": ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint", "boolean"),
     "pri": ("tinyint", "smallint", "int", "bigint"),
@@ -33,17 +33,17 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "key": ("string", "char", "varchar"),
     "max_attempts": ("tinyint", "smallint", "int", "bigint"),
 }
-#: Columns of a read that a write could only lose.
+#: Columns of a read that a write cannot keep.
 _OF_READS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
-#: Types whose values nobody but Spark can read.
+#: Types whose values only Spark can read.
 _OF_SPARK_ALONE: Final = ("variant", "geometry", "geography")
-#: Heads of tasks that are kept, so that rows with the same options are looked at once.
+#: How many heads of tasks are kept, so that rows with the same options are checked once.
 _HEADS: Final = 50_000
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Which columns are a task's data, and which its options."""
+    """The columns of a task's data, and those of its options."""
 
     settings: Settings
     #: The column that is the data; None: all of `fields`, as an object.
@@ -53,36 +53,36 @@ class Payload:
 
     @classmethod
     def plan(cls, settings: Settings, schema: StructType) -> Payload:
-        """What to make of a frame with this schema, in the tube of these settings; says what is wrong with it."""
+        """The layout of a frame with this schema, for the tube of these settings. Raises `InvalidOption`."""
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         if len(types) < len(schema.fields):
             names = [field.name for field in schema.fields]
             twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidOption(option="column", value=twice, rule="must be there once: rename the other, or drop it")
+            raise InvalidOption(option="column", value=twice, rule="must occur only once: rename the other, or drop it")
         for field in schema.fields:
             _check_type(field.name, field.dataType, settings.codec)
         for name in types:
             if name.lower() != name and name.lower() in {"data", *_OPTIONS}:
-                rule = f"is {name.lower()} to Spark: write it so, or call it something else"
+                rule = f"must be written {name.lower()}, since Spark ignores case; or rename it"
                 raise InvalidOption(option="column", value=name, rule=rule)
         options = tuple(name for name in types if name in _OPTIONS)
         fields = tuple(name for name in types if name not in _OPTIONS)
         data = "data" if "data" in types else None
         if data is not None and len(fields) > 1:
             others = [name for name in fields if name != "data"]
-            rule = f"is neither data nor an option of put ({', '.join(_OPTIONS)}): drop it, or make it part of data"
+            rule = f"must be data or an option of put ({', '.join(_OPTIONS)}): drop it, or make it part of data"
             raise InvalidOption(option="column", value=others[0], rule=rule)
         if not fields:
             raise InvalidOption(
-                option="columns", value=list(types), rule="need a column data, or others that become it"
+                option="columns", value=list(types), rule="need a column data, or columns that become data"
             )
         for name in fields:
             if data is None and name in _OF_READS:
-                rule = "has the name of what a read tells of tasks: drop it, rename it, or use struct(*) as data"
+                rule = "has the name of a column that only reads have: drop it, rename it, or use struct(*) as data"
                 raise InvalidOption(option="column", value=name, rule=rule)
         for name in options:
             if not types[name].startswith(_OPTIONS[name]):
-                rule = f"must be of a type among {', '.join(_OPTIONS[name])}"
+                rule = f"must have one of the types {', '.join(_OPTIONS[name])}"
                 raise InvalidOption(option="column", value=f"{name} {types[name]}", rule=rule)
         _check_data(settings, types["data"] if data else "struct")
         with settings.connect() as queue:
@@ -149,19 +149,19 @@ def _number(value: object) -> object:
 
 
 def _check_type(name: str, kind: DataType, codec: str) -> None:
-    """Whether a column of this type can be written at all."""
+    """Check that a column of this type can be written."""
     if isinstance(kind, YearMonthIntervalType):
         rule = "has no length in seconds: cast it to a number, or to an interval of days"
         raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
     if isinstance(kind, BinaryType) and codec == "json":
-        rule = "needs codec raw or msgpack: to JSON make it a string, as by base64"
+        rule = "needs codec raw or msgpack: for JSON make it a string, as by base64"
         raise InvalidOption(option="column", value=f"{name} binary", rule=rule)
     if kind.simpleString().startswith(_OF_SPARK_ALONE):
-        rule = "is a type of Spark's own: make it a string, as by to_json or ST_AsText"
+        rule = "is a type that only Spark can read: make it a string, as by to_json or ST_AsText"
         raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
     if isinstance(kind, MapType):
         if isinstance(kind.keyType, (ArrayType, MapType, StructType)):
-            rule = "has keys that JSON can't have: make them strings, or the map an array of its entries"
+            rule = "has keys that JSON cannot have: make them strings, or make the map an array of its entries"
             raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
         _check_type(name, kind.keyType, codec)
         _check_type(name, kind.valueType, codec)
@@ -173,7 +173,7 @@ def _check_type(name: str, kind: DataType, codec: str) -> None:
 
 
 def _check_data(settings: Settings, kind: str) -> None:
-    """Whether a column of this type can be the data."""
+    """Check that a column of this type can be the data."""
     text = kind == "string" or kind.startswith(("char", "varchar"))
     if settings.codec == "raw" and kind != "binary":
         raise InvalidOption(option="column", value=f"data {kind}", rule="must be binary with codec raw")
@@ -182,7 +182,7 @@ def _check_data(settings: Settings, kind: str) -> None:
 
 
 def _encoder(settings: Settings) -> Callable[[object], bytes]:
-    """What makes bytes of a row's data."""
+    """The function that encodes a row's data."""
     codec = settings.find_codec()
     if settings.codec == "raw":
         return _raw
@@ -198,7 +198,7 @@ def _encoder(settings: Settings) -> Callable[[object], bytes]:
 
 
 def _plain(value: Any) -> object:
-    """Data without what JSON has no word for: that becomes text."""
+    """The data, with values that JSON does not have as text."""
     if value.__class__ is dict:
         return {_plain(name): _plain(some) for name, some in value.items()}
     if value.__class__ is list:
@@ -212,7 +212,7 @@ def _plain(value: Any) -> object:
 
 def _raw(value: Any) -> bytes:
     if value is None:
-        raise CodecError(codec="raw", action="encode", value=None, why="only bytes pass as they are")
+        raise CodecError(codec="raw", action="encode", value=None, why="it takes only bytes")
     return bytes(value)
 
 

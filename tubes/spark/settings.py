@@ -1,4 +1,4 @@
-"""The options of the data source: which there are, and what is wrong with a bad one. Spark hands over strings."""
+"""The options of the data source, with their checks. Spark passes strings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tubes.sync import Queue, Tube
     from tubes.values.codecs import Codec
 
-#: Seconds for which the tasks of a stream stay its own while nobody is there, unless `lease` says else.
+#: The default of `lease`: seconds for which a stream keeps its tasks after its reader is gone.
 LEASE: Final = 60.0
-#: A stream that nobody goes on with is forgotten after a week: its tasks are to be free long before.
+#: A stream that nobody continues is forgotten after a week: its tasks must be free long before.
 _LONGEST: Final = 3 * 24 * 3600
-#: What Spark itself adds to the options of a query.
+#: Options that Spark itself adds to a query.
 _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname"})
 _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~"}
 
@@ -48,31 +48,31 @@ class Settings:
     batch_size: int = 1000
     timeout: float = 60.0
     driver: str | None = None
-    #: Options of put for all tasks, where a column does not say else.
+    #: Options of put for all tasks, unless a column has them.
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def connect(self, *, lease: float = 30.0) -> Queue:
-        """A connection, whose session lives for so long without its process."""
+        """A connection with this lease."""
         return tubes.connect(self.url, codec=self.codec, session_ttl=lease)
 
     def find(self, queue: Queue) -> Tube:
-        """The tube; a write with `driver` makes it if it is not there."""
+        """The tube; a write with `driver` creates it if it does not exist."""
         if self.driver is not None and self.tube not in queue.tubes():
             return queue.create_tube(self.tube, self.driver, if_not_exists=True)
         return queue.tube(self.tube)
 
     def find_driver(self, queue: Queue) -> Driver:
-        """The driver of the tube, or of the one that `find` would make."""
+        """The driver of the tube, or of the one that `find` would create."""
         if self.driver is not None and self.tube not in queue.tubes():
             return Registry().find(self.driver)
         driver: Driver = queue.tube(self.tube).driver
         if self.driver not in (None, driver.name):
-            rule = f"is not that of tube {self.tube!r}, which is there: {driver.name!r}"
+            rule = f"is not the driver of the existing tube {self.tube!r}: {driver.name!r}"
             raise InvalidOption(option="driver", value=self.driver, rule=rule)
         return driver
 
     def find_codec(self) -> Codec:
-        """What makes data of bytes and back."""
+        """The codec of the data."""
         return find_codec(self.codec)
 
 
@@ -93,7 +93,7 @@ def write_settings(options: Mapping[str, str], *, streams: bool) -> Settings:
 
 
 def check_values(options: Mapping[str, str]) -> None:
-    """Whether each option may have its value, wherever it belongs: that is known before what is to be done."""
+    """Check the value of each option, whether it is for reads or for writes."""
     _settings(options, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE)
 
 
@@ -106,20 +106,20 @@ def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callabl
             continue
         if key.lower() not in by_key:
             # Without its value: it may be a URL with a password.
-            rule = f"is none here; those are {', '.join(sorted(known))}"
+            rule = f"is unknown here: known options are {', '.join(sorted(known))}"
             raise InvalidOption(option="option", value=key, rule=rule)
         name, about, check = by_key[key.lower()]
         (defaults if about in _OF_PUT else found)[about] = check(name, value)
     for needed in ("url", "tube"):
         if needed not in found:
-            raise InvalidOption(option=needed, value=None, rule=f'is needed: .option("{needed}", …)')
+            raise InvalidOption(option=needed, value=None, rule=f'is required: .option("{needed}", …)')
     if defaults:
         found["defaults"] = defaults
     if "write_id" in found and found.get("delivery") == "at-least-once":
-        rule = "is for writes that are put once: leave it out, or delivery at-least-once"
+        rule = "is for writes with delivery exactly-once: leave it out, or delivery at-least-once"
         raise InvalidOption(option="writeId", value=found["write_id"], rule=rule)
     if found.get("codec", "json") != "json" and found.get("data_format") == "json":
-        raise InvalidOption(option="dataFormat", value="json", rule="goes with codec json only")
+        raise InvalidOption(option="dataFormat", value="json", rule="needs codec json")
     return Settings(**found)
 
 
@@ -134,7 +134,7 @@ def _text(name: str, value: str) -> str:
 
 def _url(name: str, value: str) -> str:
     if value.lower().startswith("memory:"):
-        rule = "lives in one process, and Spark's executors are others: use redis://… or another URL of a server"
+        rule = "is in one process, and Spark's executors are other processes: use redis://… or another URL of a server"
         raise InvalidOption(option=name, value=redact_url(value), rule=rule)
     return _text(name, value)
 
@@ -153,7 +153,7 @@ def _states_of(name: str, value: str) -> frozenset[str]:
     for word in value.split(","):
         state = _STATES.get(word.strip().lower(), word.strip())
         if state not in _STATES.values():
-            rule = f"must be one of {', '.join(_STATES)}, or some of them with commas between"
+            rule = f"must be one of {', '.join(_STATES)}, or several of them, separated by commas"
             raise InvalidOption(option=name, value=value, rule=rule)
         found.add(state)
     return frozenset(found)
@@ -190,7 +190,7 @@ def _lease(name: str, value: str) -> float:
 
 
 def _of_put(option: str, convert: Callable[[str, str], object]) -> Callable[[str, str], object]:
-    """A default for an option of put: what `Driver.check_put` is to look at."""
+    """A default for an option of put, which `Driver.check_put` checks."""
 
     def check(name: str, value: str) -> object:
         converted = convert(name, value)
@@ -239,6 +239,6 @@ _WRITE: Final[_Known] = {
     "keyTtl": ("key_ttl", _of_put("key_ttl", _number)),
     "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
 }
-#: Those of them that are options of put.
+#: The options of put among them.
 _OF_PUT: Final = OF_TASKS.keys() - {"timeout", "at"}
 _BATCH_WRITE: Final[_Known] = {"writeId": ("write_id", _text)}

@@ -1,4 +1,4 @@
-"""Writes: rows become tasks, as they come or all or none."""
+"""Writes: rows become tasks, at once or all or none."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from tubes.spark.payload import Payload
     from tubes.spark.settings import Settings
 
-#: What Spark tells its tasks of the micro-batch that they are of.
+#: Properties of a Spark task that name its micro-batch.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 
 
 @dataclass
 class Brought(WriterCommitMessage):
-    """What a Spark task has brought for a write, and not put yet."""
+    """The chunks that a Spark task has uploaded for a write, and not put yet."""
 
     write: str
     query: str
@@ -33,14 +33,14 @@ class Brought(WriterCommitMessage):
 
 
 class _Sink:
-    """What batch and stream writes share."""
+    """The common part of batch and stream writes."""
 
     def __init__(self, settings: Settings, payload: Payload) -> None:
         self._settings: Final = settings
         self._payload: Final = payload
 
     def _bring(self, batches: Iterator[RecordBatch], write: str) -> list[Staged]:
-        """On an executor: bring rows for a write; without one put them."""
+        """On an executor: upload rows for a write; without one, put them."""
         freeze_loaded()
         staged: list[Staged] = []
         with self._settings.connect() as queue:
@@ -54,7 +54,7 @@ class _Sink:
         return staged
 
     def _give_up(self, writes: set[str]) -> None:
-        """Nothing of these writes is to be put."""
+        """Remove the chunks of these writes: nothing of them is put."""
         with self._settings.connect() as queue:
             writer = Writer(self._settings.find(queue))
             for write in writes:
@@ -68,15 +68,15 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         super().__init__(settings, payload)
         named = f"batch:{settings.write_id}" if settings.write_id else uuid4().hex
         self._name: Final = named
-        # Chunks of a run that failed are none of the next one's.
+        # The next run must not get chunks of a failed one.
         self._write: Final = "" if settings.delivery == "at-least-once" else f"{named}-{uuid4().hex}"
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """On an executor: bring rows, or put them."""
+        """On an executor: upload rows, or put them."""
         return Brought(self._write, "", self._bring(iterator, self._write))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All Spark tasks are done: put what they have brought."""
+        """All Spark tasks are done: put what they have uploaded."""
         if not self._write:
             return
         chunks = [chunk for message in messages if isinstance(message, Brought) for chunk in message.chunks]
@@ -95,22 +95,22 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """Writes micro-batches: with `delivery` exactly-once each batch once, whatever is done again."""
+    """Writes micro-batches: with `delivery` exactly-once each batch once, even if Spark repeats it."""
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """On an executor: put rows, or bring them."""
+        """On an executor: put rows, or upload them."""
         if self._settings.delivery != "exactly-once":
             return Brought("", "", self._bring(iterator, ""))
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY) if context is not None else None
         batch = context.getLocalProperty(_BATCH) if context is not None else None
         if query is None or batch is None:
-            raise RuntimeError("Spark does not say which query and batch this is: delivery exactly-once needs to know")
+            raise RuntimeError("Spark does not name the query and batch, which delivery exactly-once needs")
         write = f"query:{query}-{batch}"
         return Brought(write, f"query:{query}", self._bring(iterator, write))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All Spark tasks are done: put what they have brought, unless the batch was put before."""
+        """All Spark tasks are done: put what they have uploaded, unless the batch was put before."""
         brought = [message for message in messages if isinstance(message, Brought) and message.write]
         if not brought:
             return
@@ -122,7 +122,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """The micro-batch has failed, and nothing of it is put.
 
-        It comes again under its number: so what comes later is not refused.
+        Spark repeats it under its number, so later chunks are not refused.
         """
         writes = {message.write for message in messages if isinstance(message, Brought) and message.write}
         with self._settings.connect() as queue:

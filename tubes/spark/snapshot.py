@@ -1,4 +1,4 @@
-"""Batch reads: what is in a tube now. Nothing is taken."""
+"""Batch reads: the tasks that a tube has now. Nothing is taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tubes.spark.settings import Settings
 
-#: Tasks of one partition, unless `numPartitions` says how many there are.
+#: Tasks of one partition, if `numPartitions` is not given.
 _PARTITION: Final = 250_000
 
 
@@ -39,10 +39,10 @@ class Named(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads all tasks that are there while it reads, each once, as it is at that moment.
+    """Reads all tasks of a tube, each once, with its state at that moment.
 
-    Where at least every fourth id lives the ids are cut into ranges, which costs the driver one call; else it asks the
-    server for all ids first, some microseconds each.
+    If at least every fourth id is in use, the ids are cut into ranges, by one call of the driver. Else the driver asks
+    the server for all ids first, some microseconds each.
     """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:

@@ -1,4 +1,4 @@
-"""The data source `tubes`: what Spark asks for, and who answers."""
+"""The data source `tubes`, as Spark calls it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 class TubesDataSource(DataSource):
     """Tubes on a Redis or Valkey server, for batch reads and writes, and as source and sink of streams.
 
-    The options are described in `docs/spark.md`; what is wrong with one is said on the driver, before anything runs.
+    `docs/spark.md` describes the options. A bad one raises an error on the driver, before anything runs.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is told."""
+        """The name for `format`."""
         return "tubes"
 
     def schema(self) -> str:
-        """All that is known of tasks; `data` is binary with codec `raw`, else a string."""
+        """The columns of a read; `data` is binary with codec `raw`, else a string."""
         check_values(self.options)
         return schema_of(self.options.get("codec", "json"))
 
@@ -45,7 +45,7 @@ class TubesDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Puts the rows of a DataFrame."""
         if overwrite:
-            rule = 'a tube cannot be overwritten: its takers would lose what they have; use "append"'
+            rule = 'a tube cannot be overwritten: the holders of its tasks would lose them; use "append"'
             raise InvalidOption(option="mode", value="overwrite", rule=rule)
         settings = write_settings(self.options, streams=False)
         return BatchWriter(settings, Payload.plan(settings, schema))
@@ -53,6 +53,8 @@ class TubesDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Puts the rows of each micro-batch."""
         if overwrite:
-            raise InvalidOption(option="outputMode", value="complete", rule="is not for tubes: use append or update")
+            raise InvalidOption(
+                option="outputMode", value="complete", rule="is not possible with tubes: use append or update"
+            )
         settings = write_settings(self.options, streams=True)
         return StreamWriter(settings, Payload.plan(settings, schema))

@@ -10,9 +10,9 @@ _settled = False
 
 
 def freeze_loaded() -> None:
-    """Called by what runs in a task: let collections of garbage pass over all that the process has loaded.
+    """Exclude all that the process has loaded from garbage collection. Called within a Spark task.
 
-    Spark makes one after each of its tasks, over pyspark and pyarrow again and again: some 50 ms.
+    Spark collects after each of its tasks; over pyspark and pyarrow that takes some 50 ms.
     """
     global _settled
     if not _settled and TaskContext.get() is not None:

@@ -197,7 +197,7 @@ class Writer:
             time.sleep(_POLL)
 
     def _keep(self, plan: list[Staged]) -> int:
-        """What was brought stays until it is put; answers how many chunks of it are gone."""
+        """What was brought stays until it is put; returns how many chunks of it are gone."""
         gone = 0
         for first in range(0, len(plan), _LOOKS):
             names = [some.name for some in plan[first : first + _LOOKS]]
@@ -205,7 +205,7 @@ class Writer:
         return gone
 
     def _seal(self, name: str, number: int, plan: list[Staged], gone: int) -> tuple[str, list[str]] | None:
-        """Decide what is put; answers the number of the write that is to be finished, and its chunks."""
+        """Decide what is put; returns the number of the write that is to be finished, and its chunks."""
         words = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
         # Of chunks of two tubes of this name, one after the other, those of the first are none of the second's.
         born = " ".join({some.born for some in plan})
@@ -228,7 +228,7 @@ class Writer:
         is_known = self._call("write_done", name, number, known, parts=_of(name))
         # Else others have put the rest, and said so.
         if not is_known and count < sum(tasks for _, tasks, _, _ in plan):
-            raise WriteAborted(write=name, tube=self._shared_tube.name, why="the server has lost what was brought")
+            raise WriteAborted(write=name, tube=self._shared_tube.name, why="the server has lost the uploaded tasks")
         return count
 
     def _finish_others(self) -> int:
@@ -249,7 +249,7 @@ class Writer:
         return count
 
     def _what(self, name: Any) -> str:
-        return f"tube {self._shared_tube.name!r}: what is written down of write {name!r}"
+        return f"tube {self._shared_tube.name!r}: write {name!r}"
 
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
         """Remove what was brought for a write.
