@@ -1,7 +1,7 @@
 """The machine: states and moves, drivers, and the engine that executes any driver in memory.
 
-No I/O, no clock, no threads in here; `drivers/README.md` is the contract on one page. Imports nothing of tubes but
-`tubes.errors`.
+It has no I/O, no clock and no threads; `drivers/README.md` is the contract on one page. Imports only `tubes.errors` of
+tubes.
 """
 
 if not __name__.startswith("tubes."):

@@ -1,4 +1,4 @@
-"""How long a task rests after an attempt that failed."""
+"""How long a task waits after a failed attempt."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tubes.drivers.chance import varied
 from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, micros, positive, whole
 from tubes.errors import InvalidOption
 
-#: Delays that differ; the last one is used from then on.
+#: How many delays may differ; the last one repeats.
 _MOST: Final = 1000
 # Delays in a message.
 _SHOWN: Final = 5
-#: More than from a microsecond to the longest time in one step.
+#: From a microsecond to the longest time in one step.
 _STEEPEST: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that grow: the tube option `backoff`. After its n-th attempt a task rests `first * factor ** (n - 1)` s.
+    """Delays that grow: the tube option `backoff`. After attempt n a task waits `first * factor ** (n - 1)` seconds.
 
-    `first`: seconds after the first attempt. `factor`: by how much the next one is longer, at least 1.
-    `cap`: the longest delay, in seconds. `jitter`: the fraction, 0 to 1, by which a delay is shortened at most, at
-    random, so that tasks that failed together do not come back together. `seed`: of that chance, which depends on the
-    seed, the task and the attempt alone: runs can be repeated.
+    `first`: seconds after the first attempt. `factor`: the next delay is longer by this factor, at least 1.
+    `cap`: the longest delay, in seconds. `jitter`: each delay is shortened at random by up to this fraction, 0 to 1, so
+    that tasks that failed together do not come back together. `seed`: the random numbers depend only on the seed, the
+    task and the attempt, so that runs can be repeated.
 
     >>> Backoff(1, factor=2, cap=10).delay(attempts=3)
     4.0
@@ -44,7 +44,7 @@ class Backoff:
         RetryDelays.of(self)
 
     def delay(self, attempts: int, id: int = 0) -> float:
-        """Seconds that a task rests after so many attempts, from 1."""
+        """Seconds that a task waits after so many attempts, from 1."""
         return RetryDelays.of(self).after(whole("id", id), positive("attempts", attempts)) / SECOND
 
 
@@ -64,7 +64,7 @@ class RetryDelays:
 
     @classmethod
     def of(cls, value: Any) -> RetryDelays:
-        """What a user gave as `backoff`: a `Backoff`, or a list of seconds."""
+        """From the value of the option `backoff`: a `Backoff`, or a list of seconds."""
         if isinstance(value, RetryDelays):
             return value
         if isinstance(value, Backoff):
@@ -78,10 +78,10 @@ class RetryDelays:
 
     @classmethod
     def from_fields(cls, value: Any) -> RetryDelays:
-        """One that was kept elsewhere, as a list of its fields."""
+        """From a stored list of its fields."""
         fields: list[Any] = list(value) if isinstance(value, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
         if len(fields) != 3 or not isinstance(fields[0], (list, tuple)):
-            raise InvalidOption(option="backoff", value=value, rule="must be delays, jitter and seed")
+            raise InvalidOption(option="backoff", value=value, rule="must be a list of delays, jitter and seed")
         jitter, seed = fields[1:]
         delays: list[Any] = list(fields[0])  # pyright: ignore[reportUnknownArgumentType]
         if not 1 <= len(delays) <= _MOST:
@@ -109,7 +109,7 @@ class RetryDelays:
         return self if self.jitter else delays
 
     def after(self, id: int, attempts: int) -> int:
-        """How long this task rests after so many attempts."""
+        """How long this task waits after so many attempts."""
         span = self.delays[min(max(attempts, 1), len(self.delays)) - 1]
         return varied(span, -self.jitter, self.seed, id, attempts)
 

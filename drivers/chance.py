@@ -1,4 +1,4 @@
-"""Chance that can be repeated: the same numbers on every backend, so that runs can be compared step by step."""
+"""Random numbers that can be repeated, and are equal on every backend, so that runs can be compared."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _MODULUS: Final = 2**31 - 1
 def random_of(seed: int, id: int, attempts: int) -> float:
     """A number from 0 up to 1 that looks random, for an attempt at a task.
 
-    Lehmer's generator with the multipliers of Park and Miller: every product is below 2**53, so that it comes out the
-    same in Lua, whose numbers are doubles (`drivers/lua/lib/chance.lua`).
+    Lehmer's generator with the multipliers of Park and Miller. Every product is below 2**53, so Lua, whose numbers are
+    doubles, gets the same results (`drivers/lua/lib/chance.lua`).
 
     >>> random_of(0, 1, 1) == random_of(0, 1, 1) != random_of(0, 1, 2)
     True

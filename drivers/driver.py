@@ -1,4 +1,4 @@
-"""A driver is a value: which options its tasks take, in which order they come, what shares a lane."""
+"""A driver is a value: the options of its tasks, their order, and their lanes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.tube_options import OF_TUBES
 from tubes.errors import InvalidOption, OptionNotSupported
 
-#: Checks the value of an option by its name, and answers it in the machine's units.
+#: Checks the value of an option by its name, and returns it in the machine's units.
 Check = Callable[[str, Any], Any]
 
 # What an update may change besides the data.
@@ -31,7 +31,7 @@ _ORDERS: Final = {
 }
 
 
-#: What the name of a driver, or of a store in memory, is made of.
+#: The rule for names of drivers and of stores in memory.
 NAMES: Final = "1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
 _TUBE_NAMES: Final = "1 to 255 characters of A-Z, a-z, 0-9, and _ - . : + / ; $ ( )"
 
@@ -42,7 +42,7 @@ def is_name(name: str) -> bool:
 
 
 def is_tube_name(name: str) -> bool:
-    """Whether this may be the name of a tube. It stands in braces in all keys of the tube, so it has none."""
+    """Whether this may be the name of a tube. All keys of the tube have it in braces, so it must not have any."""
     return _TUBE_NAME.fullmatch(name) is not None
 
 
@@ -68,11 +68,11 @@ def _check_options(options: Any, lane: Any) -> frozenset[str]:
     if not all(isinstance(option, str) for option in wanted):
         raise InvalidOption(option="options", value=options, rule="must be a collection of names")
     if lane is not None and not (isinstance(lane, str) and lane in wanted and _may_name_a_lane(lane)):
-        rule = "must be one of the driver's options, a Python name with no meaning of its own in put"
+        rule = "must be one of the driver's options: a Python name that put does not use otherwise"
         raise InvalidOption(option="lane", value=lane, rule=rule)
     for option in sorted(set(wanted) - {lane}):
         if option in ("utube", "at") or option not in known.OF_TASKS | OF_TUBES:
-            rule = f"is neither the lane nor one of {sorted((known.OF_TASKS | OF_TUBES).keys() - {'utube', 'at'})}"
+            rule = f"must be the lane, or one of {sorted((known.OF_TASKS | OF_TUBES).keys() - {'utube', 'at'})}"
             raise InvalidOption(option="options", value=option, rule=rule)
     return frozenset(wanted)
 
@@ -84,7 +84,7 @@ def _may_name_a_lane(name: str) -> bool:
 
 
 class Ranked(Protocol):
-    """What a `rank` hook may look at: the facts of a task that never change while it waits."""
+    """What a `rank` hook gets: the facts of a task that never change while it waits."""
 
     @property
     def id(self) -> int: ...
@@ -98,15 +98,16 @@ class Ranked(Protocol):
 class Driver:
     """How the tasks of a tube behave. Two drivers with equal fields are the same driver.
 
-    `options`: what `put` takes: any of `ttl ttr delay pri` and the name of the lane. What belongs to no driver in
-    particular, as `key`, `max_attempts` or a tube's `capacity`, every driver knows.
-    `order`: which ready task comes first: `id` (oldest), `-id` (newest), `pri` (smallest number), `-pri`; after a
-    priority `,id` (the default) or `,-id` says what comes first among equals.
-    `lane`: the option that names a task's lane; of one lane at most one task is taken at a time. A put may call it
-    `utube` as well, the name that type checkers know.
-    `ttl_spares_taken`: a worker that holds a task may finish it although its ttl has run out.
-    `rank`: a hook that replaces `order`: a number from the facts of a task, small ones first, the id among equals.
-    `rank_lua`: the same as a Lua expression, for backends that run inside Redis.
+    `options`: the options of `put`: any of `ttl ttr delay pri` and the name of the lane. Every driver has the general
+    options, such as `key`, `max_attempts` or a tube's `capacity`.
+    `order`: which ready task comes first: `id` (oldest), `-id` (newest), `pri` (smallest number), `-pri`. After a
+    priority, `,id` (the default) or `,-id` orders equal ones.
+    `lane`: the option that names a task's lane. At most one task of a lane is taken at a time, unless `max_in_flight`
+    allows more. A put may also call it `utube`, the name that type checkers know.
+    `ttl_spares_taken`: the holder of a task may finish it after its ttl has run out.
+    `rank`: a function that replaces `order`: it returns a number for the facts of a task. Smaller ones come first, and
+    equal ones by id.
+    `rank_lua`: the same as a Lua expression, for servers.
 
     >>> Driver("lifo", order="-id").order
     '-id'
@@ -119,9 +120,9 @@ class Driver:
     ttl_spares_taken: bool = False
     rank: Callable[[Ranked], float] | None = None
     rank_lua: str | None = None
-    #: The sign of the priority (0: it plays no part) and of the id in the order.
+    #: The sign of the priority (0: not used) and of the id in the order.
     signs: tuple[int, int] = field(init=False, repr=False, compare=False)
-    # The checks of what a put and a tube may be given.
+    # The checks of the options of a put and of a tube.
     _of_tasks: Mapping[str, Check] = field(init=False, repr=False, compare=False)
     _of_tubes: Mapping[str, Check] = field(init=False, repr=False, compare=False)
 
@@ -146,11 +147,11 @@ class Driver:
         if rank is not None and not callable(rank):
             raise InvalidOption(option="rank", value=rank, rule="must be a function of a task")
         if rank is not None and order != "id":
-            raise InvalidOption(option="order", value=order, rule="must be left out where rank is given")
+            raise InvalidOption(option="order", value=order, rule="must be left out if rank is given")
         if rank_lua is not None and not isinstance(rank_lua, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="rank_lua", value=rank_lua, rule="must be a Lua expression, a string")
         if rank_lua is not None and rank is None:
-            raise InvalidOption(option="rank_lua", value=rank_lua, rule="needs its Python half, rank")
+            raise InvalidOption(option="rank_lua", value=rank_lua, rule="needs rank, the same order in Python")
         accepted = wanted | known.ANYWHERE
         if "delay" in wanted:
             accepted |= known.WITH_DELAY
@@ -168,7 +169,7 @@ class Driver:
     def check_put(self, options: Mapping[str, Any], *, alone: bool = True) -> dict[str, Any]:
         """The options of a put, checked and in the machine's units; None counts as not given.
 
-        `alone`: they are all that it has; without it others may come with an item, as its key.
+        `alone`: these are all options of the put; else an item may add more, such as a key.
         """
         if "utube" in options and self.lane is not None and self.lane != "utube":
             options = self._with_own_name(self.lane, options)
@@ -181,7 +182,7 @@ class Driver:
 
     @staticmethod
     def _with_own_name(lane: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a put that calls the lane `utube`, with the lane by the driver's own name."""
+        """The options of a put, with `utube` renamed to the driver's own name for the lane."""
         renamed = dict(options)
         utube = renamed.pop("utube")
         if utube is None:
@@ -192,10 +193,10 @@ class Driver:
 
     @staticmethod
     def check_keyless(options: Mapping[str, Any]) -> None:
-        """Raise `InvalidOption` if one of the options of a put without a key is about its key."""
+        """Raise `InvalidOption` if a put without a key has an option of keys."""
         for option in ("on_duplicate", "key_ttl"):
             if options.get(option) is not None:
-                raise InvalidOption(option=option, value=options[option], rule="is for a put with a key")
+                raise InvalidOption(option=option, value=options[option], rule="is only for a put with a key")
 
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a tube, checked and in the machine's units; None counts as not given."""
@@ -214,17 +215,17 @@ class Driver:
         return dict.fromkeys(self._of_tubes) | dict(options)
 
     def check_of(self, option: str) -> Check | None:
-        """What checks this option of a tube; None: it is none."""
+        """The check of this option of a tube; None: there is no such option."""
         return self._of_tubes.get(option)
 
     def check_update(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """What an update changes, checked and in the machine's units; what is `KEEP` is left out."""
+        """The changes of an update, checked and in the machine's units, without those that are `KEEP`."""
         changes = {option: value for option, value in changes.items() if value is not known.KEEP}
         data = {"data": changes.pop("data")} if "data" in changes else {}
         checks = {option: check for option, check in self._of_tasks.items() if option in _CHANGES}
         for option, value in changes.items():
             if value is None:
-                raise InvalidOption(option=option, value=value, rule="must be left out to stay as it is")
+                raise InvalidOption(option=option, value=value, rule="must be left out to keep its value")
             if option not in checks:
                 raise self._without(option, ["data", *checks], "update")
         return data | self._check(changes, checks)
@@ -232,18 +233,18 @@ class Driver:
     def cannot_update(self, changes: Mapping[str, Any], state: State) -> InvalidOption:
         """The error for a change that a task of this state does not allow."""
         if "delay" in changes and state not in (State.READY, State.DELAYED):
-            rule = "is for ready and delayed tasks: release a taken one with a delay, kick a buried one first"
+            rule = "needs a ready or delayed task: release a taken one with a delay, kick a buried one first"
             return InvalidOption(option="delay", value=changes["delay"] / known.SECOND, rule=rule)
-        rule = "is for tasks that nobody has taken: touch prolongs a taken one"
+        rule = "cannot change while the task is taken: use touch"
         return InvalidOption(option="ttl", value=changes["ttl"] / known.SECOND, rule=rule)
 
     def id_at(self, place: bytes) -> int:
-        """The id at the end of a place of the order: see `drivers/lua/lib/place.lua`."""
+        """The id at the end of a place in the order: see `drivers/lua/lib/place.lua`."""
         id = int.from_bytes(place[-6:], "big")
         return 2**48 - 1 - id if self.signs[1] < 0 else id
 
     def check_kick(self, attempts: Any, ttl: Any) -> tuple[int | None, int | None]:
-        """What kicked tasks get, checked and in the machine's units."""
+        """The options of a kick, checked and in the machine's units."""
         most = None if attempts is None else known.attempts("attempts", attempts)
         if ttl is not None and "ttl" not in self._of_tasks:
             raise self._without("ttl", ["attempts"], "kick")
@@ -260,14 +261,14 @@ class Driver:
         return checked
 
     def lacks(self, option: str) -> OptionNotSupported:
-        """The error for an option that this driver does not know."""
+        """The error for an option that this driver does not have."""
         return self._without(option, self.options)
 
     def lacks_lanes(self) -> OptionNotSupported:
-        """The error for what only drivers with lanes can do."""
-        why = "utube and utubettl have them, and drivers of yours that name one"
+        """The error for a method that needs lanes."""
+        why = "use utube, utubettl, or a driver of your own with a lane"
         return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)
 
     def _without(self, option: str, known: Iterable[str], verb: str = "") -> OptionNotSupported:
-        what, why = f"option {option!r}", f"{verb or 'it'} knows {', '.join(sorted(known)) or 'none'}"
+        what, why = f"option {option!r}", f"{verb or 'it'} accepts {', '.join(sorted(known)) or 'no options'}"
         return OptionNotSupported(driver=self.name, option=option, what=what, why=why)

@@ -340,7 +340,7 @@ class Engine:
                 self._rank(entry, options)
 
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
-        """Add a task; options as `Driver.check_put` answers them. Cost: O(1), O(log n) out of order.
+        """Add a task; options as `Driver.check_put` returns them. Cost: O(1), O(log n) out of order.
 
         If a task of its key is found, and kept, the answer is a copy of that: it is not in the tube.
         """
@@ -459,7 +459,11 @@ class Engine:
             return
         rank = self._hook(entry)
         if not isinstance(rank, (int, float)) or rank != rank:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(option="rank", value=rank, rule=f"driver {self.driver.name!r} must rank by numbers")
+            raise InvalidOption(
+                option="rank",
+                value=rank,
+                rule=f"must be a number: the rank function of driver {self.driver.name!r} returned it",
+            )
         entry.rank = (rank, entry.id)
         entry.line = None
 
@@ -596,7 +600,7 @@ class Engine:
             self._go(entry, "bury")
 
     def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
-        """Make up to so many buried tasks ready, in the order of their places; answers how many. O(log n) each."""
+        """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each."""
         kicked = min(count, len(self._buried))
         for _ in range(kicked):
             self.kick_task(now, self._buried.peekitem(0)[1], attempts, ttl)
@@ -634,7 +638,7 @@ class Engine:
         delay: int | None = None,
         ttl: int | None = None,
     ) -> Entry:
-        """Change a task in whatever state; answers the entry that stands for it from now on.
+        """Change a task in whatever state; returns the entry that stands for it from now on.
 
         What was answered of the task before keeps the entry that it has.
         """

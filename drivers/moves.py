@@ -77,20 +77,20 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "ack": {_T: Move(_DONE, "delete", ("ack",))},
     "release": {_T: Move(_R, "release", ("release",))},
     "release_delayed": {_T: Move(_DELAYED, "release", ("release",))},
-    # The last attempt that a task has has failed.
+    # The last attempt has failed.
     "release_last": {_T: Move(_BURIED, "bury", ("release", "bury"))},
-    # A take whose taker has gone before it got the task: as if it had never happened.
+    # Undo a take whose caller is gone before it got the task.
     "untake": {_T: Move(_R, "release", ("take",), -1)},
-    # A put whose caller has gone before it heard that there was room, likewise.
+    # Undo a put whose caller is gone before it heard that there was room.
     "unput": {state: Move(_DONE, "delete", ("put",), -1) for state in (_R, _DELAYED)},
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
     "kick": {_BURIED: Move(_R, "kick", ("kick",))},
     "delete": {state: Move(_DONE, "delete", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},
-    # Its data, place or times are others; a delay begins or ends.
+    # New data, place or times; a delay begins or ends.
     "update": {state: Move(state, "update", ()) for state in (_R, _T, _BURIED, _DELAYED)},
     "update_delayed": {state: Move(_DELAYED, "update", ()) for state in (_R, _DELAYED)},
     "update_ready": {_DELAYED: Move(_R, "update", ())},
-    # Those that time brings about.
+    # Moves by time.
     "delay": {_DELAYED: Move(_R, "delay", ("delay",))},
     "ttr": {_T: Move(_R, "ttr", ("ttr",))},
     "ttr_delayed": {_T: Move(_DELAYED, "ttr", ("ttr",))},

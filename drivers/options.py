@@ -1,8 +1,8 @@
-"""The options of tasks and tubes: which there are, their units, their limits. Bad ones raise `InvalidOption`.
+"""The options of tasks and tubes with their units and limits. Bad values raise `InvalidOption`.
 
-Inside the machine time is a whole number of microseconds, as in the original, so that sums are exact
-and equal on every backend; outside it is seconds. Numbers and strings of classes of their own, as members of an
-`IntEnum`, are plain ones from here on: servers know no others.
+Inside the machine, time is a whole number of microseconds, as in the original, so that sums are exact and equal on
+every backend; outside it is seconds. Numbers and strings of other classes, such as members of an `IntEnum`, become
+plain ones here: servers know no others.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The longest time that any option may name: 100 years, the default ttl of the original.
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
-#: So far ahead moments may be put off, in microseconds: no put asks for more, by a ttl and a delay.
+#: The latest time that delays and touches can reach, in microseconds from now: the largest ttl and delay of a put.
 LONGEST: Final = 2 * MAX_SECONDS * SECOND
 MAX_PRI: Final = 2**32 - 1
 MAX_COUNT: Final = 2**53 - 1
 MAX_ATTEMPTS: Final = 2**20 - 2
-#: The lane of the tasks that were put without one; the original calls it so too.
+#: The lane of tasks that were put without one; it has this name in the original, too.
 NO_LANE: Final = "nil"
 
 
 class _Keep:
-    """What `help` shows of an argument that may be left out."""
+    """The default of an argument that may be left out, as `help` shows it."""
 
     def __repr__(self) -> str:
         return "<as it is>"
 
 
-#: For an argument that was left out, where None says something.
+#: The default of an argument for which None has a meaning.
 KEEP: Final[Any] = _Keep()
 
 
@@ -61,7 +61,7 @@ def micros(option: str, value: Any) -> int:
 
 
 def seconds(option: str, value: Any) -> float:
-    """Seconds as a number, where they are checked here and counted elsewhere."""
+    """Check seconds, and return them as a number."""
     micros(option, value)
     return value.total_seconds() if isinstance(value, timedelta) else value
 
@@ -121,22 +121,22 @@ def fraction(option: str, value: Any) -> float:
 
 
 def text(option: str, value: Any) -> str:
-    """A string that is not empty."""
+    """A non-empty string."""
     if not isinstance(value, str) or not value:
-        raise InvalidOption(option=option, value=value, rule="must be a string, not an empty one")
+        raise InvalidOption(option=option, value=value, rule="must be a non-empty string")
     return str.__str__(value)
 
 
-#: How the names begin that the library itself writes into a context.
+#: The prefix of the names that the library itself writes into a context.
 RESERVED: Final = "tubes."
 
 
 class Addressed(dict[str, str]):
-    """A context of the library's own: its names may be those."""
+    """A context that the library made: it may have names with that prefix."""
 
 
 def context(option: str, value: Any) -> dict[str, str] | None:
-    """Strings by names: a copy; None of an empty mapping, which says nothing."""
+    """Strings by name, as a copy; None if there are none."""
     if not isinstance(value, Mapping):
         raise InvalidOption(option=option, value=value, rule="must be a mapping of strings to strings")
     pairs: dict[Any, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -146,7 +146,7 @@ def context(option: str, value: Any) -> dict[str, str] | None:
                 option=option, value=value, rule=f"must map strings to strings, not {name!r}: {words!r}"
             )
         if name.startswith(RESERVED) and not isinstance(value, Addressed):
-            rule = f"must have no names that begin with {RESERVED!r}: those are the library's own, as {name!r}"
+            rule = f"must not have names that begin with {RESERVED!r}, as {name!r} does: the library uses those"
             raise InvalidOption(option=option, value=value, rule=rule)
     return pairs or None
 
@@ -173,7 +173,7 @@ def edges(values: Any) -> list[int]:
 
 
 def flag(option: str, value: Any) -> bool:
-    """True or False, and nothing that merely looks like it."""
+    """True or False, and no other value."""
     if not isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be True or False")
     return value
@@ -187,7 +187,7 @@ def priority(option: str, value: Any) -> int:
 
 
 def lane(option: str, value: Any) -> str:
-    """The name of a lane. Whole numbers and booleans are written out as the original does: 1 is "1", True is "true"."""
+    """The name of a lane. Numbers and booleans become strings as in the original: 1 is "1", True is "true"."""
     if value.__class__ is str:
         return value
     if isinstance(value, str):
@@ -199,7 +199,7 @@ def lane(option: str, value: Any) -> str:
     raise InvalidOption(option=option, value=value, rule="must be a string")
 
 
-#: What `put` may be given, if the driver knows it.
+#: The options of `put`, as far as the driver has them.
 OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "pri": priority,
     "ttl": micros,
@@ -215,12 +215,12 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "context": context,
 }
 
-#: Those of them that few tasks have.
+#: Options that few tasks have.
 OF_FEW: Final = frozenset({"key", "max_attempts", "context"})
 
-#: Those that every driver knows.
+#: Options that every driver has.
 ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context"})
-#: Those of a tube, or of its tasks, whose driver has the option `delay`.
+#: Options of a tube, or of its tasks, whose driver has the option `delay`.
 WITH_DELAY: Final = frozenset({"at", "backoff"})
-#: Those of a tube whose driver has lanes.
+#: Options of a tube whose driver has lanes.
 WITH_LANE: Final = frozenset({"max_in_flight", "interval", "jitter", "order"})

@@ -1,4 +1,4 @@
-"""Where drivers are found by name."""
+"""Finds drivers by name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tubes.errors import DriverExists, DriverNotFound, InvalidOption
 
 
 class Registry:
-    """The drivers that one store knows: those of the entry points `tubes.drivers`, and those registered by value."""
+    """The drivers of one store: those of the entry points `tubes.drivers`, and those that were registered."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, Driver] = {}
 
     def register(self, driver: Driver) -> None:
-        """Add a driver. Adding an equal one again does nothing; another one under its name is refused."""
+        """Add a driver. An equal one changes nothing; another one with its name raises `DriverExists`."""
         self.admit(driver)
-        # In one step: another thread may register its own after the look at what is there.
+        # In one step: another thread may register a driver after a lookup.
         if self._drivers.setdefault(driver.name, driver) != driver:
             raise DriverExists(name=driver.name)
 
@@ -54,13 +54,13 @@ def known_drivers() -> list[str]:
 
 @cache
 def _points() -> dict[str, EntryPoint]:
-    """The entry points by name, read once, since that takes milliseconds; of several with one name the first counts."""
+    """The entry points by name; of several with one name the first. Read once, since that takes milliseconds."""
     return {point.name: point for point in reversed(tuple(entry_points(group="tubes.drivers")))}
 
 
 def _load(point: EntryPoint) -> Driver:
-    """What an entry point leads to, which must be a driver of its name."""
-    rule = f"its entry point {point.value!r} must lead to a Driver of this name"
+    """Load an entry point, which must be a driver with its name."""
+    rule = f"its entry point {point.value!r} must refer to a Driver of this name"
     try:
         found = point.load()
     except (ImportError, AttributeError) as error:

@@ -9,7 +9,7 @@ from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import SECOND, attempts, fraction, micros, one_of, positive, priority, whole
 from tubes.errors import InvalidOption
 
-#: What `create_tube` may be given, if the driver knows it: the defaults of its tasks, and limits.
+#: The options of `create_tube`, as far as the driver has them: the defaults of its tasks, and limits.
 OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "pri": priority,
     "ttl": micros,
@@ -53,7 +53,7 @@ def _shown(option: str, value: Any) -> Any:
 
 
 def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What is not the same in the checked options of two tubes: the first of them by name, as a caller gave it."""
+    """The first option, by name, in which two tubes differ, as a caller gave it."""
     option = min(name for name in there.keys() | wanted.keys() if there.get(name) != wanted.get(name))
     return f"with {option}={_given(option, there.get(option))}, not {_given(option, wanted.get(option))}"
 

@@ -1,4 +1,4 @@
 from tubes.drivers.driver import Driver
 
-#: Many queues in one, a lane (utube) each: first in, first out, and of one utube at most one task is taken.
+#: Many queues in one: the tasks of each lane (utube) are taken first in, first out, and one at a time.
 Utube = Driver("utube", options={"utube"}, lane="utube")

@@ -2,7 +2,7 @@
 
 A connection that calls has one reply tube, which is made with its first call and dropped when it has not called for a
 while, or is closed; on a server it goes by itself if its process is gone. Which tube that is, and which call, travels
-in the task's context. A thread takes the replies and hands them to those who wait.
+in the task's context. A thread takes the replies and hands them to the waiters.
 """
 
 from __future__ import annotations
@@ -166,11 +166,11 @@ class PendingCalls:
                     time.sleep(outage.rest("replies could not be taken", error))
                 else:
                     self._tell_lost()
-            except Exception as error:  # All who wait depend on it.
+            except Exception as error:  # All waiters depend on it.
                 time.sleep(outage.rest("replies could not be taken", error))
 
     def _tell_lost(self) -> None:
-        """The server had lost the tube: those who wait are to look what has become of their tasks."""
+        """The server had lost the tube: the waiters are to look what has become of their tasks."""
         with self._lock:
             before = dict(self._pending)
             again = {call: Result() for call in before}
@@ -200,7 +200,7 @@ class PendingCalls:
                 future.set_exception(_Failure(str(error)))
                 return
             except BaseException as error:  # The codec's own.
-                future.set_exception(_Failure(f"its reply cannot be decoded: {type(error)}"))
+                future.set_exception(_Failure(f"the reply cannot be decoded: {type(error)}"))
                 return
             future.set_result(data)
 
@@ -233,7 +233,7 @@ def of(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
 
 def _checked(timeout: Seconds | None, options: Options) -> float | None:
     if "key" in options:
-        rule = "is not for calls: who finds a task of the key there would wait for another's reply"
+        rule = "must be left out of a call: two callers with one key would wait for the same reply"
         raise InvalidOption(option="key", value=options["key"], rule=rule)
     return None if timeout is None else seconds("timeout", timeout)
 
@@ -350,7 +350,7 @@ _FOR_EVER: Final = 100 * 365 * 24 * 3600
 #: Seconds for which a reply may be on its way to a caller whose task is gone.
 _ON_ITS_WAY: Final = 2.0
 #: Why such a call ends.
-_UNSURE: Final = "it has lost its last writes, and whether the call was done is not known"
+_UNSURE: Final = "the server has lost its last writes, so the call may or may not have been done"
 
 
 # -- who answers -------------------------------------------------------------------------------------------------------
@@ -397,4 +397,4 @@ def _answering(queue: _Queue, task: TaskView, result: object, why: str | None) -
         if why is None:
             yield from _answering(queue, task, None, f"CodecError: {refused}")
     except TubeNotFound:
-        _log.debug("nobody waits for the reply to %r any more", task)
+        _log.debug("no caller waits for the reply to %r", task)

@@ -1,6 +1,6 @@
 """Every error that tubes raises. The first line of an error's docstring is its message, without its full stop.
 
-When an error is raised nothing has been changed.
+A call that raises one has changed nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class TubesError(Exception):
         self.facts: dict[str, Any] = facts
         first = (getdoc(type(self)) or "").partition("\n")[0].removesuffix(".")
         message = first.format_map({name: _Shown(value) for name, value in facts.items()})
-        # Others go on with the sentence, and what the last fact says may have a full stop of its own.
+        # Other texts continue the message, and its last fact may end with a full stop.
         if not message.endswith("..."):
             message = message.removesuffix(".")
-        # Of a batch: the number of the item that it is about, from 0.
+        # In a batch: the number of the item, from 0.
         super().__init__(f"item {facts['item']}: {message}" if "item" in facts else message)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -32,7 +32,7 @@ class TubesError(Exception):
 
 
 class _Shown:
-    """A value in a message: cut where it is long, and never in the way of the message."""
+    """A value in a message: cut if it is long; a value that cannot be shown does not break the message."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -78,7 +78,7 @@ class DriverExists(TubesError):
 
 
 class SessionNotFound(TubesError, LookupError):
-    """there is no session {uuid}: it never was, or it has ended and its tasks were released."""
+    """there is no session {uuid}: it never existed, or it has ended and its tasks were released."""
 
 
 class QueueClosed(TubesError):
@@ -86,23 +86,23 @@ class QueueClosed(TubesError):
 
 
 class QueueForked(QueueClosed):
-    """this queue belongs to process {parent}: process {child} is a fork of it and must connect() anew."""
+    """this queue belongs to process {parent}: process {child} is a fork of it and must call connect() itself."""
 
 
 class TaskNotFound(TubesError, LookupError):
-    """there is no task {id} in tube {tube!r}: it never was, or it is done."""
+    """there is no task {id} in tube {tube!r}: it never existed, or it is done."""
 
 
 class TaskNotTaken(TubesError):
-    """task {id} of tube {tube!r} is not taken, or not by this session, or its time to run was over since."""
+    """this session does not hold task {id} of tube {tube!r}: it did not take the task, or has lost it since."""
 
 
 class DuplicateKey(TubesError):
-    """key {key!r} of tube {tube!r} is in use: it is that of task {id}, which lives, or is remembered."""
+    """key {key!r} of tube {tube!r} is in use by task {id}, which exists or is still remembered."""
 
 
 class StreamFenced(TubesError):
-    """somebody else has opened stream {stream!r} of tube {tube!r} since, and goes on with it."""
+    """another reader has opened stream {stream!r} of tube {tube!r} since, and continues it."""
 
 
 class NothingReady(TubesError):
@@ -110,11 +110,11 @@ class NothingReady(TubesError):
 
 
 class TubeFull(TubesError):
-    """tube {tube!r} is full: there is no room for {tasks} more, its capacity is {capacity}."""
+    """tube {tube!r} is full: it has no room for {tasks} more, its capacity is {capacity}."""
 
 
 class WriteAborted(TubesError):
-    """write {write!r} to tube {tube!r} cannot be done: {why}."""
+    """write {write!r} to tube {tube!r} was aborted: {why}."""
 
 
 class CallFailed(TubesError):
@@ -122,7 +122,7 @@ class CallFailed(TubesError):
 
 
 class CallTimeout(TubesError, TimeoutError):
-    """task {id} of tube {tube!r} was not answered within {timeout} s: it stays there, and may still be done."""
+    """no reply to task {id} of tube {tube!r} within {timeout} s: the task stays in the tube, and may still run."""
 
 
 class OptionNotSupported(TubesError, ValueError):
@@ -143,7 +143,7 @@ class ExtraMissing(TubesError, ModuleNotFoundError):
 
 @contextmanager
 def needs(what: str, extra: str) -> Generator[None]:
-    """Around imports of what this extra installs: where it is not installed, `ExtraMissing` says so."""
+    """Wraps imports of an optional package: raises `ExtraMissing` if its extra is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -160,11 +160,11 @@ class ConnectionLost(TubesError, ConnectionError):
 
 
 class Unreadable(TubesError):
-    """what the server has of {what} cannot be read: {why}."""
+    """the server's data for {what} cannot be read: {why}."""
 
 
 class ServerFull(TubesError):
-    """{url} has no memory left: its maxmemory is reached, and nothing was done."""
+    """{url} has no memory left: it has reached its maxmemory, and nothing was changed."""
 
 
 class ServerRefused(TubesError):

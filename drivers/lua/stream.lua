@@ -2,7 +2,7 @@
 local S = M .. ':stream:' .. ARGV[6]
 if call('HGET', S, 'epoch') ~= ARGV[7] then
 --#include flush
-  return redis.error_reply('FENCED somebody else goes on with this stream')
+  return redis.error_reply('FENCED another reader continues this stream')
 end
 call('PEXPIRE', S, IDLE)
 -- Numbers in one string; once if they are the same for all.

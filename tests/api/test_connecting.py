@@ -41,7 +41,7 @@ def test_an_argument_overrides_what_the_url_says(face: Face) -> None:
     with face.connect(f"{place}?codec=raw&session_ttl=5&connect_timeout=1") as queue:
         tube = queue.create_tube("mail")
         assert tube.put(b"\0").data == b"\0"
-    with pytest.raises(InvalidOption, match="was made with another codec"):
+    with pytest.raises(InvalidOption, match="already uses another codec"):
         face.connect(f"{place}?codec=raw", codec="json")
     with face.connect(f"{place}?session_ttl=never", session_ttl=timedelta(minutes=1)) as queue:
         assert queue.tubes() == ["mail"]
@@ -50,7 +50,7 @@ def test_an_argument_overrides_what_the_url_says(face: Face) -> None:
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ("ttl=5", "unknown setting 'ttl': the known ones are codec, connect_timeout, session_ttl"),
+        ("ttl=5", "unknown setting 'ttl': known settings are codec, connect_timeout, session_ttl"),
         ("prefix=a", "unknown setting 'prefix'"),
         ("codec=pickle", "codec='pickle'"),
         ("session_ttl=", "session_ttl='': must be a number of seconds"),
@@ -76,7 +76,7 @@ def test_another_session_of_a_queue_has_what_that_has(face: Face) -> None:
     given: dict[str, Any] = {"codec": "json", "clock": tubes.SystemClock(), "session_ttl": 1, "connect_timeout": 1}
     with tubes.connect() as queue:
         for option, value in given.items():
-            with pytest.raises(InvalidOption, match=f"{option}=.*must be left out: it is that of the queue"):
+            with pytest.raises(InvalidOption, match=f"{option}=.*must be left out: the queue has its own"):
                 face.connect(queue, **{option: value})
 
 

@@ -207,7 +207,7 @@ def test_what_was_done_before_an_error_is_said(shell: Shell, queue: tubes.Queue)
     tube = queue.create_tube("mail")
     tube.put_many(range(4))
     said = shell("bury", "mail", 0, 1, 99, 2, code=Exit.NOT_FOUND).stderr
-    assert said == "tubes: there is no task 99 in tube 'mail': it never was, or it is done; buried: 0, 1\n"
+    assert said == "tubes: there is no task 99 in tube 'mail': it never existed, or it is done; buried: 0, 1\n"
     assert tube.statistics().tasks["buried"] == 2
     assert "; kicked: 1\n" in shell("kick", "mail", 1, 99, code=Exit.NOT_FOUND).stderr
     (held,) = shell.json("take", "mail", "--hold", 60)

@@ -113,8 +113,8 @@ def test_an_error_names_the_sentinels_that_did_not_answer() -> None:
     with Watched() as watched:
         here, _, port = watched.url.removesuffix(f"/{SERVICE}").rpartition(":")
         for url, said in (
-            (f"{here}:{gone}/{SERVICE}", f"No master found for '{SERVICE}' : Sentinel 127.0.0.1:{gone} did not answer"),
-            (f"{here}:{gone},127.0.0.1:{port}/nosuch", f"Sentinel 127.0.0.1:{gone} did not answer"),
+            (f"{here}:{gone}/{SERVICE}", f"No master found for '{SERVICE}' : Sentinel 127.0.0.1:{gone} did not reply"),
+            (f"{here}:{gone},127.0.0.1:{port}/nosuch", f"Sentinel 127.0.0.1:{gone} did not reply"),
         ):
             with pytest.raises(tubes.ConnectionLost, match=re.escape(said)) as caught:
                 tubes.connect(url, connect_timeout=0.1)

@@ -380,7 +380,7 @@ def test_a_lane_of_no_name_is_left_out(place: Place, queue: tubes.Queue, caplog:
     tube.put(1, utube="a")
     place.stranger.hset(place.key("crawl", "lanes"), b"\xff", place.stranger.hget(place.key("crawl", "lanes"), "a"))
     assert [lane.name for lane in tube.utubes()] == ["a"]
-    assert "utubes of tube 'crawl'" in caplog.text
+    assert "lanes of tube 'crawl'" in caplog.text
 
 
 def test_asyncio_is_told_the_same(place: Place, queue: tubes.Queue) -> None:

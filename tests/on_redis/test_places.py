@@ -60,7 +60,7 @@ def test_a_setting_that_nobody_knows_is_refused(port: int) -> None:
     for kind in ("redis://127.0.0.1:{}", "redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/service"):
         with pytest.raises(InvalidOption) as refused:
             tubes.connect(f"{kind.format(port)}?foo=1")
-        assert "an unknown setting 'foo': the known ones are client_name, codec, connect_timeout, db," in str(
+        assert "an unknown setting 'foo': known settings are client_name, codec, connect_timeout, db," in str(
             refused.value
         )
         assert refused.value.__cause__ is refused.value.__context__ is None

@@ -177,9 +177,9 @@ def test_who_opens_a_tube_hears_of_all_that_is_missing(users: Users) -> None:
     _lacks(users, "ZADD", "HDEL")
     with tubes.connect(users.url("lacks")) as queue:
         for name in ("t", "new"):
-            with pytest.raises(tubes.ServerRefused, match="no right to run HDEL, ZADD"):
+            with pytest.raises(tubes.ServerRefused, match="no permission to run HDEL, ZADD"):
                 queue.create_tube(name, if_not_exists=True)
-        with pytest.raises(tubes.ServerRefused, match="no right to run HDEL, ZADD"):
+        with pytest.raises(tubes.ServerRefused, match="no permission to run HDEL, ZADD"):
             queue.tube("t")
     assert users.admin.keys("*new*") == []
     users.admin.execute_command("ACL", "SETUSER", "lacks", "+@all", "resetkeys", "~tubes:{t}", "~tubes:names")

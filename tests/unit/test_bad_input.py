@@ -274,18 +274,18 @@ def test_bad_input_raises_its_error_and_changes_nothing(
 
 #: What an error says: it names what the caller did, in the caller's units.
 SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
-    (lambda s: s.plain.block("a", 1), "driver 'fifo' has no lanes: utube and utubettl have them"),
+    (lambda s: s.plain.block("a", 1), "driver 'fifo' has no lanes: use utube, utubettl,"),
     (lambda s: s.plain.configure("a", interval=1), "driver 'fifo' has no lanes"),
     (lambda s: s.plain.utubes(), "driver 'fifo' has no lanes"),
-    (lambda s: s.plain.kick(1, ttl=5), "driver 'fifo' has no option 'ttl': kick knows attempts"),
-    (lambda s: s.plain.update(0, pri=5), "driver 'fifo' has no option 'pri': update knows data"),
+    (lambda s: s.plain.kick(1, ttl=5), "driver 'fifo' has no option 'ttl': kick accepts attempts"),
+    (lambda s: s.plain.update(0, pri=5), "driver 'fifo' has no option 'pri': update accepts data"),
     (lambda s: s.ttl.take_many(0), "limit=0: must be from 1 to 100000"),
     (lambda s: s.ttl.take_many(100_001), "limit=100001: must be from 1 to 100000"),
     (lambda s: s.ttl.put(1, max_attempts=0), "max_attempts=0: must be from 1 to 1048574"),
     (lambda s: s.ttl.put(1, max_attempts=-1), "max_attempts=-1: must be from 1 to 1048574"),
-    (lambda s: s.ttl.put_many("ab"), "items='ab': is one piece of data: put it in a list"),
+    (lambda s: s.ttl.put_many("ab"), "items='ab': is a single piece of data: put it in a list"),
     (lambda s: s.ttl.put_many(nothing()), "must be collected first: put_many([item async for item in items])"),
-    (lambda s: s.ttl.put(1, key_ttl=5), "key_ttl=5: is for a put with a key"),
+    (lambda s: s.ttl.put(1, key_ttl=5), "key_ttl=5: is only for a put with a key"),
     (
         lambda s: s.queue.create_tube("ttl", "utubettl", ttl=60, ttr=2, if_not_exists=True),
         "tube 'ttl' exists already: with ttr=None, not 2.0",
@@ -432,7 +432,7 @@ def test_errors_survive_pickling() -> None:
     error = TaskNotFound(id=7, tube="mail")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is TaskNotFound
-    assert str(copy) == str(error) == "there is no task 7 in tube 'mail': it never was, or it is done"
+    assert str(copy) == str(error) == "there is no task 7 in tube 'mail': it never existed, or it is done"
     lost = pickle.loads(pickle.dumps(tubes.ConnectionLost(url="redis://x", why="gone")))
     assert str(lost) == "there is no connection to redis://x: gone"
 

@@ -135,7 +135,7 @@ class Ringer:
                 schedule.add(*one)
 
     def _wait(self, until: int) -> tuple[int, Alarm] | None:
-        """Wait until then for an alarm that is set; answers it, or None."""
+        """Wait until then for an alarm that is set; returns it, or None."""
         # One day at most: no platform's longest wait is shorter.
         patience = None if until == NEVER else max(0, min((until - self._micros()) / SECOND, 86_400))
         try:

@@ -21,13 +21,15 @@ class Listener(Protocol):
 
 
 def check_listener(callback: object, wrap: Callable[[Listener], Listener] | None) -> Listener | None:
-    """Check a user's callback; answers its listener, None for none. `wrap`: makes the listener that the API needs."""
+    """Check a user's callback; returns its listener, None for none. `wrap`: makes the listener that the API needs."""
     if callback is None:
         return None
     if not callable(callback):
         raise InvalidOption(option="callback", value=callback, rule="must be callable, or None")
     if iscoroutinefunction(callback):
-        raise InvalidOption(option="callback", value=callback, rule="must be a plain function: it is not awaited")
+        raise InvalidOption(
+            option="callback", value=callback, rule="must be a plain function: an async one is never awaited"
+        )
     listener: Listener = callback
     return listener if wrap is None else wrap(callback)
 

@@ -77,7 +77,7 @@ class PortBase(Generic[F]):
         origin = task._tube
         if origin is not self.tube:
             if origin.name != self.tube.name:
-                raise InvalidOption(option="task", value=task, rule=f"is not of tube {self.tube.name!r}")
+                raise InvalidOption(option="task", value=task, rule=f"belongs to another tube than {self.tube.name!r}")
             if origin._port.shared is not self.tube._port.shared:
                 return -1, 0, None
         return task._record.id, task._take if task._state is _TAKEN else 0, task  # pyright: ignore[reportUnknownVariableType]

@@ -64,7 +64,7 @@ class Outage:
                 _log.warning("%s: %s", what, error, exc_info=None if isinstance(error, TubesError) else error)
 
     def rest(self, what: str, error: BaseException) -> float:
-        """Log an error as `log` does, and answer the seconds to rest: few for a lost server, which may be back soon."""
+        """Log an error as `log` does, and return the seconds to rest: few for a lost server, which may be back soon."""
         self.log(what, error)
         if isinstance(error, ConnectionLost):
             return self._policy.delay()

@@ -38,16 +38,16 @@ def listed(tubes: object, fair: bool, kind: type[T], connection: AnyConnection) 
     connection.check()
     flag("fair", fair)
     if isinstance(tubes, (str, kind)) or not isinstance(tubes, Iterable):
-        raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or names of tubes")
+        raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or tube names")
     named: list[object] = [*tubes]
     chosen: list[T | str] = []
     if not named:
         raise InvalidOption(option="tubes", value=named, rule="must name at least one tube")
     for tube in named:
         if not isinstance(tube, (str, kind)):
-            raise InvalidOption(option="tubes", value=tube, rule="is neither a tube of this queue nor a name")
+            raise InvalidOption(option="tubes", value=tube, rule="must be a tube of this queue, or a name")
         if not isinstance(tube, str) and tube._port.connection is not connection:
-            raise InvalidOption(option="tubes", value=tube, rule="is a tube of another queue")
+            raise InvalidOption(option="tubes", value=tube, rule="belongs to another queue")
         chosen.append(tube)
     return chosen
 
@@ -90,7 +90,7 @@ class AnyOf:
             sub_waiter = SubWaiter(self, waiter, port)
             self._sub_waiters.append(sub_waiter)
             port.enlist(sub_waiter)
-        # A clock in a test's hands may have been advanced meanwhile, and does not ring for what is over. Each tube
+        # A clock set by a test may have been advanced meanwhile, and does not ring for what is over. Each tube
         # looks once more: what became ready at that moment still counts.
         if (
             waiter.deadline is not None
@@ -101,7 +101,7 @@ class AnyOf:
                 port.shared.ring(clock.micros())
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the sub-waiters out of their lines; answers what the winner was given, if there is one."""
+        """Take the sub-waiters out of their lines; returns what the winner was given, if there is one."""
         for sub_waiter in self._sub_waiters:
             sub_waiter.owner.withdraw(sub_waiter, undo=undo)
         return None if self._winner is None else self._winner.answer

@@ -28,7 +28,7 @@ ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
 _SHOWN: Final = ("prefix", "db", *ARGUMENTS)
 _VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
-_ESCAPES: Final = "in passwords, paths and settings @ is written %40, / is %2F, # is %23, ? is %3F"
+_ESCAPES: Final = "in passwords, paths and settings write %40 for @, %2F for /, %23 for #, %3F for ?"
 _RULE: Final = f"cannot be read: {_ESCAPES}"
 
 
@@ -67,7 +67,7 @@ class Place(NamedTuple):
         """Raise `InvalidOption` for a setting that is not known; the error names those that are."""
         for name in self.settings:
             if name not in known and name not in ignored:
-                rule = f"has an unknown setting {name!r}: the known ones are {', '.join(sorted(known))}"
+                rule = f"has an unknown setting {name!r}: known settings are {', '.join(sorted(known))}"
                 raise InvalidOption(option="url", value=self.shown, rule=rule)
 
 
@@ -89,7 +89,7 @@ def read(url: str) -> Place:
     hidden = f"{found[0].lower()}{_HIDDEN}" if found and found[2] else _HIDDEN
     # What urlsplit drops without a word would make two URLs one.
     if not url.isprintable() or " " in url:
-        raise InvalidOption(option="url", value=hidden, rule="must be printable and without blanks")
+        raise InvalidOption(option="url", value=hidden, rule="must be printable, without spaces")
     if not found:
         rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
         raise InvalidOption(option="url", value=hidden, rule=rule)
@@ -133,13 +133,13 @@ def _rule_of(parts: SplitResult) -> str | None:
         return "must be unix:///path, or unix://user:password@/path" if parts.netloc.rpartition("@")[2] else None
     if parts.scheme == "memory":
         if parts.path or "@" in parts.netloc:
-            return "memory:// takes a name and settings, and nothing else"
+            return "memory:// takes a name and settings only"
         return None if not parts.netloc or is_name(parts.netloc) else f"memory:// takes {NAMES}"
     if parts.scheme == "redis+sentinel":
         service = re.fullmatch(r"/([^/]+)(/[0-9]{0,9})?", parts.path)
-        return None if service else "must name the service: redis+sentinel://host:26379/service, and perhaps /db"
+        return None if service else "must name the service: redis+sentinel://host:26379/service or …/service/db"
     if not re.fullmatch(r"/?[0-9]*", parts.path):
-        return f"must have nothing after the host and port but the number of a database, as in host:6379/0; {_ESCAPES}"
+        return f"may have only a database number after the host and port, as in host:6379/0; {_ESCAPES}"
     return None
 
 

@@ -26,7 +26,7 @@ class WaitLine(Protocol):
         ...
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
         ...
 
     def keeps(self, waiter: Waiter) -> bool:
@@ -59,7 +59,7 @@ class Waiter(Protocol):
         ...
 
     def lost(self) -> bool:
-        """Whether nobody will look at an answer any more."""
+        """Whether nobody will look at a result any more."""
         ...
 
     def is_gone(self) -> bool:
@@ -107,7 +107,7 @@ class ThreadWaiter:
             raise
 
     def lost(self) -> bool:
-        """Whether nobody will look at an answer any more; a thread does, however late it is."""
+        """Whether nobody will look at a result any more; a thread does, however late it is."""
         return False
 
     def is_gone(self) -> bool:

@@ -277,7 +277,7 @@ class Port(PortBase[F]):
         self._do(act)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
-        """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
         shared = self.shared
         with self._store.lock:
             try:

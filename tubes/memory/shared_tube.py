@@ -62,7 +62,7 @@ class SharedTube:
         self.engine: Final = Engine(name, driver, options)
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
-        #: Those who wait until the tube is empty.
+        #: The waiters until the tube is empty.
         self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.ports: Final[WeakSet[Port]] = WeakSet()
         #: Those that listen, in the order in which they began to.
@@ -163,7 +163,7 @@ class SharedTube:
         return not count or self.engine.has_room(count) or request.is_too_large(self.engine.capacity)
 
     def _is_late(self, waiter: Waiter, now: int) -> bool:
-        """Whether a waiter will not look at an answer any more, or should not: its loop may stand still."""
+        """Whether a waiter will not look at a result any more, or should not: its loop may stand still."""
         if waiter.lost():
             return True
         # Where sleepers go by the store's clock, `ring` ends the wait, after what is due at the same moment.
@@ -224,7 +224,7 @@ class SharedTube:
         self.tell()
 
     def listen(self, port: Port, callback: Listener | None) -> Listener | None:
-        """Set or remove a port's listener; answers the one it had. Under the lock."""
+        """Set or remove a port's listener; returns the one it had. Under the lock."""
         before, port.listener = port.listener, callback
         self.listeners.pop(port, None)
         if callback is not None:

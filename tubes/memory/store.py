@@ -185,7 +185,7 @@ def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> Mem
     """The store of this name, which lives as long as the process; without a name, a new one."""
     found = None if codec is None else find_codec(codec)
     if clock is not None and not all(hasattr(clock, name) for name in ("micros", "schedule", "patience")):
-        raise InvalidOption(option="clock", value=clock, rule="must be a Clock, as tubes.testing.ManualClock() is")
+        raise InvalidOption(option="clock", value=clock, rule="must be a Clock, like tubes.testing.ManualClock()")
     if not name:
         return MemoryStore("memory://", clock or system_clock, found)
     check_name("url", name)
@@ -194,9 +194,9 @@ def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> Mem
         if store is None:
             store = _named[name] = MemoryStore(f"memory://{name}", clock or system_clock, found)
     if clock is not None and clock is not store.clock:
-        raise InvalidOption(option="clock", value=clock, rule=f"{store.url} goes by another clock already")
+        raise InvalidOption(option="clock", value=clock, rule=f"{store.url} already uses another clock")
     if found is not None and not same(found, store.codec):
-        raise InvalidOption(option="codec", value=codec, rule=f"{store.url} was made with another codec")
+        raise InvalidOption(option="codec", value=codec, rule=f"{store.url} already uses another codec")
     return store
 
 

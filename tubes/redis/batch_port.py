@@ -175,7 +175,7 @@ class BatchPort(LookingPort[F]):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take_many(self, limit: int) -> list[F]:
-        """The first tasks that may be taken, up to so many. Whoever waits in this process comes first."""
+        """The first tasks that may be taken, up to so many. Waiters of this process come first."""
         return self.run(self._take_many(limit))
 
     def _take_many(self, limit: int) -> Flow[list[F]]:

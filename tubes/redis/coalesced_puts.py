@@ -112,7 +112,7 @@ class CoalescedPuts(ScriptCall):
                 answer.set_result(b"%b%d" % (created, id) if together else reply)
 
     def set_exception(self, error: TubesError) -> None:
-        """No server has answered."""
+        """No server has replied."""
         self._close()
         for answer in self._answers:
             if not answer.done():

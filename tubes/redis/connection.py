@@ -111,14 +111,12 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             driver = yield from self._named_driver(name, driver, if_exists)
         registry.admit(driver)
         if driver.rank is not None and driver.rank_lua is None:
-            rule = "needs rank_lua, the same order as a Lua expression, to run on Redis"
+            rule = "needs rank_lua, the same order as a Lua expression, to run on a server"
             raise InvalidOption(option="driver", value=driver.name, rule=rule)
         if driver.rank_lua is not None:
             reply = yield ScriptCall(trial(driver.rank_lua), self.store.key(name), ())
             if isinstance(reply, ErrorReply):
-                raise InvalidOption(
-                    option="rank_lua", value=driver.rank_lua, rule=f"does not run on the server: {reply}"
-                )
+                raise InvalidOption(option="rank_lua", value=driver.rank_lua, rule=f"fails on the server: {reply}")
         checked = driver.check_tube(options)
         about = (describe(driver), describe_options(checked), checked.get("capacity", 0))
         while True:
@@ -221,7 +219,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             names.update(some)
             if cursor == b"0":
                 known, strange = validation.names(names)
-                self.store.leave_out(dict.fromkeys(strange, "is no name of a tube"))
+                self.store.leave_out(dict.fromkeys(strange, "is not a tube name"))
                 return known
 
     def _names(self, what: str, name: str | bytes) -> Flow[ScriptReply]:

@@ -109,7 +109,7 @@ class Emptiness:
             self._shared.subscription.rest()
 
     def waiters(self, port: object = None) -> list[Waiter]:
-        """Those who wait, or those of one port."""
+        """The waiters, or those of one port."""
         with self._lock:
             return [waiter for waiter in self._waiters if port is None or waiter.owner is port]
 

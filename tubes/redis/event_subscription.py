@@ -1,4 +1,4 @@
-"""Hears the changes of a tube for all who listen in one process: one subscription, and one thread that tells them."""
+"""Hears the changes of a tube for all listeners in one process: one subscription, and one thread that tells them."""
 
 from __future__ import annotations
 
@@ -127,19 +127,19 @@ class EventSubscription:
                 if silent:
                     if asked:
                         wire.close()
-                        raise ConnectionLost(url=wire.url, why="it did not answer in time")
+                        raise ConnectionLost(url=wire.url, why="it did not reply in time")
                     wire.send(pack("PING"))
                 asked = silent
                 if message.__class__ is list:
                     self._take_in(message)
-            except Exception as error:  # All who listen depend on it.
+            except Exception as error:  # All listeners depend on it.
                 with self._lock:
                     if stopped.is_set():
                         break
                     if self._wire is wire:
                         self._wire = None
                 asked = False
-                stopped.wait(outage.rest(f"what happens in tube {self._shared.name!r} is not heard", error))
+                stopped.wait(outage.rest(f"changes of tube {self._shared.name!r} are not received", error))
         if wire is not None:
             wire.close()
 

@@ -119,7 +119,7 @@ class LookingPort(VerbPort[F]):
                 try:
                     name = raw.decode("utf-8", "surrogatepass")
                 except UnicodeDecodeError as error:
-                    self.shared.store.strangers.leave_out(f"the utubes of tube {self.shared.name!r}", {raw: error})
+                    self.shared.store.strangers.leave_out(f"the lanes of tube {self.shared.name!r}", {raw: error})
                     continue
                 found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
             if int(cursor) == 0:

@@ -88,7 +88,7 @@ class Port(PortBase[F]):
         self.shared: Final = shared
         #: The session in this tube; None: not open yet.
         self.session: TubeSession | None = None
-        # An event loop may stand still in the middle of a verb, and would keep those who wait from being served.
+        # An event loop may stand still in the middle of a verb, and would keep the waiters from being served.
         self.serves: Final = not connection.awaited or store.manual
         self.url: Final = store.url
         self.clock: Final = store.clock
@@ -100,7 +100,7 @@ class Port(PortBase[F]):
         return self.connection.run(flow)
 
     def change(self, flow: Flow[T]) -> T:
-        """Run a verb that may make something takeable, or make room: those who wait in this process are served then."""
+        """Run a verb that may make something takeable, or make room: the waiters in this process are served then."""
         shared = self.shared
         # Else the thread that looks after them hears of it as soon.
         if shared.store.manual and (shared.queue.takers or shared.queue.putters):
@@ -113,7 +113,7 @@ class Port(PortBase[F]):
         return self.change(flow) if changes else self.run(flow)
 
     def asked(self, verb: str, request: Request[T]) -> Flow[T]:
-        """Call a verb's script, and answer what becomes of its reply."""
+        """Call a verb's script, and return what becomes of its reply."""
         show, args = request
         return show((yield from self.ask(verb, *args)))
 
@@ -125,7 +125,7 @@ class Port(PortBase[F]):
         slot: str | None = None,
         parts: tuple[str, ...] = (),
     ) -> Flow[ScriptReply]:
-        """Call a verb's script until it is done; answers what it answers, or an `ErrorReply` about a task.
+        """Call a verb's script until it is done; returns what it answers, or an `ErrorReply` about a task.
 
         `slot`, `parts`: as for `ScriptCall`.
         """
@@ -186,7 +186,7 @@ class Port(PortBase[F]):
         raise self.refusal(reply)
 
     def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[ScriptReply]:
-        """Call a script that knows no session, and that may be done twice; answers as `ask`."""
+        """Call a script that knows no session, and that may be done twice; returns as `ask`."""
         return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[ScriptReply]]:
@@ -292,7 +292,7 @@ class Port(PortBase[F]):
             self.shared.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the waiter out of the line and answer None, or what it was given meanwhile; `undo`: give that back."""
+        """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
         if waiter.request is EMPTY:
             return self.shared.emptiness.withdraw(waiter)
         return self.shared.withdraw(waiter, undo=undo)

@@ -1,7 +1,7 @@
 """The verbs of every program's inner loop, for threads: packed ahead, without a flow.
 
 Each does what its namesake in `verbs.py` does, as long as nothing is in the way. A lost connection, a session that has
-ended, callers that wait in this process and time in a test's hands go there.
+ended, callers that wait in this process and time set by a test go there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ThreadPort(BatchPort[F]):
         super().__init__(connection, shared)
         self._channel: Final = channel
         self._pid: Final = _process
-        # In a cluster a call names all its keys; a clock in a test's hands tells it the time.
+        # In a cluster a call names all its keys; a clock set by a test tells it the time.
         self._manual: Final = connection.store.manual
         self._packs: Final = not self._manual and not connection.store.server.moving
         self._packed: _Packed | None = None

@@ -149,7 +149,7 @@ class _Examination:
                 return ids
 
     def _sweep(self, which: str) -> Flow[list[ScriptReply]]:
-        """Look at all that a key names; answers what the script tells."""
+        """Look at all that a key names; returns what the script tells."""
         found: list[ScriptReply] = []
         cursor: ScriptReply = 0
         while True:
@@ -174,7 +174,7 @@ class _Examination:
         return taken
 
     def _indexes(self, next_id: int) -> Flow[bool]:
-        """Look at what has tasks in order; answers whether the list of ready tasks is in none."""
+        """Look at what has tasks in order; returns whether the list of ready tasks is in none."""
         disordered = False
         if "LIST" in self._knobs:
             disordered = yield from self._list(next_id)

@@ -1,4 +1,4 @@
-"""Asks the server for those who wait on one tube in this process, and hands over what it answers."""
+"""Serves the waiters of one tube in this process: asks the server, and hands over its replies."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _log = logging.getLogger("tubes")
 
 
 class Serving:
-    """The flows that serve waiters. One of them runs at a time: so callers are served in the order in which they came.
+    """The flows that serve waiters. Only one of them runs at a time, so waiters are served in the order of arrival.
 
-    Whatever a flow got for a waiter that has gone meanwhile is undone.
+    If a waiter has gone, what the flow got for it is undone.
     """
 
     def __init__(self, queue: WaitQueue) -> None:
         self._queue: Final = queue
-        #: Held by whoever serves.
+        #: Held while a flow serves.
         self.lock: Final = threading.Lock()
 
     def serve_one(self) -> Flow[bool]:
-        """Serve the first of those who wait for a task; answers False if there was no task for it."""
+        """Serve the first waiter for a task; returns False if there was no task for it."""
         yield from self._begin()
         try:
             soonest = yield from self._serve_taker()
@@ -44,7 +44,7 @@ class Serving:
         return soonest is None
 
     def serve_all(self) -> Flow[int]:
-        """Serve as many as possible; answers the next moment at which something is due (0: never)."""
+        """Serve as many as possible; returns the next moment at which something is due (0: never)."""
         yield from self._begin()
         try:
             while self._queue.putters and (yield from self._serve_putter()):
@@ -57,16 +57,16 @@ class Serving:
             self.lock.release()
 
     def after(self, verb: Flow[T]) -> Flow[T]:
-        """Run a verb, and then serve those who wait in this process: they need no marker."""
+        """Run a verb, and then serve the waiters in this process: they need no marker."""
         answer = yield from verb
         try:
             yield from self.serve_all()
         except TubesError:
-            _log.debug("those who wait could not be served", exc_info=True)
+            _log.debug("waiters could not be served", exc_info=True)
         return answer
 
     def hand_out(self, port: RedisPort, call: ScriptCall, reply: bytes) -> Flow[None]:
-        """Give a task that was taken ahead to whoever is the first now, if that one is of the session; else back."""
+        """Give a task that was taken ahead to the first waiter of its session; if there is none, give it back."""
         task: TaskView | Unreadable | None = None
         first: Waiter | None = None
         try:
@@ -76,7 +76,7 @@ class Serving:
                 theirs = first is not None and first.owner is port and port.session == call.session
                 if theirs and first is not None and self._queue.give(first, task):
                     return
-        except BaseException:  # Interrupted: perhaps nobody gets to see it.
+        except BaseException:  # Interrupted: perhaps no caller gets it.
             if call.orphaned is not None and (first is None or first.answer is not task):
                 call.orphaned(reply)
             raise
@@ -107,12 +107,12 @@ class Serving:
         return None
 
     def _serve_putter(self) -> Flow[bool]:
-        """Do the put of the first who waits for room; False if nobody does, or there is no room for it."""
+        """Do the put of the first waiter for room; False if there is no waiter or no room for it."""
         waiter = self._queue.ask_first_putter()
         if waiter is None:
             return False
         port: RedisPort = waiter.owner
-        why = "lose"  # Whatever is raised here, nobody knows whether the put was done.
+        why = "lose"  # After any error here, the put may or may not have been done.
         try:
             answer: TaskView | Sequence[TaskView] | Exception | None
             try:
@@ -129,7 +129,7 @@ class Serving:
                 yield from port.undo(verb, *words, slot=SERVING)
             return True
         finally:
-            self._queue.move(waiter, why)  # Of one that has left its line this changes nothing.
+            self._queue.move(waiter, why)  # For one that has left its line this changes nothing.
 
 
 def _shown(port: RedisPort, taken: Parsed) -> TaskView | Unreadable:

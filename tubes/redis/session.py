@@ -112,7 +112,7 @@ class RedisSession:
         if reply is None:
             return None
         names, strange = validation.names(reply[1:])
-        self._store.strangers.leave_out(key, dict.fromkeys(strange, "is no name of a tube"))
+        self._store.strangers.leave_out(key, dict.fromkeys(strange, "is not a tube name"))
         return [reply[0], *names]
 
     def beat(self) -> Flow[None]:

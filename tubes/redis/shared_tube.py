@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class SharedTube:
     """One tube of a server, as one process sees it.
 
-    `queue` has those who wait in this process, `serving` asks the server for them, and `wait_loop` is the thread that
+    `queue` has the waiters in this process, `serving` asks the server for them, and `wait_loop` is the thread that
     does so for as long as anybody waits. When there is nothing for them it waits for a marker, which a script leaves
     when something has become takeable. Whoever gets the marker takes, and leaves another one if there is more: so one
     process wakes up per task, and nobody polls.
@@ -86,7 +86,7 @@ class SharedTube:
             self.nudge()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take a waiter out of its line; answers None, or what it was given meanwhile. `undo`: give that back."""
+        """Take a waiter out of its line; returns None, or what it was given meanwhile. `undo`: give that back."""
         with self.queue.lock:
             self.queue.move(waiter, "leave")
             is_gone = self.queue.state(waiter) is WaitState.GONE
@@ -122,7 +122,7 @@ class SharedTube:
             return self.wait_loop.has_served() and self.queue.is_empty()
 
     def nudge(self) -> None:
-        """Leave markers for those who wait, so that the thread looks again."""
+        """Leave markers for the waiters, so that the thread looks again."""
         self.store.later(self._nudge)
 
     def _nudge(self) -> Flow[None]:
@@ -137,7 +137,7 @@ class SharedTube:
         if not self.queue.is_empty() or self.subscription.listening:
             moment = self.store.local_micros(due)
             self._alarm.set(moment)
-            # A clock in a test's hands may have been advanced since the server was asked, and does not ring for that.
+            # A clock set by a test may have been advanced since the server was asked, and does not ring for that.
             if self.store.manual and moment <= self.store.clock.micros():
                 self.store.later(self.tick)
 
@@ -145,7 +145,7 @@ class SharedTube:
         """Do what is due now. A test's clock ends the waits whose time is over as well."""
         self._alarm.silence()
         if not self.store.manual:
-            if not self.wait_loop.on:  # Else the thread looks at that moment, and serves those who wait in their order.
+            if not self.wait_loop.on:  # Else the thread looks at that moment, and serves the waiters in their order.
                 self.store.later(self.tick)
             return
         self.store.run_now(self.tick())
@@ -162,7 +162,7 @@ class SharedTube:
             self.store.run_now(self.tick())
 
     def tick(self) -> Flow[None]:
-        """Let what is due happen, and serve those who wait."""
+        """Let what is due happen, and serve the waiters."""
         if self.gone:
             return
         soonest = yield from self.serving.serve_all()

@@ -60,7 +60,7 @@ class RedisStore:
         self.clock: Final = clock
         self.codec: Final = codec
         self.lease: Final = lease
-        #: Whether time is in a test's hands: scripts are told it then, and leases last as long as their connections.
+        #: Whether time is set by a test: scripts are told it then, and leases last as long as their connections.
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = Registry()
@@ -124,7 +124,7 @@ class RedisStore:
             self._channel.close()
 
     def now(self) -> int | str:
-        """The time that scripts are told: none, since servers know it, unless it is in a test's hands."""
+        """The time that scripts are told: none, since servers know it, unless it is set by a test."""
         return self.clock.micros() if self.manual else ""
 
     def span(self) -> int | str:
@@ -220,7 +220,7 @@ class RedisStore:
             reply: ScriptReply = None
             try:
                 node = self.server.node(shared.key)
-                # One node that does not answer must not cost the sessions on the others their leases.
+                # One node that does not reply must not cost the sessions on the others their leases.
                 if node in lost:
                     continue
                 for first in range(0, max(len(tokens), 1), _BEATS):
@@ -285,7 +285,7 @@ class RedisStore:
         `patience`: seconds after which it is given up; None: as long as any call is tried.
         """
         if not self._meeting.acquire(timeout=-1 if patience is None else patience):  # Another one has more patience.
-            raise ConnectionLost(url=self.url, why="it did not answer in time")
+            raise ConnectionLost(url=self.url, why="it did not reply in time")
         try:
             if self.met:
                 return
@@ -303,14 +303,14 @@ class RedisStore:
         finally:
             self._meeting.release()
         if policy != "noeviction":
-            what = f"{self.url} has maxmemory-policy {policy}: it may throw away tasks; set it to noeviction"
+            what = f"{self.url} has maxmemory-policy {policy}: it may evict tasks; set it to noeviction"
             warnings.warn(what, RuntimeWarning, stacklevel=6)
 
     def _check_rights(self, channel: ThreadChannel) -> None:
         """Raise `ServerRefused` if the server lets this user call no scripts."""
         reply: ScriptReply = channel.request(self.prefix, "EVAL", CALLING, 0)
         if reply.__class__ is bytes:
-            reply = ErrorReply(f"NOPERM the user has no right to run {reply.decode()}")
+            reply = ErrorReply(f"NOPERM the user has no permission to run {reply.decode()}")
         if reply.__class__ is ErrorReply:
             raise error_of(reply, self.url)
 
@@ -318,7 +318,7 @@ class RedisStore:
         """Log, once, that the user may not publish."""
         if not self._silent:
             self._silent = True
-            _log.warning("%s refuses PUBLISH: on_task_change hears of nothing that is done here", self.url)
+            _log.warning("%s refuses PUBLISH: no listener hears of changes by this process", self.url)
 
     def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[ScriptReply]:
         """Call a script that knows no session. Raises its error; `what`: what the script may be unable to read."""
@@ -359,7 +359,7 @@ class RedisStore:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
         now = self.clock.micros()
         others = 0
-        with validation.reading(f"tube {name!r}: who waits there"):
+        with validation.reading(f"tube {name!r}: its waiters"):
             *some, there = processes
             for process, about in zip(some[::2], some[1::2], strict=True):
                 callers, *_, until = map(int, about.split())

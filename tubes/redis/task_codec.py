@@ -198,7 +198,7 @@ def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
         if flags & _MORE:
             stored.more, at = _read_more(raw, at)
         if at > len(raw):
-            raise ValueError("it ends too early")
+            raise ValueError("it is cut off")
     return stored, at
 
 
@@ -321,7 +321,7 @@ def shown_taken(
     return tasks
 
 
-#: What `truncate` and `drop` tell those who wait until the tube is empty; listeners hear nothing of it.
+#: What `truncate` and `drop` tell the waiters until the tube is empty; listeners hear nothing of it.
 ALL_GONE: Final = b"gone"
 
 
@@ -329,10 +329,10 @@ def heard(message: bytes) -> tuple[str, Parsed]:
     """An event and its task as `parse` answers it, of what listeners are told; raises `ValueError` and the like."""
     event, id, state, attempts, take, due, raw = message.split(b" ", 6)
     if event not in _EVENTS or state not in _STATES:
-        raise ValueError(f"{event!r} is no event, or {state!r} no state")
+        raise ValueError(f"{event!r} is not an event, or {state!r} not a state")
     numbers = int(id), int(attempts), int(take), int(due)
     if min(numbers) < -1 or max(numbers) > MAX_COUNT:
-        raise ValueError(f"{numbers} has a number that is none of a task")
+        raise ValueError(f"{numbers} has a number that no task can have")
     read(numbers[0], raw)
     return event.decode(), (numbers[0], state, *numbers[1:], raw)
 

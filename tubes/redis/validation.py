@@ -77,7 +77,7 @@ def driver(tube: str, told: bytes | None, registry: Registry) -> Driver:
     with reading(f"tube {tube!r}: its driver"):
         about = _fields(told)
         if about.keys() != _DRIVER:
-            raise ValueError(f"it has the fields {', '.join(map(repr, about))}")
+            raise ValueError(f"its fields are {', '.join(map(repr, about))}")
         try:
             known = registry.find(about["name"])
             if describe(known) == told:
@@ -86,7 +86,7 @@ def driver(tube: str, told: bytes | None, registry: Registry) -> Driver:
             known = None
         if about["rank_lua"] is not None:
             other = "" if known is None else "another one of this name, and "
-            raise DriverNotFound(name=about["name"], known=f"{other}none that ranks as the tube's: register it first")
+            raise DriverNotFound(name=about["name"], known=f"{other}none with the tube's order: register it first")
         return Driver(
             about["name"],
             options=about["options"],
@@ -101,17 +101,17 @@ def driver_name(tube: str, told: bytes | None) -> str:
     with reading(f"tube {tube!r}: its driver"):
         name: Any = _fields(told)["name"]
         if not isinstance(name, str) or not is_name(name):
-            raise ValueError(f"{name!r} is no name")
+            raise ValueError(f"{name!r} is not a name")
         return name
 
 
 def options(tube: str, told: bytes | None, driver: Driver) -> Options:
-    """The options of a tube, as `Driver.check_tube` answers them."""
+    """The options of a tube, as `Driver.check_tube` returns them."""
     found = options_told(tube, told)
     with reading(f"tube {tube!r}: its options"):
         for option in found:
             if option != "idle" and driver.check_of(option) is None:
-                raise ValueError(f"{option!r} is no option of driver {driver.name!r}")
+                raise ValueError(f"driver {driver.name!r} has no option {option!r}")
     return found
 
 
@@ -138,7 +138,7 @@ def token(tube: str, told: bytes) -> str:
     """The field of the meta hash that says that a session lives."""
     with reading(f"tube {tube!r}: one of its sessions"):
         if not _TOKEN.fullmatch(told):
-            raise ValueError(f"{told!r} is no session")
+            raise ValueError(f"{told!r} is not a session")
         found: str = told.decode()
         return found
 

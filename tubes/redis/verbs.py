@@ -103,7 +103,7 @@ class VerbPort(Port[F]):
         try:
             return int.from_bytes(reply[:7], "big"), int(reply[7:])
         except ValueError as error:
-            raise validation.unreadable(f"tube {self.shared.name!r}: the answer to a put", error) from error
+            raise validation.unreadable(f"tube {self.shared.name!r}: the reply to a put", error) from error
 
     def show_put(self, reply: bytes, new: task_codec.NewTask, raw: bytes, options: Options) -> F:
         """A task that was put, as the user sees it."""
@@ -117,7 +117,7 @@ class VerbPort(Port[F]):
         return task_codec.shown(self.kind, self.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
 
     def take(self) -> F | None:
-        """The first task that may be taken; None if there is none. Whoever waits in this process comes first."""
+        """The first task that may be taken; None if there is none. Waiters of this process come first."""
         return self.run(self._take())
 
     def _take(self) -> Flow[F | None]:
@@ -315,7 +315,7 @@ class VerbPort(Port[F]):
 
         yield from self.ask_by_options("alter", words)
         yield from self.connection.enter(self)  # `tube.options` has them then.
-        # Those who wait are served by whatever a call finds.
+        # The waiters are served by whatever a call finds.
         yield from self.ask("tick")
 
     def pause(self, seconds: Seconds | None) -> None:

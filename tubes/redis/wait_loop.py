@@ -1,4 +1,4 @@
-"""The thread that looks after those who wait on one tube of a server."""
+"""The thread that serves the waiters of one tube of a server."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from tubes.redis.batch_port import RedisPort
     from tubes.redis.shared_tube import SharedTube
 
-#: Seconds for which the thread sleeps at most before it looks again: what bounds the harm of a marker that was lost
-#: together with the process that had it.
+#: The longest sleep of the thread, in seconds: the most that waiters lose if a marker is lost with the process that had
+#: it.
 LONGEST_SLEEP: Final = 5.0
-#: Seconds for which it sleeps on when something is due, since a timer rings for one of those who wait for that moment.
+#: Seconds for which it sleeps on when something is due, since a timer rings for one of the waiters then.
 _SLACK: Final = 0.1
-#: Seconds by which a server's wait ends before the time of the last who waits: it counts in milliseconds.
+#: Seconds by which a server's wait ends before the deadline of the last waiter: servers count in milliseconds.
 _EARLY: Final = 0.0015
 #: Seconds after which a server is told again to end a wait that is over, and microseconds for which it is told.
 _POKE: Final = 0.001
 _GRACE: Final = SECOND // 20
-#: Microseconds after which others are told that nobody waits here any more.
+#: Microseconds after which other processes learn that nobody waits here any more.
 _LINGER: Final = SECOND
 
 
 class _TakeAhead(NamedTuple):
-    """A take that was sent before there is a task: for whom, and through which port."""
+    """A take that was sent before there is a task: its waiter, and its port."""
 
     waiter: Waiter
     port: RedisPort
@@ -48,14 +48,13 @@ class _TakeAhead(NamedTuple):
 class WaitLoop:
     """One thread at a time: it serves as many as it can, and then waits for a marker on the server.
 
-    Behind the command that waits it sends a take, for the first who waits. The server runs that take as soon as there
-    is a marker, and both replies come at once. A task that it finds goes to that waiter; if the waiter is gone, to the
-    next one, or back.
+    Behind the command that waits it sends a take for the first waiter. The server runs that take as soon as there is a
+    marker, and both replies come at once. A task that it finds goes to that waiter; if the waiter is gone, to the next
+    one, or back.
 
-    A server ends no wait at its very moment. When something is due a `WakeTimer` rings, and when the time of all who
-    wait is over the server is poked. A thread whose own time is over does not wait longer for a server that does not
-    answer: it leaves the rest of the wait to another thread. What the server refuses is told to those who wait: else
-    they would wait for nothing.
+    A server does not end a wait on time. When something is due a `WakeTimer` rings, and when the time of all waiters is
+    over the server is poked. If a waiting thread has no time left and the server does not reply, it leaves the rest of
+    the wait to another thread. If the server refuses, the waiters get the error: else they would wait for nothing.
     """
 
     def __init__(self, shared: SharedTube) -> None:
@@ -65,12 +64,12 @@ class WaitLoop:
         self._queue: Final = shared.queue
         #: Whether there is a thread.
         self.on = False
-        # Who waits in the thread.
+        # The waiter that lends its thread.
         self._own: ThreadWaiter | None = None
         self._channel: ThreadChannel | None = None
-        # The take that was sent ahead, until it is known what became of it.
+        # The take that was sent ahead, until its result is known.
         self._ahead: _TakeAhead | None = None
-        # What was known when the wait on the server began: the next moment at which something is due, how many wait.
+        # When the wait on the server began: the next moment at which something is due, and the number of waiters.
         self._soonest = 0
         self._count = 0
         self._wake_timer: Final = WakeTimer(shared.store, shared.key)
@@ -78,15 +77,15 @@ class WaitLoop:
         self._outage: Final = Outage(longest=1.0)
 
     def begin(self) -> bool:
-        """Somebody waits: answers whether a thread looks after it already. Else `serve` must follow."""
+        """Note that there is a waiter. Returns whether a thread serves already; if not, `serve` must follow."""
         begun, self.on = self.on, True
         return begun
 
     def serve(self, waiter: Waiter) -> None:
-        """Look after all who wait.
+        """Serve all waiters.
 
-        A thread that waits itself does so for all until it is served: that saves a switch of threads, which takes as
-        long as a call.
+        A waiting thread serves all until it has its own task. That saves a switch of threads, which takes as long as a
+        call.
         """
         if isinstance(waiter, ThreadWaiter) and not self._store.manual:
             self._run(waiter)
@@ -94,11 +93,11 @@ class WaitLoop:
             self._start()
 
     def has_served(self) -> bool:
-        """Whether the thread has looked after anybody so far: then the server knows of this process."""
+        """Whether the thread has served anybody so far: then the server knows of this process."""
         return self._channel is not None
 
     def release(self, waiters: list[Waiter]) -> None:
-        """These have been answered: if the thread belongs to one of them, it need not wait for a marker any more."""
+        """These waiters are served: if the thread belongs to one of them, it need not wait for a marker any more."""
         if self._own is not None and self._own in waiters:
             self.hang_up()
 
@@ -110,7 +109,7 @@ class WaitLoop:
             channel.hang_up()
 
     def _leave(self, now: int) -> None:
-        """Nobody has waited here for a while: other processes need not think so."""
+        """Tell other processes that nobody waits here any more."""
         self._leaving.silence()
         self._store.later(self._forget)
 
@@ -126,8 +125,8 @@ class WaitLoop:
         threading.Thread(target=self._run, name="tubes-waiting", daemon=True).start()
 
     def _run(self, own: ThreadWaiter | None = None) -> None:
-        """Look after those who wait, as long as there are any; `own`: the thread's own wait, with which it ends."""
-        # Where time is in a test's hands, `enlist` has looked already, and what happens at which moment is certain.
+        """Serve the waiters, as long as there are any; `own`: the waiter of this thread, with which it ends."""
+        # If a test sets the time, `enlist` has looked already, and all happens at a certain moment.
         soonest = 0 if self._store.manual else None
         marked = False
         self._own = own
@@ -147,13 +146,13 @@ class WaitLoop:
                     if channel.waiting:
                         marked, soonest = self._sleep(channel, own)
                     self._outage.end()
-                except Exception as error:  # Those who wait depend on it.
+                except Exception as error:  # The waiters depend on it.
                     marked, soonest = True, None
                     refusal = error.__cause__ if isinstance(error, ConnectionLost) else error
                     if isinstance(refusal, TubesError):
                         self._refuse(refusal)
                     if self._goes_on(own):
-                        what = f"those who wait on tube {self._shared.name!r} could not be served"
+                        what = f"the waiters of tube {self._shared.name!r} could not be served"
                         time.sleep(self._outage.rest(what, error))
         except BaseException:
             # Interrupted, perhaps in the middle of a call: the channel undoes it.
@@ -170,7 +169,7 @@ class WaitLoop:
                 if not self._is_asleep():
                     self._disarm()
                 if own is not None and own.answer is PENDING and not self._queue.move(own, "keep"):
-                    self._queue.move(own, "leave")  # Its time is over: nobody is to take for it any more.
+                    self._queue.move(own, "leave")  # Its time is over: no take is done for it any more.
                 self.on = self._is_needed()
                 go_on = self.on
             if go_on:
@@ -181,12 +180,12 @@ class WaitLoop:
                 self._leaving.set(self._store.clock.micros() + _LINGER)
 
     def _is_needed(self) -> bool:
-        """Whether there is somebody to look after, or something to find out."""
+        """Whether there is a waiter, or a result to find out."""
         has_work = not self._queue.is_empty() or self._ahead is not None or self._is_asleep()
         return has_work and not self._closing()
 
     def _is_asleep(self) -> bool:
-        """Whether the server has a wait that nobody has heard the end of."""
+        """Whether a wait on the server has not ended, as far as this process knows."""
         return self._channel is not None and self._channel.waiting
 
     def _goes_on(self, own: ThreadWaiter | None) -> bool:
@@ -200,7 +199,7 @@ class WaitLoop:
         return self._shared.gone or self._store.closed
 
     def _refuse(self, refusal: TubesError) -> None:
-        """The server refuses what the thread needs: those who wait are told."""
+        """The server refuses a command of the thread: give the error to the waiters."""
         with self._queue.lock:
             waiters = self._queue.waiters()
             for waiter in waiters:
@@ -247,10 +246,10 @@ class WaitLoop:
             raise
 
     def _sleep(self, channel: ThreadChannel, own: ThreadWaiter | None) -> tuple[bool, int | None]:
-        """Wait on; as long as `own` has time, if this is its thread. Then another thread goes on with the wait.
+        """Continue the wait; in the thread of `own` as long as that has time, then another thread continues.
 
-        Answers whether there was a marker that nobody has dealt with, and the next moment at which something is due
-        (0: never); None: look what there is.
+        Returns whether there was a marker that still has to be handled, and the next moment at which something is due
+        (0: never); None: look for tasks.
         """
         sent = self._ahead is not None
         try:
@@ -271,15 +270,15 @@ class WaitLoop:
         return marked and not done, reply if same and isinstance(reply, int) else None
 
     def _hear(self, channel: ThreadChannel, own: ThreadWaiter | None) -> tuple[object, object] | None:
-        """What the channel answers; None: the time of `own` is over, and the server still waits."""
+        """The replies of the channel; None: the time of `own` is over, and the server still waits."""
         if own is None or own.deadline is None:
             return channel.end_wait(None)
         store = self._store
         left = max(0, own.deadline - store.clock.micros()) / SECOND
-        if left > ANSWER_TIMEOUT:  # By then it has answered, or never will.
+        if left > ANSWER_TIMEOUT:  # By then it has replied, or never will.
             return channel.end_wait(None)
         heard = channel.end_wait(left)
-        # On a server that is not told the wait would go on for a while, and take for nobody what is put meanwhile.
+        # Otherwise the server would wait on for a while, and take a task for nobody.
         while heard is None and store.clock.micros() < own.deadline + _GRACE:
             store.poke(self._key)
             heard = channel.end_wait(_POKE)
@@ -292,9 +291,9 @@ class WaitLoop:
             return LONGEST_SLEEP
         now = store.clock.micros()
         seconds = LONGEST_SLEEP
-        if soonest:  # The clocks may disagree: what seems to be over does not come at once again and again.
+        if soonest:  # The clocks may disagree: do not loop on a moment that seems to be over.
             seconds = min(seconds, max(0.0, (store.local_micros(soonest) - now) / SECOND) + _SLACK)
-        # What was sent ahead is not to be done when everybody has gone.
+        # A take that was sent ahead must not be done when all waiters have gone.
         deadlines = [waiter.deadline for waiter in self._queue.waiters()]
         ends = [deadline for deadline in deadlines if deadline is not None]
         if ends and len(ends) == len(deadlines):
@@ -304,26 +303,26 @@ class WaitLoop:
     # -- takes that were sent ahead ------------------------------------------------------------------------------------
 
     def _disarm(self) -> None:
-        """The server has no take for anybody any more, as far as this process knows."""
+        """Note that the server has no take of this process any more."""
         if self._ahead is not None:
             self._queue.move(self._ahead.waiter, "disarm")
 
     def _ask_again(self, channel: ThreadChannel) -> None:
-        """Find out what became of a take whose connection was lost: it may have been done."""
+        """Find out whether a take was done whose connection was lost."""
         if self._ahead is not None:
             self._learn(channel, channel.call(self._ahead.call))
 
     def _learn(self, channel: ThreadChannel, reply: object) -> bool:
-        """Give away what a take that was sent ahead has answered; answers whether there was a task."""
+        """Give the task of a take that was sent ahead to a waiter; returns whether there was one."""
         assert self._ahead is not None
         lost = False
         try:
-            if not isinstance(reply, bytes):  # Of an error nothing is said here: it comes again when it is asked for.
+            if not isinstance(reply, bytes):  # An error is not reported here: the next take gets it again.
                 return False
             run(self._shared.serving.hand_out(self._ahead.port, self._ahead.call, reply), channel.call)
             return True
         except TubesError:
-            lost = True  # Perhaps it was not given back: it is asked about again.
+            lost = True  # Perhaps it was not given back: find out again.
             raise
         finally:
             self._disarm()

@@ -1,4 +1,4 @@
-"""Those who wait on one tube of a server in this process: two lines, and the state of everybody who stands in one."""
+"""The waiters of one tube of a server in this process: two lines, and the state of each waiter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from tubes.backend.waiters import Waiter
 
-#: Waiters in the order in which they came. A waiter that stands in no line is answered or gone.
+#: Waiters in the order of arrival. A waiter in no line is answered or gone.
 Waiters: TypeAlias = "OrderedDict[Waiter, WaitState]"
 
 _QUEUED, _ARMED, _ANSWERED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.ANSWERED, WaitState.GONE
-#: Why a waiter whose put may have been done is told of an error.
-_UNSURE: Final = "there was no answer, and whether the put was done is not known"
+#: The reason of the error for a waiter whose put may have been done.
+_UNSURE: Final = "there was no reply, so the put may or may not have been done"
 
 
 class WaitQueue:
@@ -30,10 +30,10 @@ class WaitQueue:
         self._now: Final = now
         self._url: Final = url
         self.lock: Final = threading.RLock()
-        #: Those who wait for a task, and those who wait for room.
+        #: The waiters for a task, and those for room.
         self.takers: Final[Waiters] = OrderedDict()
         self.putters: Final[Waiters] = OrderedDict()
-        #: Waiters that are not counted yet, since nobody has looked what there is for them.
+        #: Waiters that are not counted yet: nobody has looked for their tasks.
         self.arriving: Final[set[Waiter]] = set()
 
     def is_empty(self) -> bool:
@@ -41,13 +41,13 @@ class WaitQueue:
         return not self.takers and not self.putters
 
     def waiters(self, owner: object = None) -> list[Waiter]:
-        """All who wait; `owner`: through this port."""
+        """All waiters; `owner`: through this port."""
         with self.lock:
             found = [*self.takers, *self.putters]
         return found if owner is None else [waiter for waiter in found if waiter.owner is owner]
 
     def enlist(self, waiter: Waiter) -> bool:
-        """Put a waiter at the end of its line; answers whether it is the first there."""
+        """Put a waiter at the end of its line; returns whether it is the first there."""
         with self.lock:
             line = self.takers if waiter.request is None else self.putters
             line[waiter] = WAIT_MOVES["enlist"][None].to
@@ -59,9 +59,9 @@ class WaitQueue:
         return line.get(waiter) or (_GONE if waiter.answer is PENDING else _ANSWERED)
 
     def move(self, waiter: Waiter, why: str, answer: object = PENDING) -> bool:
-        """Move a waiter by the table; `answer`: what it gets if it is answered.
+        """Move a waiter by the table; `answer`: its result, if the move has one.
 
-        Answers False if the table has no row for its state, and nothing was done, or if nobody was there to be woken.
+        Returns False if the table has no row for its state, and nothing was done, or if there was nobody to wake.
         """
         with self.lock:
             line = self.takers if waiter.request is None else self.putters
@@ -82,7 +82,7 @@ class WaitQueue:
             return True
 
     def give(self, waiter: Waiter, answer: object) -> bool:
-        """Hand a task or an error over; False if the waiter has gone: then whoever gives a task takes it back."""
+        """Hand over a task or an error; False if the waiter has gone: then the caller gives the task back."""
         with self.lock:
             if waiter.lost():
                 self.move(waiter, "leave")
@@ -90,7 +90,7 @@ class WaitQueue:
             return self.move(waiter, "give", answer)
 
     def first(self, line: Waiters) -> Waiter | None:
-        """The first in a line for whom no take was sent ahead. Whoever has gone away leaves the line here."""
+        """The first waiter in a line for which no take was sent ahead. Removes waiters that have gone."""
         now = self._now()
         with self.lock:
             for waiter in list(line):
@@ -102,12 +102,12 @@ class WaitQueue:
             return None
 
     def first_taker(self) -> Waiter | None:
-        """Who gets a task that was taken ahead: whoever is the first, also when its time has just ended."""
+        """The waiter for a task that was taken ahead: the first one, even if its time has just ended."""
         with self.lock:
             return next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
 
     def ask_first_putter(self) -> Waiter | None:
-        """The first of those who wait for room. Its put is in hand now."""
+        """The first of the waiters for room. Its put is under way from now on."""
         with self.lock:
             waiter = self.first(self.putters)
             if waiter is not None:
@@ -123,7 +123,7 @@ class WaitQueue:
             return number
 
     def has_unserved(self) -> bool:
-        """Whether somebody waits for a task for whom the server has no take yet."""
+        """Whether the server has no take yet for some waiter for a task."""
         if not self.takers:
             return False
         with self.lock:

@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 class WaitState(StrEnum):
     """Where a waiter stands."""
 
-    #: It stands in its line, and no request is on its way for it.
+    #: It is in its line, and no request is on its way for it.
     QUEUED = "queued"
     #: The server has a take for it already, which runs when there is a task.
     ARMED = "armed"
     #: Its put is on its way.
     IN_HAND = "in hand"
-    #: Its put is on its way and its time is over: it waits on for the answer to the put.
+    #: Its put is on its way and its time is over: it still waits for the reply to the put.
     LATE = "late"
-    #: The answer to its put was lost: nobody knows whether the put was done. It stands in its line.
+    #: The reply to its put was lost: the put may or may not have been done. It is in its line.
     UNSURE = "unsure"
-    #: As `IN_HAND` and `LATE`, after an earlier put of which nobody knows whether it was done.
+    #: As `IN_HAND` and `LATE`, after an earlier put that may or may not have been done.
     IN_HAND_AGAIN = "in hand again"
     LATE_AGAIN = "late again"
     #: It has a task, or an error.
     ANSWERED = "answered"
-    #: It has left its line without an answer.
+    #: It has left its line without a result.
     GONE = "gone"
 
     # Enum hashes in Python; a state is the key of a lookup in every move.
@@ -40,7 +40,7 @@ class WaitMove(NamedTuple):
     to: WaitState
     #: The waiter is woken.
     wakes: bool = False
-    #: The waiter is told that nobody knows whether its put was done.
+    #: The waiter gets the error that its put may or may not have been done.
     warns: bool = False
 
 
@@ -53,22 +53,22 @@ _IN_LINE = (_QUEUED, _ARMED, _IN_HAND, _LATE, _UNSURE, _IN_HAND_AGAIN, _LATE_AGA
 #: An event changes nothing in a state that has no row for it.
 WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
     "enlist": {None: WaitMove(_QUEUED)},
-    # A take is sent ahead for the first in line; later its answer is known.
+    # A take is sent ahead for the first in line; later its result is known.
     "arm": {_QUEUED: WaitMove(_ARMED)},
     "disarm": {_ARMED: WaitMove(_QUEUED)},
-    # The put of the first in line is sent. One that is in hand was left so by a thread that was interrupted.
+    # The put of the first in line is sent. If it is in hand already, its thread was interrupted.
     "ask": {
         **dict.fromkeys((_QUEUED, _IN_HAND), WaitMove(_IN_HAND)),
         **dict.fromkeys((_UNSURE, _IN_HAND_AGAIN), WaitMove(_IN_HAND_AGAIN)),
     },
-    # The answer to a put: there is no room. Room that an earlier put took may be what is missing.
+    # The reply to a put: there is no room. An earlier put may have used it.
     "no_room": {
         _IN_HAND: WaitMove(_QUEUED),
         _IN_HAND_AGAIN: WaitMove(_UNSURE),
         _LATE: WaitMove(_GONE, wakes=True),
         _LATE_AGAIN: WaitMove(_ANSWERED, wakes=True, warns=True),
     },
-    # The answer to a put is lost.
+    # The reply to a put is lost.
     "lose": {
         **dict.fromkeys((_IN_HAND, _IN_HAND_AGAIN), WaitMove(_UNSURE)),
         **dict.fromkeys((_LATE, _LATE_AGAIN), WaitMove(_ANSWERED, wakes=True, warns=True)),
@@ -85,7 +85,7 @@ WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
     "unheard": {_ANSWERED: WaitMove(_GONE)},
     # Its tube is gone, or its queue is closed: it gets that error.
     "dismiss": dict.fromkeys(_IN_LINE, WaitMove(_ANSWERED, wakes=True)),
-    # The server refuses what a wait needs: it gets that error, unless there is more to be said.
+    # The server refuses a command of the wait: it gets that error, unless its put may have been done.
     "refuse": {
         **dict.fromkeys((_QUEUED, _ARMED, _IN_HAND, _LATE), WaitMove(_ANSWERED, wakes=True)),
         **dict.fromkeys((_UNSURE, _IN_HAND_AGAIN, _LATE_AGAIN), WaitMove(_ANSWERED, wakes=True, warns=True)),

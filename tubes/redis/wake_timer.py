@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class WakeTimer:
-    """Wakes those who wait on one tube when something is due, as long as they sleep.
+    """Wakes the waiters on one tube when something is due, as long as they sleep.
 
-    Where nothing else happens a server looks only ten times a second whose wait is over. So at the moment at which
+    If nothing else happens, a server checks for expired waits only ten times a second. So at the moment at which
     something is due the process asks for a marker, which is left if nobody has looked since: of many processes that
     wait for one moment the first to ask wakes one, whoever has waited longest.
     """

@@ -18,7 +18,7 @@ Hook: TypeAlias = Callable[[Any], Any]
 def check_hook(hook: object, option: str) -> Hook:
     """A user's hook as a function that answers a context manager."""
     if not callable(hook) or inspect.iscoroutinefunction(hook):
-        rule = "must be a generator function that yields once, or a function that answers a context manager"
+        rule = "must be a generator function that yields once, or a function that returns a context manager"
         raise InvalidOption(option=option, value=hook, rule=rule)
     if inspect.isgeneratorfunction(hook):
         return contextmanager(hook)

@@ -50,9 +50,9 @@ class Cron:
         try:
             next(self._from(0))
         except CronSimError as error:
-            raise InvalidOption(option="line", value=line, rule=f"is no line of a crontab: {error}") from None
+            raise InvalidOption(option="line", value=line, rule=f"is not a cron expression: {error}") from None
         except StopIteration:
-            raise InvalidOption(option="line", value=line, rule="names a day that never comes") from None
+            raise InvalidOption(option="line", value=line, rule="names a date that never comes") from None
 
     def _from(self, moment: int) -> Iterator[datetime]:
         start = datetime.fromtimestamp(moment // SECOND, self._zone)
@@ -65,7 +65,7 @@ class Cron:
             at = round(found.timestamp()) * SECOND
             if at > moment:  # An hour that comes twice begins with its first time.
                 return at
-        raise OverflowError(f"{self._line!r} names no time any more")
+        raise OverflowError(f"{self._line!r} has no further times")
 
 
 class AnyOf:
@@ -101,5 +101,5 @@ def _zone(timezone: Any) -> tzinfo:
     try:
         return UTC if timezone == "UTC" else ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        rule = "must be the name of a time zone that this machine knows, as 'Europe/Vienna', or a tzinfo"
+        rule = "must be a tzinfo, or a time zone that this machine knows, as 'Europe/Vienna'"
         raise InvalidOption(option="timezone", value=timezone, rule=rule) from None

@@ -145,7 +145,7 @@ class Worker:
         with self._lock:
             for name in route.tubes:
                 if any(name in other.tubes for other in self._routes):
-                    raise InvalidOption(option="tubes", value=name, rule="has a handler already: take it off first")
+                    raise InvalidOption(option="tubes", value=name, rule="already has a handler: remove that first")
             for target in route.targets:
                 self._check_async(target)
             self._routes = [*self._routes, route]
@@ -154,7 +154,7 @@ class Worker:
 
     def _check_async(self, target: Target) -> None:
         if self._has_async_hook and not target.is_async:
-            rule = "must be async, as what is around it is"
+            rule = "must be async, because its around hook is"
             raise InvalidOption(option="handler", value=target.handler, rule=rule)
 
     @overload
@@ -307,7 +307,7 @@ class Worker:
         with self._lock:
             route = next((route for route in self._routes if place in route.tubes), None) or Route(names, {})
             if isinstance(route.target, Target):
-                raise InvalidOption(option="tube", value=place, rule="has a handler already: take it off first")
+                raise InvalidOption(option="tube", value=place, rule="already has a handler: remove that first")
             if schedule is not None:
                 TaskFunction(function, own_name, place).check((), {})
                 # A function may have several schedules, and be a task function besides.
@@ -315,7 +315,7 @@ class Worker:
                 own_name = same[0] if same and name is None else own_name
             before = route.target.get(own_name)
             if before is not None and (schedule is None or not _calls(before, function)):
-                rule = f"is a task function of tube {place!r} already"
+                rule = f"is already a task function of tube {place!r}"
                 raise InvalidOption(option="name", value=own_name, rule=rule)
             if before is not None and before.schedule is not None and schedule is not None:
                 schedule = AnyOf([before.schedule, schedule])
@@ -375,7 +375,7 @@ class Worker:
         is_async = inspect.isasyncgenfunction(hook)
         with self._lock:
             if is_async and not all(target.is_async for route in self._routes for target in route.targets):
-                raise InvalidOption(option="around", value=hook, rule="must not be async: some of the handlers are not")
+                raise InvalidOption(option="around", value=hook, rule="must not be async: some handlers are not")
             self._has_async_hook = self._has_async_hook or is_async
             self._hooks = [*self._hooks, made]
         return hook
@@ -428,7 +428,7 @@ class Worker:
         which it would block: there is `run_async`. What a `lifespan` raises ends the run.
         """
         if asyncio._get_running_loop() is not None:
-            raise WorkerBusy(why="an event loop runs in this thread, await run_async() there")
+            raise WorkerBusy(why="an event loop runs in this thread: await run_async() there")
         loop = asyncio.new_event_loop()
         try:
             with heeding(lambda now: self.stop(now=now), self._code_at_once):
@@ -440,7 +440,7 @@ class Worker:
         """Work as `run` does, in the running event loop, without signals: `stop` it, or cancel it to cut it off."""
         with self._lock:
             if self._is_running:
-                raise WorkerBusy(why="it runs already")
+                raise WorkerBusy(why="it is already running")
             if not self._routes:
                 raise NoHandlers
             # A stop before the first run is for a thread that is about to run; later ones may be of the run before.

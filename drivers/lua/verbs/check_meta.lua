@@ -7,7 +7,7 @@
 -- answers  what is wrong: kind and what it is about, one after the other
 local call, M = redis.call, KEYS[1]
 if call('HGET', M, 'layout') ~= ARGV[8] then
-  return redis.error_reply('LAYOUT another version of tubes has made ' .. M .. ', and keeps tasks in another way')
+  return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently')
 end
 local mends, found = ARGV[1] == '1', {}
 local function note(kind, about)

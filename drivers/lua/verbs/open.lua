@@ -19,16 +19,16 @@ if acl then
     if not (known and has) then lacks[#lacks + 1] = name end
   end
   table.sort(lacks)
-  if #lacks > 0 then return redis.error_reply('NOPERM the user has no right to run ' .. table.concat(lacks, ', ')) end
+  if #lacks > 0 then return redis.error_reply('NOPERM the user has no permission to run ' .. table.concat(lacks, ', ')) end
   if not acl('HSET', M .. ':tasks', '', '') then
-    return redis.error_reply('NOPERM the user has no right to the keys that begin with ' .. M .. ':')
+    return redis.error_reply('NOPERM the user has no permission for the keys that begin with ' .. M .. ':')
   end
 end
 --#gate
 local t = call('TIME')
 if call('HEXISTS', M, 'born') == 1 then
   if call('HGET', M, 'layout') ~= ARGV[9] then
-    return redis.error_reply('LAYOUT another version of tubes has made ' .. M .. ', and keeps tasks in another way: export it with that one')
+    return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently: export it with that version')
   end
   local there = call('HMGET', M, 'driver', 'options', 'maker')
   local maker = table.remove(there)
@@ -39,7 +39,7 @@ if call('HEXISTS', M, 'born') == 1 then
 elseif ARGV[4] == 'any' then
   return redis.error_reply('TUBEGONE there is no such tube')
 else
-  if call('EXISTS', M) == 1 then return redis.error_reply('LAYOUT ' .. M .. ' is there, but not whole: tubes repair mends it') end
+  if call('EXISTS', M) == 1 then return redis.error_reply('LAYOUT ' .. M .. ' is incomplete: run tubes repair') end
   local born = t[1] .. string.format('%06d', t[2])
   call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8], 'layout', ARGV[9])
   -- Where somebody has removed that hash alone, what is left is none of the new tube's; but who waited on it is to wake.

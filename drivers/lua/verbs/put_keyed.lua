@@ -30,7 +30,7 @@ local size = tonumber(ARGV[6])
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
   words, at = brought(ARGV[7], ARGV[8] + 0), 1
-  if not words then return redis.error_reply('STAGEGONE what was brought is gone') end
+  if not words then return redis.error_reply('STAGEGONE the uploaded tasks are gone') end
 end
 --#include next_id
 local created, id = pack('>I7', now), META.next + 0

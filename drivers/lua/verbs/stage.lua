@@ -12,7 +12,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 then return redis.error_reply('TUBEGONE th
 local there = redis.call('LLEN', list)
 -- Else this one came before, and only its answer was lost.
 if there <= tonumber(ARGV[2]) then
-  if there < tonumber(ARGV[2]) then return redis.error_reply('STAGEGONE what came before is gone') end
+  if there < tonumber(ARGV[2]) then return redis.error_reply('STAGEGONE the tasks uploaded before are gone') end
   redis.call('RPUSH', list, ARGV[4])
 end
 redis.call('PEXPIRE', list, ARGV[3])

@@ -5,7 +5,7 @@
 -- answers  nothing
 local M = KEYS[1]
 if redis.call('HGET', M .. ':stream:' .. ARGV[1], 'epoch') ~= ARGV[2] then
-  return redis.error_reply('FENCED somebody else goes on with this stream')
+  return redis.error_reply('FENCED another reader continues this stream')
 end
 local skipped = M .. ':skipped:' .. ARGV[1]
 redis.call('SADD', skipped, unpack(ARGV, 4))

@@ -12,7 +12,7 @@ local known = redis.call('HMGET', W, 'last', 'number', 'chunks')
 if known[2] then return known[2] .. ' ' .. known[3] end
 if known[1] and tonumber(known[1]) >= tonumber(ARGV[2]) then return end
 if ARGV[6] ~= '' and ARGV[6] ~= born then return redis.error_reply('STAGEGONE the tube was dropped and made again') end
-if ARGV[4] ~= '0' then return redis.error_reply('STAGEGONE what was brought is gone') end
+if ARGV[4] ~= '0' then return redis.error_reply('STAGEGONE the uploaded tasks are gone') end
 redis.call('HSET', W, 'born', born, 'number', ARGV[2], 'chunks', ARGV[3])
 redis.call('PEXPIRE', W, ARGV[5])
 redis.call('ZADD', M .. ':sealed', redis.call('TIME')[1], ARGV[1])

@@ -79,7 +79,7 @@ def _asking(names: Iterable[str], condition: str = "", how: str = "return") -> l
         return []
     words = {name: ", ".join((f"'{name}'", "KEYS[1]", "''", "''")[: WORDS[name] + 1]) for name in wanted}
     lacks = " or ".join(f"not (acl('{name}') or acl({words[name]})) and '{name}'" for name in wanted)
-    refusal = f"{how} (redis.error_reply('NOPERM the user has no right to run ' .. lacks))"
+    refusal = f"{how} (redis.error_reply('NOPERM the user has no permission to run ' .. lacks))"
     begin = f"if {condition} then" if condition else "do"
     made = [begin, f"local lacks = {lacks}", f"if lacks then {refusal} end", "end"]
     return [Line(text, MADE) for text in made]

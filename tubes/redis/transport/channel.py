@@ -70,7 +70,7 @@ class ThreadChannel:
         return not self._lock.locked()
 
     def call(self, call: ScriptCall) -> Reply:
-        """The reply to a call. Raises `ConnectionLost` when no server has answered for `PATIENCE` seconds."""
+        """The reply to a call. Raises `ConnectionLost` when no server has replied for `PATIENCE` seconds."""
         with self._lock:
             call.begin(self.slot)
             first: ErrorReply | ConnectionLost | None = None

@@ -45,16 +45,16 @@ def verb(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concatenate[R, 
     return run
 
 
-#: The slot of whoever serves those who wait: one at a time in a process and tube, on a channel of any session.
+#: The slot of whoever serves the waiters: one at a time in a process and tube, on a channel of any session.
 SERVING: Final = "w"
 #: The slot of the take that is sent ahead for who waits: it is on its way for seconds, and others serve meanwhile.
 AHEAD: Final = "v"
-#: For how many seconds a call is tried again where no server answers.
+#: For how many seconds a call is tried again if no server replies.
 PATIENCE: Final = 10.0
 #: Why a call that was sent again was not answered.
-UNSURE: Final = "the session has ended meanwhile, and whether the call was done is not known"
+UNSURE: Final = "the session has ended since, so the call may or may not have been done"
 #: What else is to be said where a server refuses to be connected to before it has answered.
-UNHEARD: Final = "whether the call was done before is not known"
+UNHEARD: Final = "the call may or may not have been done before"
 #: How long to rest in between.
 RETRY: Final = RetryPolicy((0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8))
 #: Errors of servers that are about to be well again, or of the wrong server.

@@ -230,9 +230,9 @@ def _about(kind: type[TubesError], url: str, why: BaseException, hidden: Collect
     for one in chain:
         chain += [other for other in (one.__cause__, one.__context__) if other is not None and other not in chain]
     clean = not any(quotes.search(str(one)) for one in chain)
-    said = why if clean else f"{type(why).__name__}, whose words are left out: a part of the password is in them"
+    said = why if clean else f"{type(why).__name__}; its text is left out, for it has a part of the password"
     if kind is InvalidOption:
-        made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py cannot use: {said}")
+        made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py refuses: {said}")
     else:
         made = kind(url=url, why=said)
     made.__cause__ = why if clean else None
@@ -274,7 +274,7 @@ def locate(place: object) -> tuple[Server, str]:
     if isinstance(place, redis.Redis):
         pool: _Pool = _untyped(place).connection_pool
         if "@" in str(pool.connection_kwargs.get("host", "")):
-            raise InvalidOption(option="url", value=type(place), rule="must have a host without an @")
+            raise InvalidOption(option="url", value=type(place), rule="must have a host name without @")
         return _Pooled(_name_of(pool), pool, place), ""
     if not isinstance(place, str):
         rule = "must be a string, a queue, or a redis.Redis or redis.RedisCluster"
@@ -346,7 +346,7 @@ class _Watcher(redis.Redis):
     @override
     def __repr__(self) -> str:
         settings: _Settings = _untyped(self).connection_pool.connection_kwargs
-        return f"Sentinel {settings['host']}:{settings['port']} did not answer"
+        return f"Sentinel {settings['host']}:{settings['port']} did not reply"
 
 
 def _sentinel(url: str, parts: Place) -> _Pool:

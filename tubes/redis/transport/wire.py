@@ -48,7 +48,7 @@ GARBAGE: Final[tuple[type[Exception], ...]] = (
 
 def foreign(reply: object) -> redis.InvalidResponse:
     """Why a channel is given up that has answered what nobody has asked for."""
-    return redis.InvalidResponse(f"it answered {short(reply)}, which is no answer to what it was asked")
+    return redis.InvalidResponse(f"it replied {short(reply)}, which is not a reply to the command")
 
 
 def error_of(reply: ErrorReply, url: str) -> TubesError:
@@ -123,12 +123,12 @@ class Wire:
             except (redis.ResponseError, redis.AuthenticationError) as error:
                 return _value_of(error)
             except GARBAGE as error:
-                raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
+                raise redis.InvalidResponse(f"its reply is not valid: {error}") from error
         while True:
             try:
                 reply: Reply = reader.gets()
             except GARBAGE as error:
-                raise redis.InvalidResponse(f"it answered what is no reply: {error}") from error
+                raise redis.InvalidResponse(f"its reply is not valid: {error}") from error
             if reply is not False:
                 return reply
             size = self._sock.recv_into(self._buffer)
@@ -180,7 +180,7 @@ class Wire:
     def _lost(self, error: Exception) -> ConnectionLost:
         self.close()
         late = isinstance(error, (TimeoutError, BlockingIOError))
-        why = "it did not answer in time" if late else error
+        why = "it did not reply in time" if late else error
         return ConnectionLost(url=self.url, why=why)
 
 
