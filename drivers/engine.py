@@ -1,7 +1,7 @@
-"""Executes any driver in memory: the verbs of one tube, each a move of one task or of several.
+"""Executes any driver in memory: the methods of one tube, each a move of one task or of several.
 
-The engine takes the time as an argument, `now` in microseconds; it has no clock, no lock and does no I/O. Whoever
-calls it runs `expire` first, so that what is due by `now` has happened before the verb.
+The engine takes the time as an argument, `now` in microseconds; it has no clock, no lock and does no I/O. Its callers
+run `expire` first, so that all that is due by `now` has happened before the call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIE
 
 
 def _nothing() -> None:
-    """What there is to be taken during a pause."""
+    """The ready tasks during a pause: none."""
 
 
 class _Step:
@@ -46,10 +46,10 @@ class _Step:
 
 
 class Engine:
-    """The tasks of one tube, and the verbs on them.
+    """The tasks of one tube, and the methods on them.
 
-    `find` and `held` answer an entry, or raise `TaskNotFound` or `TaskNotTaken`; verbs are given one. `listener`, where
-    there is one, hears of every move: the entry, and the name of the event.
+    `find` and `held` return an entry, or raise `TaskNotFound` or `TaskNotTaken`; the other methods take one. Every move
+    calls `listener`, if there is one, with the entry and the name of the event.
     """
 
     # Not for memory alone: verbs find slots faster than the items of a dict.
@@ -82,7 +82,7 @@ class Engine:
         # Whether a task's place is more than its id.
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
         self._ends_taken: Final = not driver.ttl_spares_taken
-        #: By what option a put names its lane; None, as no option is called: there are no lanes.
+        #: The option that names the lane of a put; None: there are no lanes.
         self.lane_option: Final[Any] = driver.lane
         self._in_rounds: Final = options.get("order") == "round_robin"
         #: Whether any task ever had a ttl, ttr or delay.
@@ -97,12 +97,12 @@ class Engine:
         #: What the tube was given, as `Driver.check_tube` answers it; `alter` changes it.
         self.options = options
         self.read_options()
-        #: While a put replaces a task: that one, the new one, and how it comes in.
+        #: While a put replaces a task: the old one, the new one, and the move that adds it.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
-        #: What the next put and the next take will be numbered.
+        #: The id of the next put, and the number of the next take.
         self.next_id = 0
         self.next_take = 1
-        # When a task last came back from its taker past its ttl: what is due since before is so only since then.
+        # When a task was last released after the end of its ttl: what was due before is due only since then.
         self._past = 0
         self.pause: Final = Pause(self._apply_pause)
         # The first task that may be taken, out of its index.
@@ -116,10 +116,10 @@ class Engine:
         self._ttl: int | None = options.get("ttl")
         self._ttr: int | None = options.get("ttr", self._ttl) if "ttr" in self.driver.options else None
         self._retry_delays = options.get("backoff")
-        # What a task has more than others if its put says nothing.
+        # The defaults of what few tasks have.
         self._more = More(max_attempts=options["max_attempts"]) if "max_attempts" in options else None
         self._key_ttl: int = options.get("key_ttl", 0)
-        #: How many tasks have room; 0: any number.
+        #: How many tasks have room; 0: no limit.
         self.capacity: int = options.get("capacity", 0)
         # Whether a task's place is more than its id where its put names no priority.
         self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
@@ -158,7 +158,7 @@ class Engine:
         self.timers.watch(self.pause)
         if self.pause.due != NEVER:
             self.ticking = True
-        # Where nothing pauses this costs a take nothing.
+        # Without a pause this costs a take nothing.
         self._pop = self._offers.pop if self.pause.until is None else _nothing
 
     # -- the one place where a state changes -----------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Engine:
         self._move(entry, self._steps[why][entry.state], hold)
 
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
-        """Take one step of the row for the entry's state. `hold`: who takes the task, or goes on having it."""
+        """Take one step of the row for the entry's state. `hold`: the holder after the move."""
         was, to, lane = entry.state, step.to, entry.lane
         # Leave.
         if was is _READY:
@@ -188,7 +188,7 @@ class Engine:
                 lane.taken += 1
             if was is _TAKEN:
                 lane.taken -= 1
-        # Enter. What tells that the task has moved comes at once and before all else: `rebuild_indexes` goes by it.
+        # Enter. The state changes at once and before all else: `rebuild_indexes` relies on it.
         entry.state = to
         step.uses += 1
         if to is _READY:
@@ -235,9 +235,9 @@ class Engine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
-        """Let happen what is due by now, in the order of the moments: delays, times to run and to live, rests end.
+        """Do all that is due by now, in order: ends of delays, times to run and to live, and intervals.
 
-        Each at its own moment, however late somebody looks: from then on count the rest after a failure, and `key_ttl`.
+        Each counts from its own moment, however late this call is: so do the backoff after it, and `key_ttl`.
         """
         at = 0
         while self.timers.soonest <= now:
@@ -275,7 +275,7 @@ class Engine:
             self._go(entry, "ttr")
 
     def _note_late(self, now: int, entry: Entry) -> None:
-        """Note that a task comes back after the end of its ttl: what follows from that end follows now, not then."""
+        """Note that a task is released after the end of its ttl: what follows from that end counts from now."""
         if self.dated and entry.dead < now:
             self._past = now
 
@@ -299,18 +299,18 @@ class Engine:
         return sum(map(len, self._holds.values()))
 
     def admits(self, now: int, options: Mapping[str, Any]) -> bool:
-        """Whether a put has room, or needs none, since a task of its key lives or is remembered."""
+        """Whether a put has room, or needs none, because its key is in use or remembered."""
         if self.has_room(1):
             return True
         found = self._keys.find(now, options["key"]) if "key" in options else None
         return found is not None and (isinstance(found, Entry) or options.get("on_duplicate") != "replace")
 
     def has_room(self, count: int) -> bool:
-        """Whether so many tasks more have room."""
+        """Whether there is room for so many more tasks."""
         return not self.capacity or len(self.tasks) + count <= self.capacity
 
     def count_new(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> int:
-        """For how many tasks puts of all these need room; raises `DuplicateKey` if one of them would."""
+        """How much room puts of all these need; raises `DuplicateKey` if one of them would."""
         needed, next_id = 0, self.next_id
         made: dict[str, int] = {}
         for number, (_, options) in enumerate(tasks):
@@ -332,7 +332,7 @@ class Engine:
         return needed
 
     def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
-        """Raise what a `rank` hook raises of one of these tasks, before the first of them is put."""
+        """Raise the error of a `rank` hook for one of these tasks, before the first of them is put."""
         if self._hook is not None:
             for id, (data, options) in enumerate(tasks, self.next_id):
                 entry = FullEntry()
@@ -342,9 +342,9 @@ class Engine:
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` returns them. Cost: O(1), O(log n) out of order.
 
-        If a task of its key is found, and kept, the answer is a copy of that: it is not in the tube.
+        If a task has its key, and is kept, it returns a copy of that, which is not in the tube.
         """
-        # Most puts name nothing, or a lane alone.
+        # Most puts have no options, or only a lane.
         rich = options and len(options) > (self.lane_option in options)
         if rich and "key" in options:
             kept = self._meet(now, data, options)
@@ -381,7 +381,7 @@ class Engine:
             self._rank(entry, options)
         if rich and ("key" in options or "max_attempts" in options or "context" in options):
             self._add_more(entry, options)
-        # Up to here nothing has changed, whatever a hook has raised.
+        # A hook that raises has changed nothing up to here.
         self.next_id = id + 1
         if self._lanes is not None:
             entry.utube = name = options.get(self.lane_option)
@@ -404,7 +404,7 @@ class Engine:
         return entry
 
     def _meet(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
-        """Find the task that stays instead of a put with a key, a copy; None if the new one is to be added."""
+        """A copy of the task that a put with a key keeps; None if the new one is added."""
         key = options["key"]
         found = self._keys.find(now, key)
         if found is None:
@@ -416,7 +416,7 @@ class Engine:
             return None
         if isinstance(found, Entry):
             kept = found.copy()
-            kept.hold = kept.index = None  # Verbs are for the one that is in the tube.
+            kept.hold = kept.index = None  # Methods need the entry that is in the tube.
         else:
             kept = FullEntry()
             kept.id, kept.data, kept.state, kept.hold = found, data, _DONE, None
@@ -428,13 +428,13 @@ class Engine:
         return kept
 
     def _add_more(self, entry: Entry, options: Mapping[str, Any]) -> None:
-        """Note what the put says that few tasks have."""
+        """Note the options that few tasks have."""
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
         replaces = key in self._keys.living
         entry.more = More(key, key_ttl, most, replaces=replaces, context=options.get("context"))
-        if key_ttl:  # From now on an ack must know when it happens.
+        if key_ttl:  # From now on an ack needs the time.
             self.ticking = True
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
@@ -447,11 +447,11 @@ class Engine:
         entry.more = (entry.more or NOTHING_MORE)._replace(**facts)
 
     def _is_last(self, entry: Entry) -> bool:
-        """Whether the attempt that ends is the last one that the task has."""
+        """Whether the attempt that ends is the last one."""
         return entry.more is not None and 0 < entry.more.max_attempts <= entry.attempts
 
     def _rank(self, entry: Entry, options: Mapping[str, Any]) -> None:
-        """Give a new entry its place, where that is not just its id."""
+        """Give a new entry its place, if that is more than its id."""
         entry.pri = pri = options.get("pri", self._pri)
         if self._hook is None:
             entry.line = line = pri * self._signs[0]
@@ -482,7 +482,7 @@ class Engine:
         return entry
 
     def held(self, hold: Hold, id: int, take: int = 0) -> Entry:
-        """The task if this hold has it (and, if a turn is named, has it by that take), else `TaskNotTaken`."""
+        """The task if this hold has it (by this take, if one is given), else `TaskNotTaken`."""
         entry = hold.get(id)
         if entry is None or (take and entry.take != take):
             raise TaskNotTaken(id=id, tube=self.name)
@@ -499,7 +499,7 @@ class Engine:
     ) -> None:
         """Give a held task back to its place, now or after a delay; bury it if that was its last attempt.
 
-        A delay prolongs its life; None: as long as the tube's backoff says. `why`: what has ended the attempt.
+        A delay prolongs its life; None: the tube's backoff. `why`: what has ended the attempt.
         `reason`: why it is buried, if it is.
         """
         if self._is_last(entry):
@@ -525,7 +525,7 @@ class Engine:
         self._prolong(now, entry, delay)
 
     def untake(self, now: int, entry: Entry) -> None:
-        """Undo a take whose taker has gone before it got the task: it counts as never having happened."""
+        """Undo a take whose caller has gone before it got the task, as if it had never happened."""
         self.undo_attempt(now, entry)
         if not self._ends_taken:
             self._note_late(now, entry)
@@ -538,9 +538,9 @@ class Engine:
         entry.attempts -= 1
 
     def unput(self, now: int, entry: Entry) -> None:
-        """Undo a put whose caller has gone before it heard of it: it counts as never having happened.
+        """Undo a put whose caller has gone before it returned, as if it had never happened.
 
-        One that has replaced a task stays: that one is gone.
+        A put that has replaced a task stays: the old one is gone.
         """
         if entry.more is None or not entry.more.replaces:
             self._leave_key(now, entry, remember=False)
@@ -562,7 +562,7 @@ class Engine:
     def renew(self, now: int, entry: Entry, span: int) -> None:
         """Let a held task have at least so much time to run from now on.
 
-        Where its ttl ends a taken task it lives at least as long. Nothing else grows: not what a later take has.
+        If a ttl ends taken tasks, it lives at least as long. Later takes get no more time.
         """
         ends = now + span
         runs_out = entry.until < ends
@@ -640,7 +640,7 @@ class Engine:
     ) -> Entry:
         """Change a task in whatever state; returns the entry that stands for it from now on.
 
-        What was answered of the task before keeps the entry that it has.
+        Tasks that were returned before keep the old entry.
         """
         if (delay is not None and entry.state not in (_READY, _DELAYED)) or (ttl is not None and entry.state is _TAKEN):
             changes = {"ttl": ttl} if delay is None else {"delay": delay}
@@ -660,13 +660,13 @@ class Engine:
             self._go(new, "update_delayed" if delay else "update_ready")
         else:
             self._go(new, "update", new.hold)
-        # Now it is done: what interrupts it earlier finds the task as it was.
+        # Now it is done: an earlier interrupt leaves the task as it was.
         self.tasks[entry.id] = new
         entry.hold = None
         return new
 
     def _swap(self, entry: Entry, new: Entry) -> None:
-        """Let a copy of an entry stand for it. It leaves the order of the ready ones: the next move enters it."""
+        """Replace an entry by a copy. It leaves the ready index: the next move enters it again."""
         new.index = None
         if entry.index is not None:
             entry.index.discard(entry)
@@ -682,13 +682,13 @@ class Engine:
             self._keys.living[new.more.key] = new
 
     def release_all(self, now: int) -> None:
-        """Release all taken tasks, whoever holds them, in the order of the ids."""
+        """Release all taken tasks, in the order of the ids."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
             self.release(now, entry)
 
     def truncate(self) -> None:
-        """Remove all tasks at once. No listener hears of it, counts and ids go on."""
+        """Remove all tasks at once. Listeners are not called; counts and ids continue."""
         for hold in self._holds.values():
             for entry in hold.values():
                 entry.hold = None
@@ -750,7 +750,7 @@ class Engine:
         return list(islice((self.tasks[id] for id in ids if id in self.tasks), limit))
 
     def due_histogram(self, edges: Sequence[int]) -> list[int]:
-        """How many tasks move next by themselves before the first of these moments, before the second, … O(n)."""
+        """How many tasks change by time before the first of these moments, before the second, … O(n)."""
         counts = [0] * (len(edges) + 1)
         if self.timed:
             for entry in self.tasks.values():

@@ -11,7 +11,7 @@ class More(NamedTuple):
     """What few tasks have. It is replaced, never changed: snapshots share it."""
 
     key: str | None = None
-    #: For how many microseconds the key is remembered after the task is gone.
+    #: Microseconds for which the key is remembered after the task is gone.
     key_ttl: int = 0
     #: How often the task may be taken; 0: any number of times.
     max_attempts: int = 0
@@ -19,9 +19,9 @@ class More(NamedTuple):
     reason: str | None = None
     #: Whether a put found it by its key, and added nothing.
     kept: bool = False
-    #: Whether its put has removed another one: such a put is not undone.
+    #: Whether its put has replaced another task: such a put is not undone.
     replaces: bool = False
-    #: What travels with the task besides its data; nobody changes it.
+    #: The context of the task; it never changes.
     context: dict[str, str] | None = None
 
 
@@ -35,7 +35,7 @@ class Hold(dict[int, "Entry"]):
 
 
 class Index(Protocol):
-    """Where ready tasks stand in their order: a `Ready` or a `Rounds`."""
+    """The ready tasks in their order: a `Ready` or a `Rounds`."""
 
     def push(self, entry: Entry) -> None: ...
     def pop(self) -> Entry | None: ...
@@ -66,7 +66,7 @@ _ALWAYS = (
     "attempts",  # how often it was taken
     "created",  # when it was put
     "data",  # what the user gave, or its encoded form; the engine never looks at it
-    "hold",  # who holds it: the hold that it is in
+    "hold",  # its holder
     "id",
     "index",  # the Ready or Rounds that it counts in
     "more",  # what few tasks have; None: nothing
@@ -82,7 +82,7 @@ _FURTHER = (
     "pri",
     "queued",  # the earliest moment at which the timers look at it
     "ttl",  # None: it lives for ever
-    "ttr",  # None: as long as the taker likes
+    "ttr",  # None: no limit
     "until",  # when its delay (delayed) or its time to run (taken) is over
     "utube",  # the lane that the user named
 )

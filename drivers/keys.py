@@ -9,23 +9,23 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Entry
 
 
-# Ends that do not hold any more are forgotten when they are more than the others, and more than this.
+# Ends that are out of date are removed when they are more than the others, and more than this.
 _STALE: Final = 64
-# So many keys that are remembered too long are forgotten whenever one is looked for, or remembered.
+# How many expired keys are removed whenever one is looked for or remembered.
 _FORGOTTEN: Final = 10
 
 
 class Keys:
-    """The keys of one tube. What is remembered too long does not count, and is forgotten bit by bit."""
+    """The keys of one tube. Expired ones do not count, and are removed bit by bit."""
 
     def __init__(self) -> None:
         self.living: Final[dict[str, Entry]] = {}
-        # The id of the task that has gone, and until when its key is remembered.
+        # The id of the last task, and until when its key is remembered.
         self._gone: Final[dict[str, tuple[int, int]]] = {}
         self._ends: Final[list[tuple[int, str]]] = []
 
     def find(self, now: int, key: str) -> Entry | int | None:
-        """Find the living task of this key, or the id of the one that is remembered. Cost: O(log n)."""
+        """Find the task that has this key, or the id of the one that had it. Cost: O(log n)."""
         self._forget(now)
         if (living := self.living.get(key)) is not None:
             return living
@@ -38,7 +38,7 @@ class Keys:
         self.living[key] = entry
 
     def leave(self, now: int, entry: Entry, *, remember: bool = True) -> None:
-        """Note that a task has gone, and remember its key for as long as the task said."""
+        """Note that a task has gone, and remember its key for its `key_ttl`."""
         more = entry.more
         if more is None or more.key is None or self.living.get(more.key) is not entry:
             return

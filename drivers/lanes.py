@@ -1,4 +1,4 @@
-"""Lanes: of each one, at most so many tasks are taken at a time, and so often."""
+"""Lanes: how many tasks of each may be taken at a time, and how often."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """The lanes of a tube. The best ready task of every free lane is on offer, the others stand behind it.
+    """The lanes of a tube. The first ready task of every free lane is on offer, and the others wait behind it.
 
-    So a take looks only at what may be taken, however many tasks wait behind lanes that are busy or rest.
+    So a take looks only at tasks on offer, however many wait behind lanes that are busy or cool down.
     """
 
     def __init__(self, offers: Index, rates: RateLimits, *, newest_first: bool) -> None:
@@ -29,7 +29,7 @@ class Lanes:
         self.rates: Final = rates
         self.newest_first: Final = newest_first
         self.by_name: Final[dict[str, Lane]] = {}
-        #: The lane that was forgotten last: many lanes are made for one task each.
+        #: The lane that was removed last, for reuse: many lanes are made for one task each.
         self.spare: Lane | None = None
 
     def make(self, name: str) -> Lane:
@@ -54,7 +54,7 @@ class Lanes:
         return self.rates.alone.get(name) if lane is None else lane.rate
 
     def adopt(self, before: Lanes) -> None:
-        """Go on with the rate limits of lanes that are made anew. What may rest does until the timers have looked."""
+        """Take over rate limits. Lanes that may cool down do so until the timers have looked."""
         rates, old = self.rates, before.rates
         rates.last_number, rates.last_id = old.last_number, old.last_id
         for rate in (*old.alone.values(), *(lane.rate for lane in before.by_name.values() if lane.rate is not None)):
@@ -91,14 +91,14 @@ class Lanes:
             yield name, ready, taken, None if resting == NEVER else resting / SECOND, interval / SECOND, most
 
     def count(self) -> tuple[int, int]:
-        """Count the lanes that `see` shows, and those of them that rest. Cost: O(n)."""
+        """Count the lanes that `see` shows, and those of them that cool down. Cost: O(n)."""
         known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
         rates = [*known, *self.rates.alone.values()]
         return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)
 
 
 class Lane:
-    """One lane: how many of its tasks live, how many are taken, which one is on offer, what stands behind it."""
+    """One lane: how many tasks it has, how many are taken, which one is on offer, and which wait behind it."""
 
     __slots__ = ("behind", "head", "lanes", "limit", "living", "name", "rate", "taken")
 
@@ -107,16 +107,16 @@ class Lane:
         self.lanes: Final = lanes
         self.living = 0
         self.taken = 0
-        #: How many may be taken now; 0 while the lane rests.
+        #: How many may be taken now; 0 while the lane cools down.
         self.limit = lanes.rates.max_in_flight
         self.head: Entry | None = None
         self.behind: Ready | None = None
         self.rate: RateLimit | None = None
 
     def push(self, entry: Entry) -> None:
-        """Put a ready task on offer if it is plainly the best one of a free lane, else behind.
+        """Put a ready task on offer if it is certainly the first of a free lane, else behind.
 
-        Where others stand behind a lane that has just become free, whoever is best among all of them is up to `offer`.
+        If others wait behind a lane that has just become free, `offer` finds the first of them all.
         """
         head = self.head
         if self.taken >= self.limit or (head.rank < entry.rank if head is not None else self.behind is not None):
@@ -145,9 +145,9 @@ class Lane:
             self.rate.undo_start(now, entry)
 
     def offer_next(self) -> None:
-        """Put the next task on offer after one has moved, and forget a rate limit that nobody needs any more.
+        """Put the next task on offer after one has moved, and remove a rate limit that is not needed any more.
 
-        This does nothing where no task stands behind and there is no rate limit: the engine looks at that first.
+        It does nothing if no task waits behind and there is no rate limit: the engine checks that first.
         """
         if self.behind is not None and self.head is None and self.taken < self.limit:
             self.offer()
@@ -155,7 +155,7 @@ class Lane:
             self.rate.forget_if_idle()
 
     def forget(self) -> None:
-        """Leave nothing of a lane without tasks but its rate limit, if it has one."""
+        """Remove a lane without tasks, except its rate limit."""
         lanes, rate = self.lanes, self.rate
         del lanes.by_name[self.name]
         self.behind = None
@@ -166,7 +166,7 @@ class Lane:
         lanes.spare = self
 
     def offer(self) -> None:
-        """Put the best task that stands behind on offer. For a free lane that has none there."""
+        """Put the first task that waits behind on offer. For a free lane without one."""
         if self.behind is not None:
             self.head = self.behind.pop()
             if self.head is None:
@@ -182,7 +182,7 @@ class Lane:
             self.offer()
 
     def withdraw(self) -> None:
-        """Put what is on offer behind again."""
+        """Take the task on offer back behind."""
         head: Entry = self.head  # type: ignore[assignment]
         self.lanes.offers.discard(head)
         self.head = None

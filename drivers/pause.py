@@ -1,4 +1,4 @@
-"""The pause of a tube: until when nothing is taken."""
+"""The pause of a tube: until it ends, no task is taken."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
 
 
 class Pause:
-    """Whether a tube pauses. While it does until some moment it stands in the timers, as a task does."""
+    """Whether a tube is paused. A pause with an end is in the timers, like a task."""
 
     __slots__ = ("_changed", "_on", "due", "id", "queued")
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed: Final = changed
-        #: Neither a task's nor a lane's: of what is due at one moment it comes first.
+        #: Smaller than those of tasks and lanes: at one moment the pause ends first.
         self.id: Final = -NEVER
         self._on = False
         self.due = self.queued = NEVER
 
     @property
     def until(self) -> int | None:
-        """When it ends; NEVER: when somebody ends it; None: there is none."""
+        """When it ends; NEVER: at `resume`; None: there is no pause."""
         return self.due if self._on else None
 
     def begin(self, now: int, span: int | None) -> None:
-        """Let nothing be taken for so long; None: until somebody ends it. All else goes on. Cost: O(1)."""
+        """Stop takes for so long; None: until `resume`. All else goes on. Cost: O(1)."""
         if span == 0:
             self.end()
             return
         self.due = NEVER if span is None else now + span
-        # After its end: one that is interrupted may be none, but never one that does not end.
+        # The end comes first: an interrupted call may leave no pause, but never one without an end.
         self._on = True
         self._changed()
 

@@ -1,4 +1,4 @@
-"""How fast a lane may go: when it started last, how long it rests, and what was asked for it alone."""
+"""The rate limit of a lane: its last take, how long it cools down, and its own limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """A take of one of the lane's tasks: when, which, by its how manieth take, and where that puts it in the round.
+    """A take of one of the lane's tasks: its time, the task, its take number, and its place in the round.
 
-    Of a lane that has not started only the last says something.
+    For a lane without a take only the last one counts.
     """
 
     at: int
@@ -30,7 +30,7 @@ _NO_START: Final = Start(-1, -1, 0, 0)
 
 
 class LimitedLane(Protocol):
-    """What a rate limit asks of its lane: see `lanes.Lane`."""
+    """The lane, as its rate limit needs it: see `lanes.Lane`."""
 
     taken: int
     limit: int
@@ -42,7 +42,7 @@ class LimitedLane(Protocol):
 
 
 class RateLimits:
-    """What the rate limits of one tube share: what the tube asks of each lane, its timers, the numbers of starts."""
+    """What the rate limits of a tube share: its limits for each lane, its timers, and the numbers of starts."""
 
     def __init__(self, options: Mapping[str, Any], timers: Timers[Any]) -> None:
         self.timers: Final = timers
@@ -86,10 +86,10 @@ class RateLimits:
 
 
 class RateLimit:
-    """What is known of a lane besides its tasks. Most lanes of most tubes have none.
+    """The state of a lane besides its tasks. Most lanes of most tubes have none.
 
-    While it rests it stands in the timers, as a task does: `due` is the moment at which it may start again. Nothing is
-    on offer of a lane that rests, so those who take never see it.
+    While the lane cools down, this is in the timers like a task: `due` is the moment of its next start. A lane that
+    cools down has no task on offer, so takes never see it.
     """
 
     __slots__ = ("blocked", "due", "id", "interval", "lane", "max_in_flight", "name", "queued", "shared", "starts")
@@ -126,7 +126,7 @@ class RateLimit:
         return max(self.blocked, last.at + varied(interval, self.shared.jitter, 0, last.id, last.attempts))
 
     def start(self, now: int, entry: Entry) -> None:
-        """Note that a task of the lane is about to be taken, and rest."""
+        """Note that a task of the lane is about to be taken, and cool down."""
         start = Start(now, entry.id, entry.attempts, self.shared.next_number())
         self.starts = (start, self.starts[0])
         self._rest(now)
@@ -161,14 +161,14 @@ class RateLimit:
         return last.number
 
     def apply(self, now: int) -> None:
-        """Rest or go on as the limit says now, and withdraw or offer the lane's first task accordingly."""
+        """Apply the limit: cool down and withdraw the lane's first task, or offer it."""
         self._rest(now)
         if self.lane is not None:
             self.lane.adjust()
         self.forget_if_idle()
 
     def forget_if_idle(self) -> None:
-        """Forget the starts of a free lane that has nothing to be taken, and its rate limit, if nothing was asked."""
+        """Forget the starts of a free lane without ready tasks, and its rate limit, unless that was configured."""
         lane = self.lane
         if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
             return
@@ -180,9 +180,9 @@ class RateLimit:
                 del self.shared.alone[self.name]
 
     def _rest(self, now: int) -> None:
-        """Rest until the next start, if that is not now."""
+        """Cool down until the next start, if that is not now."""
         last, before = self.starts
-        # It has started before now: if that lies ahead the clock was set back.
+        # If its last start lies ahead, the clock was set back.
         if 0 <= now < last.at:
             self.starts = (last._replace(at=now), before)
         moment = self.next_start()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tubes.drivers.entry import Entry
 
-# So many priorities get a line of their own; the others share the heap.
+# How many priorities get a line of their own; the others share the heap.
 _LINES: Final = 32
 # A lane with no more tasks than this needs no lines: most lanes of a crawler are short.
 _SHORT: Final = 8
-# Tasks that left are forgotten when they are more than the ones that stay, and more than this.
+# Tasks that left are removed when they are more than the others, and more than this.
 _STALE: Final = 64
 
 _NO_LINES: Final[dict[Any, deque[Entry]]] = {}
@@ -22,8 +22,8 @@ _NO_LINES: Final[dict[Any, deque[Entry]]] = {}
 class Ready:
     """Entries by rank. Push and pop are O(1) for tasks that come in order, O(log n) for the ones that come back.
 
-    New tasks of one priority come in order, so each priority has a line that only grows at its end; whatever would
-    jump a line (a task that returns to its own place) goes to the heap `back`, and the best of both is the first.
+    New tasks of one priority come in order, so each priority has a line that only grows at its end. A task that returns
+    to its own place goes to the heap `back`, and the first of both comes first.
     A task that leaves from the middle stays where it is and is passed over later: `entry.index` says where it counts.
     """
 
@@ -111,7 +111,7 @@ class Ready:
         entry.index = None
         self._stale += 1
         line = self._lines.get(entry.line)
-        # At the ends nothing is kept that has left, and nothing at all where all have left.
+        # Tasks that left are removed at the ends, and everywhere if all have left.
         while line and line[0].index is not self:
             line.popleft()
             self._stale -= 1
@@ -145,7 +145,7 @@ class Ready:
         return line
 
     def _arrange(self, lines: dict[Any, deque[Entry]]) -> None:
-        """Go on with these lines."""
+        """Use these lines from now on."""
         self._lines = lines
         self._order = [lines[key] for key in sorted(lines)]
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Rounds:
-    """What lanes have on offer, as `Ready` keeps it: but the lane whose last start is longest ago comes first.
+    """The tasks on offer, like `Ready`, but the lane whose last start is longest ago comes first.
 
-    One that has not started comes by when it got something that can be taken. O(log n) each; nearly O(1) at the end,
+    A lane that has not started counts from when it got a ready task. O(log n) each; nearly O(1) at the end,
     where a lane that has just started goes, and at the front, from where the next one is taken.
     """
 

@@ -1,4 +1,4 @@
-"""Deadlines of tasks, and of lanes that rest, in the order in which they fall due."""
+"""Deadlines of tasks, and of lanes that cool down, in the order in which they fall due."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 #: Later than every deadline.
 NEVER: Final = 1 << 62
-# Deadlines that agree in all but so many bits share a slot.
+# Deadlines that differ only in so many low bits share a slot.
 _BITS: Final = 16
 _SPAN: Final = 1 << _BITS
-# What no longer counts is forgotten when there is more of it than of what does, and more than this.
+# Deadlines that no longer count are removed when they are more than the others, and more than this.
 _STALE: Final = 64
 
 
@@ -24,7 +24,7 @@ class Timed(Protocol):
 
     @property
     def id(self) -> int:
-        """What comes first of two that fall due at one moment: no two have the same."""
+        """Orders those that fall due at one moment: no two have the same."""
         ...
 
 
@@ -46,7 +46,7 @@ class Timers(Generic[T]):
         # Deadlines before it are in the heap, the others in the slots.
         self._horizon = 0
         self._next: list[tuple[int, int, T]] = []
-        # When it has more than so many, what no longer counts is looked for.
+        # With more than so many, those that no longer count are removed.
         self._most = _STALE
         self._slots: dict[int, set[T]] = {}
         # The moments at which the slots begin: a heap.
@@ -104,7 +104,7 @@ class Timers(Generic[T]):
         return None
 
     def _hurry(self, entry: T, due: int) -> None:
-        """Find the place in the order of an entry that is due soon."""
+        """Put an entry that is due soon into the order."""
         if len(self._next) > self._most:
             self._next = [item for item in self._next if item[0] == item[2].queued]
             heapify(self._next)
@@ -122,7 +122,7 @@ class Timers(Generic[T]):
         return slot
 
     def _note_empty(self) -> None:
-        # A slot that is empty is often used again; only when they are many they are removed.
+        # Empty slots are often used again: they are removed only when there are many.
         self._empty += 1
         if self._empty > _STALE and self._empty * 2 > len(self._slots):
             self._slots = {start: slot for start, slot in self._slots.items() if slot}

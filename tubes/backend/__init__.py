@@ -1,4 +1,4 @@
-"""What all backends share: the interface that queues and tubes call, callers that wait, clocks, and URLs.
+"""The common part of all backends: the interface that queues and tubes call, waiters, clocks, and URLs.
 
 May import `tubes.values`, `tubes.drivers` and `tubes.errors`.
 """

@@ -1,7 +1,7 @@
-"""Alarms: what is called when a moment has come.
+"""Alarms: calls at a given moment.
 
-A store has an alarm per tube and sets it to the next deadline, but only while somebody would notice (a take waits, or
-a listener listens); otherwise what is due happens at the next call. Nothing here polls.
+A store has an alarm per tube. It sets the alarm to the next deadline only while a take waits or a listener is set;
+otherwise the next call does what is due. Nothing here polls.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _log = logging.getLogger("tubes")
 
 #: Called with the time when an alarm rings.
 Ring = Callable[[int], None]
-# Moments that no longer hold are forgotten when they are more than the others, and more than this.
+# Moments that are out of date are removed when they are more than the others, and more than this.
 _STALE: Final = 64
 
 
 class Scheduler(Protocol):
-    """What an alarm needs of a `Clock`."""
+    """The part of a `Clock` that an alarm needs."""
 
     def schedule(self, when: int, alarm: Alarm) -> None: ...
 
@@ -128,7 +128,7 @@ class Ringer:
                 try:
                     alarm.ring(when, now)
                 except BaseException:
-                    # The others' alarms must go on, whatever has happened.
+                    # The other alarms must go on after any error.
                     _log.exception("an alarm failed")
                 continue
             if (one := self._wait(schedule.first)) is not None:

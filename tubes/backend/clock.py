@@ -1,4 +1,4 @@
-"""Clocks: what time it is, and who calls when a moment has come."""
+"""Clocks: the time, and calls at a given moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     def schedule(self, when: int, alarm: Alarm) -> None:
-        """See to it that the alarm rings at `when`."""
+        """Ring the alarm at `when`."""
         ...
 
     def patience(self, deadline: int | None) -> float | None:

@@ -1,8 +1,8 @@
 """Flows: work that is written once, and runs in a thread or in an event loop.
 
-A flow is a generator. It yields steps, is sent the result of each, and returns its own result. What a step means is
-said by `ask`, which carries it out: at once for `run`, as an awaitable for `run_async`. An error of a step is raised in
-the flow where it was yielded. A `Rest` is a step of any flow.
+A flow is a generator. It yields steps, gets the result of each, and returns its own result. `ask` carries a step out:
+at once for `run`, as an awaitable for `run_async`. An error of a step is raised in the flow at its yield. A `Rest` is a
+step of any flow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Rest:
-    """A step that lets some time pass."""
+    """A step that waits for some time."""
 
     __slots__ = ("seconds",)
 
@@ -29,7 +29,7 @@ class Rest:
         time.sleep(self.seconds)
 
 
-#: What a step is answered depends on the step.
+#: The type of a result depends on the step.
 Flow: TypeAlias = Generator[S | Rest, Any, T]
 
 

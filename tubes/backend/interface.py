@@ -1,8 +1,8 @@
-"""What the API asks of a backend, by protocols.
+"""The interface of a backend, as protocols.
 
 `Queue` works through a `Connection`, `Tube` through a `Port`; for asyncio those are `AsyncConnection` and
-`AsyncPort`. A backend may answer asyncio at once, as memory does, or give it something to await: `Soon`. So whatever is
-a `Port` is an `AsyncPort`, too.
+`AsyncPort`. For asyncio a backend may return a result at once, as memory does, or an awaitable: `Soon`. So every
+`Port` is an `AsyncPort`, too.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What a backend answers asyncio: at once, or to be awaited.
+#: The result of a backend for asyncio: at once, or an awaitable.
 Soon: TypeAlias = "T | CoroutineType[Any, Any, T]"
 #: Options by name, as users give them, or checked and in the machine's units.
 Options: TypeAlias = Mapping[str, Any]
 #: What happens if there is a tube of the name: "same" is for one with the same driver and options, else "raise".
 IfExists: TypeAlias = Literal["raise", "same", "keep", "update"]
-#: What a put asks for: its data, encoded, and its options, checked.
+#: A put: its encoded data, and its checked options.
 PreparedPut: TypeAlias = tuple[Any, Options]
-#: Makes the listener that an API needs of a user's callback.
+#: Makes the listener of an API from a user's callback.
 Wrap: TypeAlias = "Callable[[Any], Listener]"
 
 
@@ -59,7 +59,7 @@ class Replies(Protocol):
 
 
 class AnyConnection(Protocol):
-    """The part of a connection that answers at once in both APIs."""
+    """The part of a connection that returns at once in both APIs."""
 
     url: str
     #: Where it gets the replies to its calls.
@@ -113,7 +113,7 @@ class AsyncConnection(AnyConnection, Protocol[F]):
 
 
 class AnyPort(WaitLine, Protocol):
-    """The part of a port that answers at once in both APIs."""
+    """The part of a port that returns at once in both APIs."""
 
     @property
     def connection(self) -> Any: ...

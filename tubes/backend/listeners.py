@@ -1,4 +1,4 @@
-"""Listeners: what is called at every change of a tube, and how."""
+"""Listeners: functions that are called at every change of a tube."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("tubes")
 
 
 class Listener(Protocol):
-    """Whatever can be called with a task and the name of an event."""
+    """A function of a task and the name of an event."""
 
     def __call__(self, task: Any, event: str, /) -> object: ...
 
@@ -35,7 +35,7 @@ def check_listener(callback: object, wrap: Callable[[Listener], Listener] | None
 
 
 def tell(listener: Listener, task: Any, event: str) -> None:
-    """Tell a listener of one change; what it raises is logged."""
+    """Call a listener for one change, and log its errors."""
     try:
         listener(task, event)
     except KeyboardInterrupt:
@@ -45,12 +45,12 @@ def tell(listener: Listener, task: Any, event: str) -> None:
 
 
 def thread_listener(callback: Listener) -> Listener:
-    """The listener of a caller that uses threads: whichever thread has made a change calls back."""
+    """The listener of a caller with threads: the thread that made the change calls it."""
     return callback
 
 
 class LoopListener:
-    """Calls back in the event loop that registered it, in the order of the changes, whichever thread made them."""
+    """Calls back in the event loop that registered it, in the order of the changes, from any thread."""
 
     def __init__(self, callback: Listener) -> None:
         self.callback = callback
@@ -70,7 +70,7 @@ class LoopListener:
             self._pending.clear()
 
     def _hear(self) -> None:
-        if self._hearing:  # The callback has made a change: it hears of it when it is done with this one.
+        if self._hearing:  # The callback itself has made a change: it gets that after this one.
             return
         self._hearing = True
         try:

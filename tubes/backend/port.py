@@ -1,4 +1,4 @@
-"""What ports and connections of all backends do alike: they check options, encode data and read what a task means."""
+"""The common part of ports and connections: they check options, encode data and resolve tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _if_exists: Final = one_of("raise", "keep", "update")
 
 
 class PortBase(Generic[F]):
-    """What one connection can do with one tube: the part that every backend has."""
+    """The methods of one connection on one tube: the part that every backend has."""
 
     #: The API's class of tasks, and its tube.
     kind: type[F]
@@ -36,7 +36,7 @@ class PortBase(Generic[F]):
     def __init__(self, driver: Driver, codec: Codec | None) -> None:
         self._driver: Final = driver
         self.codec = codec
-        #: Makes the error for a tube that is dropped or a queue that is closed.
+        #: Makes the error for a dropped tube or a closed queue.
         self.gone: Callable[[], TubesError] | None = None
         #: What is called at every change of the tube, if this port listens.
         self.listener: Listener | None = None
@@ -52,23 +52,23 @@ class PortBase(Generic[F]):
         return gather(self._driver, self.codec, items, options)
 
     def full(self, tasks: int) -> TubeFull:
-        """The error for so many tasks that have no room."""
+        """The error if so many tasks have no room."""
         return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self.tube.options.get("capacity"))
 
     def prepare_update(self, changes: Options) -> Options:
-        """The changes of an update, checked, and with data that is encoded."""
+        """The changes of an update, checked, with encoded data."""
         checked = self._driver.check_update(changes)
         if self.codec is not None and "data" in checked:
             checked["data"] = encode(self.codec, checked["data"])
         return checked
 
     def need(self, option: str) -> None:
-        """Raise `OptionNotSupported` where the driver lacks an option that a verb needs."""
+        """Raise `OptionNotSupported` if the driver lacks an option that a method needs."""
         if option not in self._driver.options:
             raise self._driver.lacks(option)
 
     def refer(self, task: object) -> Reference:
-        """Read what a caller means by a task or an id: see `Reference`.
+        """Resolve a task or an id of a caller: see `Reference`.
 
         The id is -1 for a task of another tube that had the same name.
         """
@@ -89,7 +89,7 @@ def check_reason(reason: str | None) -> str | None:
 
 
 def mark_finished(task: object) -> None:
-    """The caller has dealt with what it took."""
+    """Mark a task as finished by its caller."""
     if isinstance(task, TaskView):
         task._take = FINISHED
 
@@ -114,7 +114,7 @@ class ConnectionBase:
             raise self.closed()
 
     def meet(self) -> None:
-        """Find out that there is somebody at the other end, where that is not known yet."""
+        """Try the connection, if that was not done yet."""
 
     def _forked(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())
@@ -124,7 +124,7 @@ P = TypeVar("P", bound=PortBase[Any])
 
 
 def with_json(port: P) -> P:
-    """The port of a tube of the library's own: programs with other codecs read it too."""
+    """The port of an internal tube, which programs with other codecs read, too."""
     if port.codec is not None:
         port.codec = find_codec("json")
     return port

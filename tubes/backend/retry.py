@@ -1,4 +1,4 @@
-"""When something that has failed is tried again, and what is logged of it meanwhile."""
+"""How failed calls are tried again, and how that is logged."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _random: Final = SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to rest after each failure.
+    """How long to wait after each failure.
 
     `delays`: seconds after the first failure, the second, and so on; the last one repeats.
-    `jitter`: by which fraction a delay is longer or shorter at random, so that not all come back at one moment.
+    `jitter`: the fraction by which a delay may be longer or shorter, at random, so that not all retry at once.
 
     >>> RetryPolicy((0.0, 0.5, 2.0)).delay(7)
     2.0
@@ -42,29 +42,29 @@ class RetryPolicy:
         return cls((*delays, longest), jitter)
 
     def delay(self, failures: int = 1) -> float:
-        """Seconds to rest after so many failures in a row."""
+        """Seconds to wait after so many failures in a row."""
         delay = self.delays[min(failures, len(self.delays)) - 1]
         return delay * _random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else delay
 
 
 class Outage:
-    """A time in which a thread fails again and again, and goes on: only its first failure is logged."""
+    """A series of failures of a thread that goes on: only the first one is logged."""
 
     def __init__(self, longest: float = 5.0) -> None:
-        """`longest`: seconds that the thread rests at most."""
+        """`longest`: the most seconds that the thread waits."""
         self._policy: Final = RetryPolicy.growing(0.2, longest)
         self._failures = 0
         self._is_logged = False
 
     def log(self, what: str, error: BaseException) -> None:
-        """Log what goes wrong, if it is the first error of this outage; a bug with its traceback."""
+        """Log the first error of this outage; a bug with its traceback."""
         if not self._is_logged:
             self._is_logged = True
-            with suppress(Exception):  # A log that fails is not to end what goes on.
+            with suppress(Exception):  # A log that fails must not end the thread.
                 _log.warning("%s: %s", what, error, exc_info=None if isinstance(error, TubesError) else error)
 
     def rest(self, what: str, error: BaseException) -> float:
-        """Log an error as `log` does, and return the seconds to rest: few for a lost server, which may be back soon."""
+        """Log an error as `log` does, and return the seconds to wait: few for a lost server, which may be back soon."""
         self.log(what, error)
         if isinstance(error, ConnectionLost):
             return self._policy.delay()

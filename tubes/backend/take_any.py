@@ -1,7 +1,7 @@
 """Callers that wait on several tubes at once.
 
-One waiter stands for the caller, and a `SubWaiter` of it stands in the line of each tube. The first one that is
-answered wins. The others are as if they had gone away: whatever gives one of them a task takes it back.
+The caller has one waiter, with a `SubWaiter` in the line of each tube. The first one that gets a task wins. The others
+count as gone: a task for one of them is given back.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def listed(tubes: object, fair: bool, kind: type[T], connection: AnyConnection) 
 
 
 def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
-    """Order the ports as they are asked, each once.
+    """The ports in the order in which they are asked, each once.
 
-    `fair`: the first is the one that has been first longest ago. So calls with one list begin with each of its tubes in
-    turn, and calls with another list do not disturb them.
+    `fair`: the first is the one that was first longest ago. So calls with one list begin with each of its tubes in
+    turn, whatever other calls do.
     """
     order = list(dict.fromkeys(ports))
     if fair:
@@ -90,7 +90,7 @@ class AnyOf:
             sub_waiter = SubWaiter(self, waiter, port)
             self._sub_waiters.append(sub_waiter)
             port.enlist(sub_waiter)
-        # A clock set by a test may have been advanced meanwhile, and does not ring for what is over. Each tube
+        # A test may have advanced its clock meanwhile, which does not ring for the past. Each tube
         # looks once more: what became ready at that moment still counts.
         if (
             waiter.deadline is not None
@@ -116,14 +116,14 @@ class AnyOf:
             sub_waiter.owner.abandon(sub_waiter)
 
     def lost(self, waiter: Waiter) -> bool:
-        """Whether nobody will look at one more answer."""
+        """Whether the caller needs no more results."""
         return self._winner is not None or waiter.lost()
 
     def answered(self, waiter: Waiter, sub_waiter: SubWaiter) -> bool:
-        """A sub-waiter has an answer, or no more time; False if its answer comes too late."""
+        """A sub-waiter has a result, or no more time; False if its result comes too late."""
         with self._lock:
             if sub_waiter.answer is PENDING:
-                # What becomes ready at the same moment in the others' tubes still counts: the last one ends the wait.
+                # A task that becomes ready at the same moment in another tube still counts: the last one ends the wait.
                 self._left -= 1
                 return self._left > 0 or self._wake(waiter)
             if self._winner is None:

@@ -1,4 +1,4 @@
-"""URLs: their parts, which rule a bad one breaks, and what of them may be shown."""
+"""URLs: their parts, their rules, and their form without passwords."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that a URL may give as settings.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
-#: Settings whose values are shown, if they look like this.
+#: Settings whose values may be shown, if they match `_VALUE`.
 _SHOWN: Final = ("prefix", "db", *ARGUMENTS)
 _VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
@@ -33,13 +33,13 @@ _RULE: Final = f"cannot be read: {_ESCAPES}"
 
 
 class _DefaultUrl:
-    """What `help` shows of a URL that may be left out."""
+    """The default of a URL that may be left out, as `help` shows it."""
 
     def __repr__(self) -> str:
         return "<TUBES_URL, else memory://>"
 
 
-#: For a URL that was left out: None is a mistake, as of a setting that is not there.
+#: The default of a URL. None is an error, as from a missing setting.
 DEFAULT_URL: Final[Any] = _DefaultUrl()
 
 
@@ -56,7 +56,7 @@ class Place(NamedTuple):
     hosts: tuple[tuple[str, int | None], ...]
     path: str
     settings: dict[str, list[str]]
-    #: The URL without its passwords and users, as errors and logs have it.
+    #: The URL without passwords and users, for errors and logs.
     shown: str
 
     def setting(self, name: str) -> str | None:
@@ -72,7 +72,7 @@ class Place(NamedTuple):
 
 
 def without(url: str, place: Place, settings: Collection[str]) -> str:
-    """The URL, which was read, without these settings."""
+    """This URL without these settings."""
     if place.settings.keys().isdisjoint(settings):
         return url
     rest = {name: value for name, value in place.settings.items() if name not in settings}
@@ -80,14 +80,14 @@ def without(url: str, place: Place, settings: Collection[str]) -> str:
 
 
 def read(url: str) -> Place:
-    """The parts of a URL. Raises `InvalidOption`, which quotes nothing of it but the scheme.
+    """The parts of a URL. Raises `InvalidOption`, which quotes only the scheme.
 
-    Where one of `/ ? # @` stands in a password as it is, what comes after it looks like another part. So an `@` has its
-    place before the hosts, and each part must look as it should.
+    If a password has an unescaped `/ ? # @`, the rest of it looks like another part. So `@` is allowed only before the
+    hosts, and each part must match its rule.
     """
     found = _SCHEME.match(url)
     hidden = f"{found[0].lower()}{_HIDDEN}" if found and found[2] else _HIDDEN
-    # What urlsplit drops without a word would make two URLs one.
+    # urlsplit drops such characters silently: two URLs would become one.
     if not url.isprintable() or " " in url:
         raise InvalidOption(option="url", value=hidden, rule="must be printable, without spaces")
     if not found:
@@ -121,14 +121,14 @@ def read(url: str) -> Place:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-    except ValueError:  # It may quote the password, and would be seen as the context of what is raised for it.
+    except ValueError:  # The error may quote the password, and would be the context of ours.
         return None
     # A ? or # at the end is dropped by urlsplit.
     return None if "#" in url or "@" in parts.path + parts.query else parts
 
 
 def _rule_of(parts: SplitResult) -> str | None:
-    """Which rule of its scheme a URL breaks."""
+    """The rule of its scheme that a URL breaks."""
     if parts.scheme == "unix":
         return "must be unix:///path, or unix://user:password@/path" if parts.netloc.rpartition("@")[2] else None
     if parts.scheme == "memory":
@@ -148,7 +148,7 @@ def _value(name: str, value: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """The URL without its passwords; of one that cannot be read no more than the scheme."""
+    """The URL without passwords; only the scheme if it cannot be read."""
     try:
         return read(url).shown
     except InvalidOption as error:

@@ -1,7 +1,7 @@
 """Callers that wait: in a thread or in an event loop, for a task or for room.
 
-Whoever has a task for a waiter fills in its `answer`, under the lock of the waiter's line, and wakes it. A waiter is
-answered at most once.
+A backend that has a task for a waiter sets its `answer`, under the lock of the waiter's line, and wakes it. A waiter
+gets at most one answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PENDING: Final = object()
 
 
 class WaitLine(Protocol):
-    """What waiters stand in: a port, or several at once."""
+    """Where waiters wait in order: a port, or several at once."""
 
     def enlist(self, waiter: Waiter) -> None:
         """Answer the waiter at once, if that is possible, else put it at the end of the line."""
@@ -30,18 +30,18 @@ class WaitLine(Protocol):
         ...
 
     def keeps(self, waiter: Waiter) -> bool:
-        """Whether the put of a waiter whose time is over is being done: then it sleeps on, and is woken soon."""
+        """Whether the put of a waiter whose time is over is under way: then it sleeps on, and is woken soon."""
         ...
 
     def abandon(self, waiter: Waiter) -> None:
-        """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
+        """Withdraw and undo, a moment later: for finalizers, which may run in the middle of anything."""
         ...
 
 
 class Waiter(Protocol):
     """A caller that stands in a line."""
 
-    #: What it was given.
+    #: Its task, its error, or `PENDING`.
     answer: object
     #: When its time is over.
     deadline: int | None
@@ -55,19 +55,19 @@ class Waiter(Protocol):
 
     @property
     def request(self) -> Any:
-        """What a put asks for, which only the backend reads; None: this is a take."""
+        """The put, which only the backend reads; None: this is a take."""
         ...
 
     def lost(self) -> bool:
-        """Whether nobody will look at a result any more."""
+        """Whether nobody needs a result any more."""
         ...
 
     def is_gone(self) -> bool:
-        """Whether nobody waits here any more, although the waiter stands in a line."""
+        """Whether nobody waits here any more, although the waiter is in a line."""
         ...
 
     def wake(self) -> bool:
-        """End the wait; False if who waited is gone for good."""
+        """End the wait; False if the caller is gone for good."""
         ...
 
 
@@ -93,7 +93,7 @@ class ThreadWaiter:
     def wait(self, line: WaitLine) -> Any:
         """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
 
-        What ends the wait otherwise (KeyboardInterrupt) loses nothing: what was given meanwhile is given back.
+        An interrupted wait (KeyboardInterrupt) loses nothing: a task that it got meanwhile is given back.
         """
         try:
             line.enlist(self)
@@ -107,11 +107,11 @@ class ThreadWaiter:
             raise
 
     def lost(self) -> bool:
-        """Whether nobody will look at a result any more; a thread does, however late it is."""
+        """Whether nobody needs a result any more; a thread always does."""
         return False
 
     def is_gone(self) -> bool:
-        """Whether nobody waits here any more, although the waiter stands in a line."""
+        """Whether nobody waits here any more, although the waiter is in a line."""
         return False
 
     def wake(self) -> bool:
@@ -138,7 +138,7 @@ class LoopWaiter:
         self.request: Final = request
 
     async def wait(self, line: WaitLine) -> Any:
-        """Wait for an answer, as `ThreadWaiter.wait` does. Whoever is cancelled loses nothing either."""
+        """Wait for an answer, as `ThreadWaiter.wait` does. A cancelled wait loses nothing either."""
         timer = None
         try:
             line.enlist(self)
@@ -149,7 +149,7 @@ class LoopWaiter:
                 await self._future
             return _outcome(self, line)
         except GeneratorExit:
-            # The loop has gone, and the garbage collector may have come in the middle of a verb.
+            # The loop is gone, and the garbage collector may run in the middle of a call.
             line.abandon(self)
             raise
         except BaseException:

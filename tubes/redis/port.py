@@ -302,7 +302,7 @@ class Port(PortBase[F]):
         return waiter.request is not EMPTY and self.shared.keeps(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
-        """Withdraw and undo, a moment later: for finalizers, which may come in the middle of anything."""
+        """Withdraw and undo, a moment later: for finalizers, which may run in the middle of anything."""
         self.shared.store.later(lambda: self.withdraw(waiter, undo=True))
 
     def release_later(self, task: object) -> None:
