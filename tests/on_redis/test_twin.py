@@ -189,13 +189,24 @@ class Twins:
         changes = {name: self.some(*values) for name, values in known.items() if self.random.random() < 0.3}
         return {name: value for name, value in changes.items() if name in self.driver.options}
 
+    def altered(self) -> dict[str, Any]:
+        """What an alter may change; now and then what the driver lacks."""
+        known: dict[str, tuple[Any, ...]] = {
+            "max_attempts": (None, 1, 3), "capacity": (None, 0, 3, 9), "ttl": (None, 2, 9), "ttr": (None, 0.5, 2),
+            "pri": (None, 0, 2), "backoff": (None, [0.5], [0.1, 1]), "interval": (None, 0, 0.3, 1.2),
+            "max_in_flight": (None, 1, 2, 4), "jitter": (None, 0.5), "order": (None, "fifo", "round_robin"),
+        }  # fmt: skip
+        names = [name for name in known if self.driver.check_of(name) is not None or self.random.random() < 0.02]
+        return {name: self.some(*known[name]) for name in names if self.random.random() < 0.3}
+
     def step(self) -> None:
         worker, named = self.random.randrange(3), self.which()
         verb = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
-             "pause", "resume", "update", "kick_task", "look", "block", "configure", "renew_many"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 4],
+             "pause", "resume", "update", "kick_task", "look", "block", "configure", "renew_many",
+             "alter"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 4, 4],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
@@ -252,6 +263,10 @@ class Twins:
             name, limits = self.some(*LANES), {"interval": self.some(None, 0, 0.4, 1.5)}
             limits = self.some(limits, {"max_in_flight": self.some(None, 1, 2, 4)})
             self.same(lambda side: side.of(worker).configure(name, **limits))
+        elif verb == "alter":
+            altered = self.altered()
+            self.same(lambda side: side.of(worker).alter(**altered))
+            self.same(lambda side: dict(side.of(worker).options))
         elif verb == "join":
             other = self.random.randrange(3)
             self.same(lambda side: side.join(worker, other))

@@ -76,21 +76,22 @@ if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 
   for _, token in ipairs(ranks(M .. ':leases', 0, -1)) do highest = math.max(highest, number_of(token)) end
   call('HSET', M, 'sessions', string.format('%.0f', highest))
 end
-if call('TYPE', M .. ':lanes').ok == 'hash' and not is_count(call('HGET', M, 'lanes')) and call('HLEN', M .. ':lanes') > 0 then
-  if note('field', 'lanes') then
-    local highest = 0
-    for _, record in ipairs(call('HVALS', M .. ':lanes')) do
-      local key = string.sub(record, 1, 5)
-      if string.byte(record, 1) == 255 then
-        local reads, first = pcall(cmsgpack.unpack, string.sub(record, 2))
-        key = reads and type(first) == 'string' and first or ''
-      end
-      if #key == 5 and string.byte(key, 1) < 128 then highest = math.max(highest, struct.unpack('>I5', key)) end
+local highest = 0
+if call('TYPE', M .. ':lanes').ok == 'hash' and not is_count(call('HGET', M, 'lanes')) then
+  -- Lanes that have limits of their own, and nothing was put into, have no number.
+  for _, record in ipairs(call('HVALS', M .. ':lanes')) do
+    local key = string.sub(record, 1, 5)
+    if string.byte(record, 1) == 255 then
+      local reads, first = pcall(cmsgpack.unpack, string.sub(record, 2))
+      key = reads and type(first) == 'string' and first or ''
     end
-    call('HSET', M, 'lanes', string.format('%.0f', highest))
+    if #key == 5 and string.byte(key, 1) < 128 then highest = math.max(highest, struct.unpack('>I5', key)) end
   end
-else
+end
+if highest == 0 then
   field('lanes', is_count)
+elseif note('field', 'lanes') then
+  call('HSET', M, 'lanes', string.format('%.0f', highest))
 end
 field('capacity', is_count, ARGV[4])
 field('pacing', function(words)
