@@ -201,7 +201,7 @@ def test_a_server_that_goes_away_and_comes_back_ends_no_worker(
         thread.join(60)
         assert seen == [1, 2]
         assert summaries == [Summary(acked=2)]
-        assert ("again in" in caplog.text) == gives_up
+        assert ("retrying in" in caplog.text) == gives_up
     finally:
         go.set()
         worker.stop(now=True)
