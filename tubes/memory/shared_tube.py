@@ -263,7 +263,7 @@ class SharedTube:
         oldest = engine.oldest_ready() if ages else None
         age = None if oldest is None else max(now - oldest.created, 0) / SECOND
         counted, given = self.statistics(), shown(engine.options)
-        return Overview(engine.driver.name, counted, now / SECOND, sessions, lanes, resting, 0.0, age, given)
+        return Overview(engine.driver.name, counted, now / SECOND, sessions, given, lanes, resting, 0.0, age)
 
     def enlist(self, waiter: Waiter) -> None:
         """Let a caller wait behind the others. Under the lock."""

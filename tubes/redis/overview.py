@@ -60,7 +60,7 @@ def _seen(store: RedisStore, name: str, now: int, about: ScriptReply, *, ages: b
     age: float | None = None
     if ages and (statistics.tasks["ready"] or lag):
         age = yield from _oldest(store, name, driver, options)
-    return Overview(kind, statistics, now / SECOND, sessions, lanes, resting, lag, age, given)
+    return Overview(kind, statistics, now / SECOND, sessions, given, lanes, resting, lag, age)
 
 
 def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[str, object]]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tubes.values.statistics import Statistics
 
 
@@ -30,6 +28,8 @@ class Overview:
     at: float
     #: How many live sessions have opened the tube.
     sessions: int
+    #: What the tube was given, as `Tube.options` shows it.
+    options: dict[str, Any]
     #: How many lanes `Tube.utubes` lists, and how many of them cool down or are blocked.
     utubes: int = 0
     resting: int = 0
@@ -38,5 +38,3 @@ class Overview:
     due_lag: float = 0.0
     #: As `Tube.oldest_ready_age` returns it, if it was asked for.
     oldest_ready_age: float | None = None
-    #: What the tube was given, as `Tube.options` shows it.
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
