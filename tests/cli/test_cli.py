@@ -155,7 +155,7 @@ def test_a_task_that_is_released_or_held_is_not_gone(shell: Shell, queue: tubes.
     (held,) = shell.json("take", "mail", "--hold", 60)
     shell("ack", "mail", 0, "--session", held["session"])
     assert tube.statistics().calls["ack"] == 1
-    assert "not taken" in shell("ack", "mail", 0, "--session", held["session"], code=Exit.REFUSED).stderr
+    assert "does not hold task 0" in shell("ack", "mail", 0, "--session", held["session"], code=Exit.REFUSED).stderr
     shell("ack", "mail", 0, "--session", "0" * 32, code=Exit.NOT_FOUND)
     shell("ack", "mail", 0, code=Exit.USAGE)
 
