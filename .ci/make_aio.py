@@ -62,9 +62,9 @@ CODE = {
 }
 TEXTS = {
     "Safe to share between threads.": "Safe to share between event loops.",
-    "As a context manager it": "With `async with` it",
-    "; waiting with threads on a server, a thread for each tube while it waits.": ".",
-    "in a thread that makes some of them": "in the event loop that has asked for it",
+    "A `with` block": "An `async with` block",
+    " With threads on a server a waiting call uses a thread for each tube.": "",
+    "in a thread that makes changes": "in the event loop that registered it",
     "`if task := tube.take(5):` and then `with task:`": "`if task := await tube.take(5):` and then `async with task:`",
 }
 HEADER = '''\

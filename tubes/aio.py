@@ -67,21 +67,21 @@ def connect(
 ) -> AsyncQueue:
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
-    `url`: `memory://` is private to the returned AsyncQueue and the sessions made from it; `memory://name` is shared by
-    name in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
-    `redis+cluster://` name servers, `?prefix=` a key space there; a client of redis-py does too. A queue, of threads or
-    of asyncio: another session on the same, with its codec, clock and `session_ttl`. Without a URL that of the
-    environment variable `TUBES_URL` is used, and `memory://` if it is not set.
-    `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` keeps objects as they are, a server has JSON.
+    `url`: `memory://` is private to the returned AsyncQueue and its other sessions; `memory://name` is shared by name
+    in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
+    `redis+cluster://` name servers; `?prefix=` selects a key space there. It may also be a client of redis-py, or a
+    queue, of threads or of asyncio: that opens another session on the same store, with its codec, clock and
+    `session_ttl`. Without a URL it is that of the environment variable `TUBES_URL`, or `memory://` if that is not set.
+    `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a server JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
-    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
-    0.1. None: 30.
-    `connect_timeout`: seconds for which a server that does not answer is tried. None: 10.
+    `session_ttl`: the lease: seconds for which a session outlives a connection that was lost without `close`; on a
+    server at least 0.1. None: 30.
+    `connect_timeout`: seconds to wait for a server that does not reply. None: 10.
 
-    A URL may give `codec`, `session_ttl` and `connect_timeout` too, as in `redis://localhost?session_ttl=5`; an
-    argument overrides it.
+    A URL may also have `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. Arguments
+    override it.
 
-    Raises `InvalidOption` for a URL, codec or option that is not understood, `ConnectionLost` where no server answers.
+    Raises `InvalidOption` for a bad URL, codec or option, and `ConnectionLost` if no server replies.
 
     `tubes.connect` shows an example.
     """
@@ -90,10 +90,10 @@ def connect(
 
 
 class AsyncQueue:
-    """A session with a queue: its tubes, and what it has taken from them. Safe to share between event loops.
+    """A session with a store: its tubes, and the tasks that it holds. Safe to share between event loops.
 
-    `connect` and `session` make it. With `async with` it is closed at the end. Every method raises `QueueClosed` once
-    it is closed, and `QueueForked` in a forked child.
+    `connect` and `session` create it. An `async with` block closes it at the end. Every method raises `QueueClosed`
+    once it is closed, and `QueueForked` in a forked child.
     """
 
     def __init__(self, connection: AsyncConnection[AsyncTask]) -> None:
@@ -122,14 +122,14 @@ class AsyncQueue:
         `if_not_exists`: True returns the tube if it has this driver and exactly these options, and else raises
         `TubeExists`. It cannot be given together with `if_exists`.
         `temporary`: it need not outlive a restart of the server; in memory nothing does.
-        `options`: defaults for the tube's tasks, as far as the driver knows them: `ttl`, `ttr` (seconds; ttr is the
-        tube's ttl if left out) and `pri`. And, for any driver: `capacity`, the number of tasks that have room (0: any
-        number, the default, for `limfifottl` too), `max_attempts` and `key_ttl`, see `AsyncTube.put`. Where tasks can
-        be delayed, `backoff`: a `Backoff`, or a list of seconds: how long a task rests after an attempt that failed.
-        Where there are lanes: `max_in_flight`, how many tasks of one are taken at a time (1); `interval`, the seconds
-        from one start in it to the next (0); `jitter`, by up to which fraction, 0 to 1, an interval is longer (0), also
-        one that `configure` sets; `order` between lanes: "fifo", by their first tasks, or "round_robin", first the lane
-        whose last start is longest ago.
+        `options`: defaults for the tube's tasks, as far as the driver has them: `ttl`, `ttr` (seconds; ttr is the
+        tube's ttl if left out) and `pri`. For any driver: `capacity`, the number of tasks that have room (0, the
+        default, also of `limfifottl`: no limit), `max_attempts` and `key_ttl`, see `AsyncTube.put`. For drivers with
+        delays: `backoff`, how long a task waits after a failed attempt: a `Backoff`, or a list of seconds. For drivers
+        with lanes: `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from
+        one take in a lane to the next (0); `jitter`, the fraction, 0 to 1, by which an interval may be longer, at
+        random (0), also for intervals that `configure` sets; `order`, the order of lanes: "fifo", by their first tasks,
+        or "round_robin", first the lane whose last take is longest ago.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -157,17 +157,17 @@ class AsyncQueue:
     @overload
     async def enqueue(self, function: str, /, *args: Any, **kwargs: Any) -> AsyncTask: ...
     async def enqueue(self, function: Any, /, *args: Any, **kwargs: Any) -> AsyncTask:
-        """Put a task that calls a function with these arguments: one that a worker has by `Worker.task`.
+        """Put a task that calls a task function, see `Worker.task`, with these arguments.
 
-        `function`: the function, whose tube it is put into and whose signature the arguments are checked against; or
-        its name, for programs that do not import it: then it is put into the tube `tasks`.
+        `function`: the function: its signature checks the arguments, and the task goes into its tube. Or its name, for
+        programs that do not import it: then the task goes into the tube `tasks`.
         `args`, `kwargs`: its arguments. On a server they are JSON, unless the queue has another codec.
 
-        Where a delay, a key or another option is needed, or another tube: `tube.put(task_data(function, …), delay=60)`.
-        The tube `tasks` is made if it is not there: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5,
-        25, … seconds. Costs a `put`; the first one finds the tube.
+        For a delay, a key, another option or another tube: `tube.put(task_data(function, …), delay=60)`. The tube
+        `tasks` is created if it does not exist: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25,
+        … seconds. Costs a `put`; the first one finds the tube.
 
-        Raises `InvalidOption` for arguments that the function does not take, and what `put` raises.
+        Raises `InvalidOption` if the arguments do not fit the function, and what `put` raises.
 
         `Queue.enqueue` shows an example.
         """
@@ -175,12 +175,12 @@ class AsyncQueue:
         tube = self._task_tubes.get(name) or await self._task_tube(name)
         try:
             return await tube.put(data)
-        except TubeNotFound:  # It was dropped, and perhaps made anew.
+        except TubeNotFound:  # It was dropped, and perhaps created again.
             tube = await self._task_tube(name)
             return await tube.put(data)
 
     async def _task_tube(self, name: str) -> AsyncTube:
-        """Find a tube of task functions; the one that needs no name is made where it is missing."""
+        """Find a tube of task functions; the default one is created if it does not exist."""
         tube: AsyncTube | None = None
         while tube is None:
             try:
@@ -188,7 +188,7 @@ class AsyncQueue:
             except TubeNotFound:
                 if name != TASKS:
                     raise
-                with suppress(TubeExists):  # Somebody else has made it since.
+                with suppress(TubeExists):  # Another process has created it since.
                     tube = await self.create_tube(name, "fifottl", **TASKS_OPTIONS)
         self._task_tubes[name] = tube
         return tube
@@ -211,11 +211,10 @@ class AsyncQueue:
     async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
         """Return an `Overview` of each tube, by name: for monitors.
 
-        On a server one call of a script looks at 200 tubes, in a cluster at one. It opens no session in the tubes, and
-        leaves what is due as it is: see `Overview.due_lag`. O(1) for each tube, in memory O(n) of the lanes and
-        sessions.
-        `ages`: include `oldest_ready_age`, which costs one more call for each tube that has a ready task. It is None
-        also where this process does not know the tube's driver.
+        On a server one call reads 200 tubes, in a cluster one. It opens no session in the tubes, and does not do what
+        is due: see `Overview.due_lag`. O(1) for each tube, in memory O(n) of the lanes and sessions.
+        `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. It is also None if
+        this process does not know the tube's driver.
 
         `Queue.overview` shows an example.
         """
@@ -223,11 +222,11 @@ class AsyncQueue:
         return await answer if type(answer) is CoroutineType else answer
 
     async def workers(self) -> list[WorkerInfo]:
-        """Return the workers that run on this queue, in whatever process, by host and process: see `WorkerInfo`.
+        """Return the workers that run on this store, in all processes, by host and process: see `WorkerInfo`.
 
-        A `tubes.worker.Worker` describes itself when it begins to run (a burst: when it has run for five seconds), then
-        every five seconds, and takes that away when it ends. One whose process has died is listed for up to fifteen
-        seconds. In the memory of a process, its own workers. O(n) of the workers.
+        A `tubes.worker.Worker` describes itself when it begins to run (a burst: after five seconds), then every five
+        seconds, and leaves the list when it ends. If its process dies, it stays in the list for up to fifteen seconds.
+        In memory these are the workers of this process. O(n) of the workers.
 
         `Queue.workers` shows an example.
         """
@@ -246,12 +245,12 @@ class AsyncQueue:
         return tube
 
     async def check(self, name: str) -> list[Problem]:
-        """Return what is wrong with a tube: what its keys on the server say that cannot be; [] if nothing is.
+        """Return the problems of a tube: keys on the server that contradict each other, or cannot be read; [] if none.
 
-        It changes nothing, and others go on working meanwhile: what it finds was so at one moment. O(n), in scripts
-        that look at a few hundred tasks each. In memory it looks at everything at once.
+        It changes nothing, and other programs may use the tube meanwhile: each problem was there at one moment. O(n),
+        in scripts that read a few hundred tasks each. In memory it reads everything at once.
 
-        Raises `TubeNotFound`; `DriverNotFound` where an order of your own is not registered.
+        Raises `TubeNotFound`, and `DriverNotFound` if a driver of your own is not registered.
 
         `Queue.check` shows an example.
         """
@@ -259,10 +258,10 @@ class AsyncQueue:
         return await answer if type(answer) is CoroutineType else answer
 
     async def repair(self, name: str) -> list[Problem]:
-        """Repair a tube, and return what was wrong with it, as `check` does. Others go on working meanwhile. O(n).
+        """Repair a tube, and return its problems, as `check` does. Other programs may use it meanwhile. O(n).
 
-        It loses no task that can be read: one that stands nowhere becomes ready, delayed or buried, as its own fields
-        say. It moves aside what cannot be read. A second repair finds nothing.
+        It loses no task that can be read: a task in no index becomes ready, delayed or buried, as its own fields say.
+        It moves aside what cannot be read. A second repair finds nothing.
 
         Raises what `check` raises.
         """
@@ -274,17 +273,18 @@ class AsyncQueue:
     ) -> AsyncTask | None:
         """Take the first task that may be taken from any of several tubes.
 
-        `tubes`: tubes of this queue, or names, in order of preference: where several have a task, the first of them
-        gives it. On a server a name costs a round trip more than a tube.
-        `timeout`: seconds to wait for one; None: for ever; 0: not at all. A caller that waits stands in the line of
-        every tube, and gets the first task of any of them; nothing polls. Returns None when the time is over.
-        `fair`: each such call begins with the next tube of the list, so that one that is never empty lets the others
-        have their turn.
+        `tubes`: tubes of this queue, or names, in order of preference: if several have a task, the first of them gives
+        it. On a server a name costs one more round trip than a tube.
+        `timeout`: seconds to wait; None: for ever; 0: not at all. A waiting call gets the first task that becomes
+        available in any of the tubes; in each of them waiters are served in the order of arrival. Nothing polls.
+        Returns None when the time is over.
+        `fair`: each such call begins with the next tube of the list, so that a tube that is never empty does not keep
+        the others from being asked.
 
         O(1) for each tube that is asked.
 
-        Raises `TubeNotFound` if one is not there, or is dropped while the call waits, `InvalidOption` for an empty list
-        and for a tube of another queue.
+        Raises `TubeNotFound` if a tube does not exist, or is dropped while the call waits, and `InvalidOption` for an
+        empty list or a tube of another queue.
 
         `Queue.take_any` shows an example.
         """
@@ -307,26 +307,26 @@ class AsyncQueue:
     async def identify(self, uuid: str | UUID | None = None) -> str:
         """Return the uuid of this session; with a uuid, join that session first.
 
-        Connections of one session hold tasks together: what one takes another may ack. The session ends, and releases
-        what it holds, when its last connection is closed. Joining leaves the session that this connection had.
+        The connections of a session hold tasks together: one may ack what another has taken. The session ends, and
+        releases its tasks, when its last connection is closed. A connection that joins leaves the session that it had.
 
-        Raises `SessionNotFound` if there is no such session, `InvalidOption` if it is no uuid.
+        Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
         """
         answer = self._connection.identify(uuid)
         return await answer if type(answer) is CoroutineType else answer
 
     async def register_driver(self, driver: Driver) -> None:
-        """Let tubes be created with a driver of your own. Raises `DriverExists` if another one has its name."""
+        """Register a driver of your own, for `create_tube`. Raises `DriverExists` if another one has its name."""
         self._connection.register(driver)
 
     async def detach(self) -> None:
-        """Close the connection, but let its session live on for `session_ttl`: `identify(uuid)` can go on with it."""
+        """Close the connection, but keep its session for `session_ttl`: `identify(uuid)` can join it."""
         answer = self._connection.close(lost=True)
         if type(answer) is CoroutineType:
             await answer
 
     async def close(self) -> None:
-        """End the session: its tasks are released at once, its waiting callers get `QueueClosed`. Twice is fine."""
+        """End the session: release its tasks at once; waiting calls raise `QueueClosed`. It may be called twice."""
         answer = self._connection.close()
         if type(answer) is CoroutineType:
             await answer
@@ -361,20 +361,20 @@ class AsyncTube(Generic[T, R]):
     returns too: `mails: tubes.AsyncTube[Mail] = queue.create_tube("mails")`. Else both are `Any`. Nothing checks them
     at run time.
 
-    Where a method takes a task it takes an `AsyncTask` or an id. An `AsyncTask` that was taken speaks for its own take
-    only: when its time to run is over and the task was taken again, by whomever, its verbs raise `TaskNotTaken`.
+    Methods accept a task as an `AsyncTask` or by its id. An `AsyncTask` that was taken is good for that take only: if
+    its time to run is over and the task was taken again, its methods raise `TaskNotTaken`.
 
-    Where a method takes seconds it takes a number or a `datetime.timedelta`.
+    Methods accept seconds as a number or as a `datetime.timedelta`.
 
     Every method raises `QueueClosed` once the queue is closed, `TubeNotFound` once the tube is dropped, and
-    `InvalidOption` for arguments that make no sense. A method that raises has changed nothing.
+    `InvalidOption` for bad arguments. A method that raises has changed nothing.
     """
 
     def __init__(self, port: AsyncPort[AsyncTask[T]]) -> None:
         self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver
-        # In which fair call of `take_any` it was the first.
+        # The fair call of `take_any` in which it was last the first.
         self._first_in = 0
 
     @property
@@ -401,30 +401,30 @@ class AsyncTube(Generic[T, R]):
     async def put(
         self, data: T, *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
     ) -> AsyncTask[T] | None:
-        """Add a task. O(1); O(log n) where priorities are many.
+        """Add a task. O(1); O(log n) with many priorities.
 
-        `options`, as far as the driver knows them:
+        `options`, as far as the driver has them:
         `utube`: the lane, a string;
         `pri`: the priority, 0 (first) to 4294967295;
-        `delay`: seconds until the task becomes ready, by which its ttl is prolonged;
-        `at`: instead, when it becomes ready: a `datetime` with a time zone. The queue's clock counts, on a server that
-        of the server; a moment in the past means at once;
-        `ttl`: seconds to live: past them a task that nobody has taken is removed; 0: at once;
-        `ttr`: seconds to run: past them a taken task is ready again;
-        and those that every driver knows:
-        `max_attempts`: how often the task may be taken, 1 to 1048574: when the last attempt ends by release, by its
-        ttr or with its session, the task is buried; None: what the tube says;
-        `key`: a string: while a task of this key lives, in whatever state, the tube has no other. `on_duplicate` says
-        what happens instead: `"keep"` returns the living task (`task.created_now` is False), `"replace"` deletes it
-        and puts the new one, `"raise"` raises `DuplicateKey`;
-        `key_ttl`: seconds for which the key is remembered after its task is gone: as if it lived, `"keep"` and
-        `"raise"` add nothing; what `"keep"` returns then has the id of that task and the data of this put;
-        `context`: a mapping of strings to strings that travels with the task, for trace ids and the like;
-        `timeout`: seconds to wait for room, where the tube has a `capacity`. It returns None when the time is over, and
-        has put nothing; 0: it does not wait. Without a timeout a put into a full tube raises `TubeFull`.
+        `delay`: seconds until the task becomes ready; they prolong its ttl;
+        `at`: when it becomes ready, instead of `delay`: a `datetime` with a time zone, by the clock of the queue or the
+        server; a time in the past means at once;
+        `ttl`: seconds to live: then a task that nobody holds is removed; 0: at once;
+        `ttr`: seconds to run: then a taken task is ready again;
+        and for every driver:
+        `max_attempts`: how often the task may be taken, 1 to 1048574. When the last attempt ends by release, by its ttr
+        or with its session, the task is buried. None: the tube's value; if that is unset, there is no limit;
+        `key`: a string: a tube has at most one task with this key, in any state. `on_duplicate` decides about a second
+        put: `"keep"` returns the existing task (`task.created_now` is False), `"replace"` deletes it and puts the new
+        one, `"raise"` raises `DuplicateKey`;
+        `key_ttl`: seconds for which the key is remembered after its task is gone. During that time `"keep"` and
+        `"raise"` add nothing; `"keep"` returns a task with the id of the old one and the data of this put;
+        `context`: a mapping of strings to strings that the task carries beside its data, such as trace ids;
+        `timeout`: seconds to wait for room, if the tube has a `capacity`; 0: do not wait. When the time is over, it
+        returns None and has put nothing. Without a timeout a put into a full tube raises `TubeFull`.
 
         Raises `TubeFull`, `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate`
-        or `key_ttl` without a key, `CodecError` for data that the codec refuses.
+        or `key_ttl` without a key, and `CodecError` for data that the codec refuses.
 
         `Tube.put` shows an example.
         """
@@ -447,14 +447,14 @@ class AsyncTube(Generic[T, R]):
     ) -> list[AsyncTask[T]]:
         """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
 
-        `items`: data (a string must be in a list, an async iterable must be collected first), or
-        `tubes.Item(data, **options)` where one has options of its own. All are checked and encoded before the first is
-        put: an error says which item it is about.
-        `options`: those of all items, where an `Item` does not say otherwise.
-        `timeout`: seconds to wait until there is room for all of them, where the tube has a `capacity`. It returns []
-        when the time is over, and has put nothing. Without a timeout a full tube raises `TubeFull`.
+        `items`: data, or `tubes.Item(data, **options)` for an item with options of its own; a string must be in a list,
+        and an async iterable must be collected first. All are checked and encoded before the first is put: an error
+        names the number of its item.
+        `options`: those of all items; an `Item` overrides them.
+        `timeout`: seconds to wait until there is room for all, if the tube has a `capacity`. When the time is over, it
+        returns [] and has put nothing. Without a timeout a full tube raises `TubeFull`.
 
-        On Redis a few thousand are one round trip; more are brought there first, and put by one call at the end.
+        On a server a few thousand tasks are one round trip; more are uploaded first, and put by one call at the end.
 
         Raises what `put` raises, and `InvalidOption` for more items than the tube's `capacity`.
 
@@ -473,20 +473,20 @@ class AsyncTube(Generic[T, R]):
         return tasks or []
 
     async def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
-        """Put a task, wait until a `tubes.worker.Worker` has handled it, and return what its handler has returned.
+        """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.
 
-        `timeout`: seconds of real time to wait for the reply, and before that for room; None: for ever.
-        `options`: those of `put`, but for `key`.
+        `timeout`: seconds of real time to wait, for room and for the reply; None: for ever.
+        `options`: those of `put`, except `key`.
 
-        The reply comes through a tube of this connection, which `tubes()` does not name. It is made with the first
-        call, and dropped when nothing was called for some seconds or the queue is closed; on a server it goes by itself
-        if this process dies. A first call costs two round trips more than others.
+        The reply comes through a tube of this connection, which `tubes()` does not list. The first call creates it, at
+        the cost of two more round trips. It is dropped after some seconds without a call, when the queue is closed, and
+        on a server also if this process dies.
 
-        Raises `CallFailed` with the handler's error when that was the last attempt: with `max_attempts=1` at the first
-        one; while a task may be tried again the caller waits. `CallTimeout` when the time is over: the task stays and
-        may still be done, and its reply is thrown away; where the driver has a ttl, `ttl=` ends it if nobody has begun
-        it by then. `QueueClosed` when the queue is closed meanwhile; `ConnectionLost` when a server has come back
-        without the task, since it has lost its last writes.
+        Raises `CallFailed` with the handler's error after the last attempt: with `max_attempts=1` after the first one.
+        While the task may be tried again, the call waits. Raises `CallTimeout` when the time is over: the task stays
+        and may still run, but its reply is dropped; with a driver that has a ttl, `ttl=` removes a task that was not
+        begun by then. Raises `QueueClosed` when the queue is closed meanwhile, and `ConnectionLost` when a server has
+        lost its last writes, and the task with them.
 
         `Tube.call` shows an example.
         """
@@ -498,8 +498,8 @@ class AsyncTube(Generic[T, R]):
     async def take(self, timeout: Seconds | None = None) -> AsyncTask[T] | None:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
-        `timeout`: seconds to wait for one; None: for ever; 0: not at all. Callers that wait are served in the order in
-        which they came. Returns None when the time is over.
+        `timeout`: seconds to wait; None: for ever; 0: not at all. Waiting calls are served in the order of arrival.
+        Returns None when the time is over.
 
         `Tube.take` shows an example.
         """
@@ -514,12 +514,12 @@ class AsyncTube(Generic[T, R]):
         return task
 
     async def take_many(self, limit: int, timeout: Seconds | None = None) -> list[AsyncTask[T]]:
-        """Take as many tasks as there are, up to `limit`. Each is taken as by `take`, and in its order.
+        """Take all available tasks, up to `limit`, as by `take` and in the same order.
 
         `limit`: from 1 to 100,000.
-        `timeout`: seconds to wait until there is at least one, as for `take`. Answers [] when the time is over.
+        `timeout`: seconds to wait for the first one, as for `take`. Returns [] when the time is over.
 
-        It takes no more tasks of one lane than may be taken at a time. On Redis a thousand are one round trip.
+        It takes no more tasks of a lane than may be taken at a time. On a server a thousand are one round trip.
 
         `Tube.take_many` shows an example.
         """
@@ -536,10 +536,9 @@ class AsyncTube(Generic[T, R]):
 
     @asynccontextmanager
     async def taking(self, timeout: Seconds | None = None) -> AsyncGenerator[AsyncTask[T]]:
-        """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if none came.
+        """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if there is none.
 
-        Where having no task is nothing special, ask first: `if task := await tube.take(5):` and then
-        `async with task:`.
+        If having no task is not an error: `if task := await tube.take(5):` and then `async with task:`.
 
         `Tube.taking` shows an example.
         """
@@ -552,10 +551,10 @@ class AsyncTube(Generic[T, R]):
     async def __aiter__(self) -> AsyncGenerator[AsyncTask[T]]:
         """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
 
-        Raises `TubeNotFound` when the tube is dropped. When the loop is left by `break` or by an exception, its last
-        task is released, unless it was dealt with (with asyncio a moment later, when the loop's iterator is finalized).
-        A task that was lost meanwhile, because its time to run was over or the queue was closed, is logged as a
-        warning: ack a task yourself before you close the queue.
+        Raises `TubeNotFound` when the tube is dropped. If the loop ends by `break` or by an exception, its last task is
+        released, unless the body has finished it (with asyncio a moment later, when the iterator is finalized). If a
+        task was lost meanwhile, because its time to run was over or the queue was closed, a warning is logged: ack a
+        task yourself before you close the queue.
         """
         try:
             task = await self.take()
@@ -572,7 +571,7 @@ class AsyncTube(Generic[T, R]):
             return
 
     async def _after(self, task: AsyncTask[T]) -> AsyncTask[T] | None:
-        """Ack a task and take the next one; None if there is none. It leaves alone what was dealt with."""
+        """Ack a task, unless it is finished already, and take the next one; None if there is none."""
         if task._take == FINISHED:
             return None
         try:
@@ -583,15 +582,15 @@ class AsyncTube(Generic[T, R]):
             raise
 
     async def wait_empty(self, timeout: Seconds | None = None) -> bool:
-        """Wait until nothing is left to do in this tube. Returns False when the time is over first.
+        """Wait until no task of this tube is ready, delayed or taken. Returns False when the time is over first.
 
-        The tube is empty when none of its tasks is ready, delayed or taken. So a task that waits for its next attempt
-        counts; a buried one does not, nor does a put that waits for room. Others may put tasks before this returns.
+        A task in backoff counts; a buried one does not, nor does a put that waits for room. Other programs may put
+        tasks before this returns.
 
-        `timeout`: seconds to wait; None: for ever; 0: only look. Nothing polls: whatever ends a task wakes the caller,
-        by whichever process, and so does the end of a ttl. On a server the caller hears the tube's events meanwhile, as
-        `on_task_change` does. `statistics().waiting` does not count it, and `drop` does not mind it: it gets
-        `TubeNotFound`. O(1).
+        `timeout`: seconds to wait; None: for ever; 0: do not wait. Nothing polls: the end of the last task wakes the
+        caller, in any process, and so does the end of a ttl. On a server the caller receives the tube's events
+        meanwhile, as `on_task_change` does. `statistics().waiting` does not count it. `drop` does not wait for it: it
+        raises `TubeNotFound`. O(1).
 
         `Tube.wait_empty` shows an example.
         """
@@ -603,18 +602,18 @@ class AsyncTube(Generic[T, R]):
         ended = await LoopWaiter(self._port.clock, patience, EMPTY).wait(self._port)
         return ended is not None
 
-    # -- what the taker does -------------------------------------------------------------------------------------------
+    # -- for the holder ------------------------------------------------------------------------------------------------
 
     async def ack(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
-        """Finish a task: its work is done, it is removed. Raises `TaskNotTaken` unless this session has it. O(1)."""
+        """Finish a task: it is done, and removed. Raises `TaskNotTaken` unless this session holds it. O(1)."""
         answer = self._port.ack(task)
         return await answer if type(answer) is CoroutineType else answer
 
     async def ack_many(self, tasks: Iterable[AsyncTask[T] | int]) -> dict[int, bool]:
         """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
 
-        False means that this session does not have it, or not by that take. On Redis a few thousand are one round trip.
-        Raises `InvalidOption` for what is no task of this tube.
+        False means that this session does not hold it, or not by that take. On a server a few thousand are one round
+        trip. Raises `InvalidOption` for a task of another tube.
 
         `Tube.ack_many` shows an example.
         """
@@ -626,7 +625,7 @@ class AsyncTube(Generic[T, R]):
     ) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
-        Raises `OptionNotSupported` for a delay where the driver has none, `InvalidOption` for what is no task of this
+        Raises `OptionNotSupported` for a delay that the driver does not have, `InvalidOption` for a task of another
         tube.
 
         `Tube.release_many` shows an example.
@@ -645,46 +644,46 @@ class AsyncTube(Generic[T, R]):
     ) -> AsyncTask[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
-        `delay`: seconds until it is ready again, by which its ttl is prolonged; None: as long as the tube's `backoff`
-        says, which is not at all if it has none. A task that was taken for the last time, by its `max_attempts`, is
-        buried instead. `reason`: why, for whoever looks at it then; None: that it was the last attempt.
+        `delay`: seconds until it is ready again; they prolong its ttl. None: the tube's `backoff`, or at once if it has
+        none. After its last attempt, by `max_attempts`, the task is buried instead. `reason`: why it is buried; None:
+        that it was the last attempt.
 
-        Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` for a delay where the driver has none.
+        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay that the driver does not
+        have.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
         answer = self._port.release(task, delay, reason)
         return await answer if type(answer) is CoroutineType else answer
 
     async def touch(self, task: AsyncTask[T] | int, seconds: Seconds) -> AsyncTask[T]:
-        """Get so much more time to run; the task's ttl and ttr grow by it for good. 0 changes nothing. O(log n).
+        """Add seconds to the time to run; the task's ttl and ttr grow by them for good. 0 changes nothing. O(log n).
 
-        However often it is called, it puts neither off beyond 200 years from now on, which is more than a put can ask
-        for.
+        However often it is called, neither ends later than 200 years from now.
 
-        Raises `TaskNotTaken` unless this session has it, `OptionNotSupported` where the driver has no ttr.
+        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` if the driver has no ttr.
         """
         answer = self._port.touch(task, seconds)
         return await answer if type(answer) is CoroutineType else answer
 
-    # -- what anybody may do -------------------------------------------------------------------------------------------
+    # -- for everybody -------------------------------------------------------------------------------------------------
 
     async def bury(self, task: AsyncTask[T] | int, reason: str | None = None) -> AsyncTask[T]:
-        """Put a task aside, whatever its state and whoever has it, until `kick`. O(log n).
+        """Set a task aside until `kick`, in any state and whoever holds it. O(log n).
 
-        `reason`: why, for whoever looks at it later: `task.reason`.
+        `reason`: why; it is kept as `task.reason`.
 
-        Its ttl runs on. Burying a buried one changes nothing. Raises `TaskNotFound` if there is none.
+        Its ttl keeps running. Burying a buried task changes nothing. Raises `TaskNotFound` if there is none.
         """
         answer = self._port.bury(task, reason)
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: Seconds | None = None) -> int:
-        """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each.
+        """Make up to `count` buried tasks ready, in their order; returns how many. O(log n) each.
 
-        `attempts`: so many more attempts each; a task that has had its last one gets one more without it.
-        `ttl`: seconds to live from now on; `task.ttl`, which counts from the put, is that much more than its age.
+        `attempts`: how many more attempts each task gets. Without it, a task that has had its last one gets one more.
+        `ttl`: seconds to live from now on. `task.ttl` counts from the put, and so becomes its age plus these seconds.
 
-        Raises `OptionNotSupported` for a ttl where the driver has none.
+        Raises `OptionNotSupported` for a ttl that the driver does not have.
 
         `Tube.kick` shows an example.
         """
@@ -694,7 +693,7 @@ class AsyncTube(Generic[T, R]):
     async def kick_task(
         self, task: AsyncTask[T] | int, *, attempts: int | None = None, ttl: Seconds | None = None
     ) -> AsyncTask[T]:
-        """Make one buried task ready; one that is not buried stays as it is. See `kick`. O(log n).
+        """Make one buried task ready; a task that is not buried stays unchanged. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
         """
@@ -702,11 +701,11 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def buried(self, limit: int = 100) -> list[AsyncTask[T]]:
-        """Return the buried tasks (dead letters), up to so many, by their ids. `task.reason` says why each is buried.
+        """Return up to `limit` buried tasks (dead letters) in the order of their ids. `task.reason` says why.
 
-        Those that were put first come first, whenever they were buried.
+        So the oldest put comes first, whenever it was buried.
 
-        O(limit) where tasks come by their ids alone, O(n) of the buried ones elsewhere.
+        O(limit) if the driver orders by id alone, else O(n) of the buried tasks.
         """
         answer = self._port.buried(limit)
         return await answer if type(answer) is CoroutineType else answer
@@ -721,17 +720,17 @@ class AsyncTube(Generic[T, R]):
         ttl: Seconds = KEEP,
         at: datetime | None = None,
     ) -> AsyncTask[T]:
-        """Change a task, whatever its state and whoever has it. All is checked first, and done at once. O(log n).
+        """Change a task in any state, whoever holds it. All changes are checked first, and made at once. O(log n).
 
-        `data`: its new data; a caller that has taken it keeps the data that it was given.
-        `pri`: its priority: it moves to the place that this gives it.
-        `delay`: seconds from now until it is ready, of a ready or a delayed task; 0: at once. Its ttl does not change.
-        `at`: instead, when it is ready: a `datetime` with a time zone, as for `put`.
-        `ttl`: seconds to live from now on, of a task that nobody has taken; 0 ends it.
-        Without any of them nothing happens: it is a `peek`.
+        `data`: its new data; the holder keeps the data that it got.
+        `pri`: its new priority; the task moves to its new place.
+        `delay`: seconds from now until a ready or delayed task is ready; 0: at once. Its ttl does not change.
+        `at`: when it is ready, instead of `delay`: a `datetime` with a time zone, as for `put`.
+        `ttl`: seconds to live from now on, for a task that is not taken; 0 ends it.
+        Without any of them it is a `peek`.
 
-        Raises `TaskNotFound` if there is none, `OptionNotSupported` for what the driver lacks, `InvalidOption` for a
-        delay of a task that is taken or buried, and for a ttl of a taken one, which `touch` prolongs.
+        Raises `TaskNotFound` if there is none, `OptionNotSupported` for an option that the driver lacks, and
+        `InvalidOption` for the delay of a taken or buried task, and for the ttl of a taken one: use `touch`.
 
         `Tube.update` shows an example.
         """
@@ -741,23 +740,23 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def peek(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
-        """Return the task as it is now; this changes nothing. Raises `TaskNotFound` if there is none. O(1)."""
+        """Return the current state of a task, and change nothing. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.peek(task)
         return await answer if type(answer) is CoroutineType else answer
 
     async def delete(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
-        """Remove a task, whatever its state and whoever has it. Raises `TaskNotFound` if there is none. O(1)."""
+        """Remove a task in any state, whoever holds it. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.delete(task)
         return await answer if type(answer) is CoroutineType else answer
 
     async def renew_many(self, tasks: Iterable[AsyncTask[T] | int], seconds: Seconds) -> dict[int, bool]:
-        """Let these tasks have at least so many seconds to run from now on. Returns by id whether this session has it.
+        """Give these tasks at least so many seconds to run from now on. Returns by id whether this session holds it.
 
-        It keeps a task while it is worked on. Unlike `touch` it adds nothing, and a later take has the ttr that the
-        task had. Where the ttl ends a taken task (not in `utubettl`) the ttl is prolonged as far as that needs. A task
-        without ttr needs no renewal. On Redis a few thousand are one round trip. O(log n) each.
+        Call it again and again to keep tasks while you work on them. Unlike `touch` it adds nothing, and later takes
+        have the task's own ttr. If a ttl ends taken tasks (not in `utubettl`), it is prolonged as far as needed. A task
+        without ttr needs no renewal. On a server a few thousand are one round trip. O(log n) each.
 
-        Raises `OptionNotSupported` where the driver has no ttr, `InvalidOption` for what is no task of this tube.
+        Raises `OptionNotSupported` if the driver has no ttr, `InvalidOption` for a task of another tube.
 
         `Tube.renew_many` shows an example.
         """
@@ -773,13 +772,13 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def release_all(self) -> None:
-        """Release all taken tasks, whoever has them. O(n log n) of the taken ones."""
+        """Release all taken tasks, whoever holds them. O(n log n) of the taken ones."""
         answer = self._port.release_all()
         if type(answer) is CoroutineType:
             await answer
 
     async def truncate(self) -> None:
-        """Remove all tasks, and what lanes remember; ids and counts go on, listeners hear nothing. O(n)."""
+        """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n)."""
         answer = self._port.truncate()
         if type(answer) is CoroutineType:
             await answer
@@ -787,23 +786,22 @@ class AsyncTube(Generic[T, R]):
     async def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None takes an option back to its default.
 
-        All changes are checked first and made at once. When the call has returned, every put and every take that begins
-        goes by them, in all sessions, threads and processes. What is left out stays as it is.
+        All changes are checked first and made at once. Every put and take that begins after this call has returned uses
+        them, in all sessions, threads and processes. Options that are left out keep their values.
 
-        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`: the defaults of tasks that are put from now on. Tasks that are
-        in the tube keep what they were put with.
-        `backoff`: for every attempt that fails from now on. A task that rests already rests as long as it was told.
-        `capacity`: puts that wait get the room that there is now. A smaller one removes no task.
-        `interval`, `jitter`, `max_in_flight`: for all lanes at once, but for the limits that a lane has by `configure`.
-        A lane that cools down does so as long as the new interval says, from its last start on.
+        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`: defaults for tasks that are put from now on. Tasks in the tube
+        keep their own.
+        `backoff`: for every attempt that fails from now on. A task in backoff keeps its delay.
+        `capacity`: waiting puts get new room at once. A smaller one removes no task.
+        `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
+        lane. A lane that cools down follows the new interval, from its last take on.
 
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
 
-        O(1). Changes of `interval`, `jitter` and `max_in_flight` are O(n) of the lanes: on a server the next calls do
-        that, some lanes each, before anything else. Every process that uses the tube then reads its options again, with
-        its next call.
+        O(1). Changes of `interval`, `jitter` and `max_in_flight` are O(n) of the lanes; on a server the next calls do
+        that first, some lanes each. Every process that uses the tube reads its options again at its next call.
 
-        Raises `InvalidOption` and `OptionNotSupported` as `create_tube` does, and for what cannot change.
+        Raises `InvalidOption` and `OptionNotSupported` as `create_tube` does, and for options that cannot change.
 
         `Tube.alter` shows an example.
         """
@@ -812,13 +810,12 @@ class AsyncTube(Generic[T, R]):
             await answer
 
     async def pause(self, seconds: Seconds | None = None) -> None:
-        """Let nobody take from this tube for so many seconds; None: until `resume`. O(1).
+        """Stop takes from this tube for so many seconds; None: until `resume`. O(1).
 
-        Takes, of whatever session and process, find nothing and wait; `take_any` goes on to its other tubes. All else
-        goes on: puts, the verbs of those who have a task already, and time, so that ttl, ttr and delays run out.
-        Callers that wait are served at the very end of the pause. Another `pause` sets another end, 0 ends it at once.
-        `truncate` keeps it, `drop` forgets it; it belongs to the tube, and does not end with the session that asked for
-        it. `statistics().paused` tells until when.
+        Takes in all sessions and processes find nothing, and wait; `take_any` uses its other tubes. Producers can still
+        put, holders can still ack or release, and ttl, ttr and delays keep running. Waiting calls are served as soon as
+        the pause ends. Another `pause` sets a new end; 0 ends it at once. `truncate` keeps the pause; it belongs to the
+        tube, not to the session that set it. `statistics().paused` is its end.
 
         `Tube.pause` shows an example.
         """
@@ -827,16 +824,16 @@ class AsyncTube(Generic[T, R]):
             await answer
 
     async def resume(self) -> None:
-        """End a pause; callers that wait are served. A tube that does not pause stays as it is. O(1)."""
+        """End a pause, and serve waiting calls. Without a pause it changes nothing. O(1)."""
         answer = self._port.resume()
         if type(answer) is CoroutineType:
             await answer
 
     async def drop(self, *, force: bool = False) -> None:
-        """Remove the tube and what is in it. O(n).
+        """Remove the tube and its tasks. O(n).
 
-        Raises `TubeBusy` while tasks are taken or callers wait. `force`: do it all the same; callers that wait get
-        `TubeNotFound`, and so do those who have a task.
+        Raises `TubeBusy` while tasks are taken or callers wait. `force`: remove it all the same; waiters and holders
+        get `TubeNotFound`.
         """
         answer = self._port.drop(force)
         if type(answer) is CoroutineType:
@@ -845,12 +842,12 @@ class AsyncTube(Generic[T, R]):
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     async def block(self, utube: str, seconds: Seconds) -> None:
-        """Let no task of a lane start for so many seconds: a host has answered 429, with Retry-After. O(log n).
+        """Stop takes from a lane for so many seconds, for example after a 429 with Retry-After. O(log n).
 
-        The block ends by itself, and callers that wait are served at that moment. Another one replaces it; 0 ends it,
-        but not a cool-down. Tasks that are taken stay so. A lane without tasks can be blocked too.
+        The block ends by itself, and waiting calls are served at once. Another block replaces it; 0 ends it, but not a
+        cool-down. Taken tasks stay taken. A lane without tasks can be blocked, too.
 
-        Raises `OptionNotSupported` where the driver has no lanes.
+        Raises `OptionNotSupported` if the driver has no lanes.
 
         `Tube.block` shows an example.
         """
@@ -859,15 +856,14 @@ class AsyncTube(Generic[T, R]):
             await answer
 
     async def configure(self, utube: str, *, interval: Seconds | None = KEEP, max_in_flight: int | None = KEEP) -> None:
-        """Let a lane have limits of its own, instead of the tube's. O(log n).
+        """Set limits of a lane that replace the tube's. O(log n).
 
-        `interval`: seconds from one start to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at
-        a time, from 1. None: what the tube says; what is left out stays. A new limit counts at once: the next start is
-        reckoned anew from the last one that is known, and a lane of which more are taken than it may have starts none
-        until they are fewer. A lane that has no task ready or taken, and does not cool down, has forgotten its last
-        start.
+        `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
+        time, from 1. None: the tube's value. A limit that is left out keeps its value. New limits count at once: the
+        interval runs from the last take of the lane, and if more of its tasks are taken than allowed, the next take
+        waits until they are fewer. A lane without ready or taken tasks that does not cool down has no last take.
 
-        Raises `OptionNotSupported` where the driver has no lanes.
+        Raises `OptionNotSupported` if the driver has no lanes.
 
         `Tube.configure` shows an example.
         """
@@ -876,12 +872,12 @@ class AsyncTube(Generic[T, R]):
             await answer
 
     async def utubes(self, limit: int = 1000) -> list[Utube]:
-        """Return the lanes, sorted by name, up to so many.
+        """Return up to `limit` lanes, sorted by name.
 
-        These are the lanes with tasks that are ready or taken, those that cool down or are blocked, and those with
-        limits of their own.
+        These are the lanes with ready or taken tasks, those that cool down or are blocked, and those with limits of
+        their own.
 
-        O(n) of the lanes; for looking, not for working. Raises `OptionNotSupported` where the driver has no lanes.
+        O(n) of the lanes: for monitoring. Raises `OptionNotSupported` if the driver has no lanes.
 
         `Tube.utubes` shows an example.
         """
@@ -891,18 +887,18 @@ class AsyncTube(Generic[T, R]):
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def statistics(self) -> Statistics:
-        """Return how many tasks there are by state, and what was done so far. O(1), O(n) of the sessions."""
+        """Return the counts of tasks by state and of calls. O(1), O(n) of the sessions."""
         answer = self._port.statistics()
         return await answer if type(answer) is CoroutineType else answer
 
     async def tasks(self, start: int = 0, limit: int = 1000) -> list[AsyncTask[T]]:
-        """Return the tasks, whatever their state, in the order of their ids: up to so many, from id `start` on.
+        """Return up to `limit` tasks of any state in the order of their ids, from id `start` on.
 
-        To see all of them go on from the last one's id plus 1, until the result is []. Looking changes nothing, so
-        tasks come and go meanwhile: each page is of one moment, all of them together are not.
+        To read all of them, continue from the last id plus 1 until the result is []. This locks nothing: each page is
+        consistent, but tasks come and go between pages.
 
-        O(limit) where few ids are missing between them, else O(n) in memory; on a server a page of up to 1000, 4 MB or
-        5000 ids is one round trip.
+        O(limit) if few ids are missing between them, else O(n) in memory; on a server a page of up to 1000 tasks, 4 MB
+        or 5000 ids is one round trip.
 
         `Tube.tasks` shows an example.
         """
@@ -910,19 +906,19 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def oldest_ready_age(self) -> float | None:
-        """Return how many seconds ago the oldest ready task was put, the one with the smallest id; None: there is none.
+        """Return how many seconds ago the oldest ready task, by its id, was put; None: there is none.
 
-        The time for which it was delayed or taken counts, too. It is the first sign of a growing backlog. O(n) of the
-        tasks that are older and not ready.
+        This includes the time for which it was delayed or taken. It is the first sign of a growing backlog. O(n) of the
+        older tasks that are not ready.
         """
         answer = self._port.oldest_ready_age()
         return await answer if type(answer) is CoroutineType else answer
 
     async def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
-        """Count the tasks that move by themselves (delay, ttr or ttl over), by how soon.
+        """Count the tasks whose delay, ttr or ttl will end, by how soon.
 
         `edges`: seconds from now, ascending. Returns one number more than there are edges: the tasks that are due
-        before the first, from the first on and before the second, …, from the last on. O(n), on a server O(log n) for
+        before the first edge, from the first to before the second, …, from the last on. O(n), on a server O(log n) for
         each edge.
 
         `Tube.due_histogram` shows an example.
@@ -933,12 +929,12 @@ class AsyncTube(Generic[T, R]):
     async def on_task_change(
         self, callback: Callable[[AsyncTask[T], str], object] | None
     ) -> Callable[[AsyncTask[T], str], object] | None:
-        """Have `callback(task, event)` called for every change in this tube, whoever makes it; None: no more.
+        """Call `callback(task, event)` for every change in this tube, by any program; None: stop that.
 
-        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` too. It is called
-        after the change, in the order of the changes, one at a time, in the event loop that has asked for it: what
-        takes long belongs elsewhere. What it raises is logged and harms nothing. Each `AsyncQueue` has one callback per
-        tube, for as long as the `AsyncQueue` lives; this returns the one before.
+        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete`, too. The callback
+        is called after each change, in the order of the changes, one at a time, in the event loop that registered it:
+        do long work elsewhere. Its errors are logged. Each `AsyncQueue` has one callback per tube, as long as the
+        `AsyncQueue` lives. Returns the callback that was set before.
 
         `Tube.on_task_change` shows an example.
         """
@@ -951,9 +947,9 @@ class AsyncTube(Generic[T, R]):
 
 
 class AsyncTask(TaskView[T]):
-    """A task of an `AsyncTube`: frozen facts, and the verbs on it.
+    """A task of an `AsyncTube`: frozen facts, and methods.
 
-    With `async with` it is acked when the block ends, and released when the block raises.
+    An `async with` block acks it at its end, and releases it if the block raises.
 
     `Task` shows an example.
     """
@@ -976,7 +972,7 @@ class AsyncTask(TaskView[T]):
         return await self._tube.touch(self, seconds)
 
     async def bury(self, reason: str | None = None) -> AsyncTask[T]:
-        """Put the task aside. See `AsyncTube.bury`."""
+        """Set the task aside. See `AsyncTube.bury`."""
         return await self._tube.bury(self, reason)
 
     async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask[T]:
@@ -1000,7 +996,7 @@ class AsyncTask(TaskView[T]):
         return await self._tube.delete(self)
 
     async def peek(self) -> AsyncTask[T]:
-        """Return the task as it is now. See `AsyncTube.peek`."""
+        """Return the current state of the task. See `AsyncTube.peek`."""
         return await self._tube.peek(self)
 
     async def __aenter__(self) -> AsyncTask[T]:
@@ -1016,10 +1012,12 @@ class AsyncTask(TaskView[T]):
             await self.ack()
             return
         if kind is GeneratorExit:
-            # Perhaps from the garbage collector, which may come in the middle of a verb, or when the loop has gone.
+            # Perhaps from the garbage collector, in the middle of a call, or when the loop is gone.
             self._tube._port.release_later(self)
             return
-        with suppress(TubesError):  # The block's own error matters more; what was not released is lost already.
+        with suppress(
+            TubesError
+        ):  # The block's own error matters more; a task that cannot be released is lost already.
             if issubclass(kind, Exception):
                 await self.release()
             else:  # It was interrupted or cancelled: the task has not failed.

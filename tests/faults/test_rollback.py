@@ -178,7 +178,7 @@ def test_a_loop_over_a_tube_does_not_end_a_task_that_was_taken_meanwhile(
             new.append(tube.take(timeout=0))
             assert (new[0].id, new[0].attempts) == (task.id, task.attempts)
             tube.put("the next")
-        assert "ended too late" in caplog.text
+        assert "finished too late" in caplog.text
         assert new[0].ack().data == "new"
 
 

@@ -367,7 +367,7 @@ def test_a_coroutine_that_nobody_would_run_fails_its_handler(queue: tubes.Queue,
 
     tube.put("ann", max_attempts=1)
     assert work(queue, lambda task: send(task)) == Summary(buried=1)
-    assert (tube.buried()[0].reason or "").startswith("TypeError: a plain handler has answered a coroutine")
+    assert (tube.buried()[0].reason or "").startswith("TypeError: a plain handler returned a coroutine")
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])

@@ -234,4 +234,4 @@ def of_other_api(kind: type[F], tube: Origin, task: TaskView) -> F:
 
 def log_lost(error: TubesError) -> None:
     """A loop over a tube came back for the next task, and its last one was not its own any more."""
-    _log.warning("the work on a task ended too late, it may be done twice: %s", error)
+    _log.warning("a task was finished too late, and may be done twice: %s", error)

@@ -76,4 +76,4 @@ async def _close(close: Callable[[], Awaitable[None]]) -> None:
     try:
         await close()
     except TubesError as error:
-        log.warning("the session of a worker was not closed, its tasks wait for its lease: %s", error)
+        log.warning("the session of a worker was not closed; its tasks are released when its lease ends: %s", error)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tubes.values.task import TaskView
     from tubes.worker.lifetime import Lifetime
 
-#: A verb with its arguments: answers the task as it is then, or what is awaited for it.
+#: A method with its arguments: returns the task after the call, or an awaitable.
 _Step: TypeAlias = Callable[[], Any]
 _OUTCOMES: Final[dict[State, Outcome]] = {State.DONE: "acked", State.BURIED: "buried"}
 
@@ -58,7 +58,7 @@ def carry_out(
         try:
             after: TaskView = yield partial(verb, task, **facts)
         except OptionNotSupported:
-            log.warning("%s goes back at once: its driver has no delays", name_of(task))
+            log.warning("%s is released without a delay: its driver has no delays", name_of(task))
             facts["delay"] = None
         except (TaskNotTaken, TaskNotFound, TubeNotFound, QueueClosed):
             log_verdict(task, verdict, "lost")

@@ -1,4 +1,4 @@
-"""Task functions: a task names one of them, and has its arguments."""
+"""Task functions: a task has the name of one, and its arguments."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")
 
 
 def current_task() -> Task | AsyncTask:
-    """Return the task whose function runs: for its id, its attempts, its context.
+    """Return the task of the running function, for its id, its attempts or its context.
 
-    Raises `LookupError` where no task function runs.
+    Raises `LookupError` outside of task functions.
 
     >>> import tubes
     >>> from tubes.worker import Worker, current_task
@@ -66,7 +66,7 @@ def arguments_of(known: TaskFunction, task: Any) -> tuple[list[Any], dict[str, A
 
 def _unknown(task: Any) -> Any:
     name, _, _ = _read(task)
-    log.warning("task %d of tube %r calls a function that this worker does not have: %r", task.id, task.tube, name)
+    log.warning("task %d of tube %r names a function that this worker does not have: %r", task.id, task.tube, name)
     raise Retry(reason=f"there is no task function {name!r} in this worker")
 
 

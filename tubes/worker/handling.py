@@ -74,7 +74,7 @@ class Handling:
             if mine is not None and mine._take == FINISHED:
                 task._take = FINISHED
             if ended.done():
-                log.warning("too late: the handler of %s has ended, and its task has gone back", name_of(task))
+                log.warning("the handler of %s has ended too late: its task was released before", name_of(task))
             else:
                 ended.set_result((result, error))
 
@@ -87,7 +87,7 @@ class Handling:
                 result = handler(mine)
                 if inspect.iscoroutine(result):
                     result.close()
-                    raise TypeError("a plain handler has answered a coroutine, which nobody runs: make it `async def`")
+                    raise TypeError("a plain handler returned a coroutine, which is never awaited: make it `async def`")
             except BaseException as error:
                 self._lifetime.call(end, None, _as_failure(error))
             else:

@@ -11,12 +11,12 @@ from tubes.errors import InvalidOption
 
 #: A user's function of a task, plain or async.
 Handler: TypeAlias = Callable[[Any], Any]
-#: Called with a task; answers a context manager.
+#: A function of a task that returns a context manager.
 Hook: TypeAlias = Callable[[Any], Any]
 
 
 def check_hook(hook: object, option: str) -> Hook:
-    """A user's hook as a function that answers a context manager."""
+    """A user's hook as a function that returns a context manager."""
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         rule = "must be a generator function that yields once, or a function that returns a context manager"
         raise InvalidOption(option=option, value=hook, rule=rule)

@@ -98,7 +98,7 @@ class LeaseRenewer:
                     try:
                         self._late(one)
                     except Exception:  # All tasks depend on this thread.
-                        log.exception("a task could not be given up yet")
+                        log.exception("a task could not be released yet")
                         one.ends_at = time.monotonic() + _RETRY.delay()
                         self.add(one)
             try:

@@ -1,4 +1,4 @@
-"""What a handler raises, what that means, and what becomes of its task."""
+"""The outcome of a handler: what it may raise, and what that means for its task."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LONGEST: Final = 500
 
 
 class Retry(Exception):
-    """Raised by a handler: not now. The task goes back, and comes again.
+    """Raised by a handler: try the task again later.
 
-    `delay`: in so many seconds; None: as the tube's backoff says. A driver without delays has it ready at once.
-    `reason`: why; it is kept if that was the task's last attempt, by which it is buried.
+    `delay`: seconds until then; None: the tube's backoff. With a driver without delays it is ready at once.
+    `reason`: why. It is kept if this was the last attempt, after which the task is buried.
 
     >>> raise Retry(delay=30)
     Traceback (most recent call last):
@@ -44,7 +44,7 @@ def _rebuild(kind: type[Retry], args: tuple[object, ...], facts: dict[str, objec
 
 
 class Bury(Exception):
-    """Raised by a handler: never. The task is buried, for somebody to look at, with this reason.
+    """Raised by a handler: bury the task with this reason. It is not tried again until somebody kicks it.
 
     >>> raise Bury("no such address")
     Traceback (most recent call last):
@@ -55,41 +55,41 @@ class Bury(Exception):
         super().__init__(reason)
 
 
-#: What became of a task.
+#: The end of an attempt.
 Outcome: TypeAlias = Literal["acked", "released", "buried", "lost"]
 
 
 class Verdict(NamedTuple):
-    """What the end of a handler means: what is to be done with its task, and what a caller is told."""
+    """What the end of a handler means for its task, and for a caller."""
 
-    #: What is to be done.
+    #: The method to call.
     verb: Literal["ack", "release", "bury"]
     #: Why, if it is not an ack.
     reason: str | None = None
-    #: Seconds of a release; None: as the tube's backoff says.
+    #: Seconds of a release; None: the tube's backoff.
     delay: Seconds | None = None
-    #: The handler's error; None: it has returned, or asked for this.
+    #: The handler's error; None: it has returned, or raised `Retry` or `Bury`.
     error: BaseException | None = None
     #: What the handler has returned.
     result: object = None
     #: Whether the handler was cancelled, by itself or from outside.
     is_cancelled: bool = False
-    #: Whether the log says it already.
+    #: Whether it is logged already.
     is_logged: bool = False
 
     def is_last(self, task: TaskView) -> bool:
-        """Whether nobody will try again."""
+        """Whether this is the last attempt."""
         return self.verb != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)
 
     def is_endless(self, task: TaskView) -> bool:
-        """Whether a task goes back, at once as far as its handler has asked for, and for any number of times."""
+        """Whether the task is released without a delay of the handler's, and without a limit of attempts."""
         later = bool(self.delay) and "delay" in task._tube.driver.options
         return self.verb == "release" and not later and task.max_attempts is None and task._take != FINISHED
 
 
 def verdict_of(error: BaseException) -> Verdict:
-    """What an error of a handler means."""
-    kind = type(error)  # `isinstance` believes what an error says of its class.
+    """The verdict for an error of a handler."""
+    kind = type(error)  # `isinstance` believes what an error says about its class.
     if issubclass(kind, Retry):
         try:
             delay: Any = error.delay  # type: ignore[attr-defined]
@@ -107,16 +107,16 @@ def verdict_of(error: BaseException) -> Verdict:
 def log_verdict(
     task: TaskView, verdict: Verdict, outcome: Outcome | Literal["aside"], again: float | None = None
 ) -> None:
-    """Say what a handler's end has come to, unless it has returned. `again`: in how many seconds the task comes again.
+    """Log the outcome of a handler that has not returned. `again`: seconds until the task comes again.
 
-    Without the task's data: that may be confidential.
+    Without the task's data, which may be confidential.
     """
     if verdict.verb == "ack" or verdict.is_logged or (verdict.reason is None and verdict.error is None):
         return
     attempt = task.attempts if task.max_attempts is None else f"{task.attempts}/{task.max_attempts}"
     then = {
         "buried": "buried",
-        "lost": "but it was not this worker's any more",
+        "lost": "but this worker did not hold it any more",
         "released": "again at once" if not again else f"again in {again:g} s",
         "aside": "again after this burst",
     }.get(outcome, outcome)

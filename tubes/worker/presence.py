@@ -44,7 +44,7 @@ class Presence:
         try:
             thread.start()
         except RuntimeError as error:
-            log.warning("%s: this worker is in no list of workers", error)
+            log.warning("%s: this worker is not in the list of workers", error)
         else:
             self._thread = thread
 
@@ -66,10 +66,10 @@ class Presence:
             except TubesError as error:
                 # A worker is no worse for it. Whoever may not write there is told once.
                 level = logging.DEBUG if self._failed else logging.INFO
-                log.log(level, "this worker is in no list of workers: %s", error)
+                log.log(level, "this worker is not in the list of workers: %s", error)
                 self._failed = True
             except Exception:  # What it describes is the user's: names of handlers, for example.
-                log.exception("this worker is in no list of workers")
+                log.exception("this worker is not in the list of workers")
                 return
             if self._ended.wait(BEAT):
                 break
@@ -77,7 +77,7 @@ class Presence:
             if self._written is not None:
                 self._written.delete()
         except TubesError:
-            log.debug("a worker is in the list of workers for some seconds more", exc_info=True)
+            log.debug("a worker stays in the list of workers for some more seconds", exc_info=True)
 
     def _write(self) -> None:
         info = self._describe(WorkerInfo(self._session, socket.gethostname(), os.getpid(), self._started))

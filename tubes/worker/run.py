@@ -103,7 +103,7 @@ class Run:
                 await self._change()
             self._halt()
             if self._in_flight:
-                log.info("takes no more tasks, and has %d in hand", len(self._in_flight))
+                log.info("takes no more tasks, and holds %d", len(self._in_flight))
             await self._wait_for_handlers(grace)
             if self._in_flight:
                 await self._cut_off()
@@ -159,7 +159,7 @@ class Run:
         for one in self._in_flight:
             if self._renewer.claim(one):
                 self._summary.cut_off += 1
-                log.warning("cut off: the handler of %s, which goes back", name_of(one.task))
+                log.warning("the handler of %s is cut off, and its task released", name_of(one.task))
         runners = [one.runner for one in self._in_flight if one.runner is not None]
         for runner in runners:
             runner.cancel()
@@ -197,7 +197,7 @@ class Run:
             if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
                 # It was cut off, lost or given up; whoever did that has seen to it.
                 if one.given_up and not verdict.is_cancelled:
-                    log.warning("too late: the handler of %s has ended, and its task has gone back", name_of(one.task))
+                    log.warning("the handler of %s has ended too late: its task was released before", name_of(one.task))
                 return
             one.verdict = verdict
             await self._finish(one, verdict)
@@ -239,7 +239,7 @@ class Run:
             if (one.is_finishing or self._renewer.claim(one)) and task._take != FINISHED:
                 outcome = await self._finishing.finish_alone(task, verdict)
         except Exception:
-            log.exception("%s stays with this worker until that ends", name_of(task))
+            log.exception("%s stays with this worker until the worker ends", name_of(task))
         finally:
             self._end(one, outcome)
 
@@ -273,7 +273,7 @@ class Run:
         if outcome is not None:
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
         if outcome == "lost":
-            log.warning("the work on %s ended too late, it may be done twice", name_of(one.task))
+            log.warning("%s was finished too late, and may be done twice", name_of(one.task))
 
     # -- what it tells of itself ---------------------------------------------------------------------------------------
 

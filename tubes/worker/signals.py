@@ -75,7 +75,7 @@ def end_soon(code: int) -> threading.Timer:
 
 @contextmanager
 def leaving(code: Callable[[], int]) -> Generator[None]:
-    """SIGTERM raises `SystemExit` where nothing else heeds it: process 1 of a container would not hear it.
+    """SIGTERM raises `SystemExit` if nothing else handles it: process 1 of a container would ignore it.
 
     `code`: asked for the exit code. In the main thread only.
     """

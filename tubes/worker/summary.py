@@ -1,13 +1,13 @@
-"""What a run of a worker came to."""
+"""The result of a run of a worker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-#: Everything in hand was finished.
+#: All tasks were finished.
 FINISHED: Final = 0
-#: The grace was over: handlers were cut off, and their tasks released.
+#: The grace ended first: handlers were cut off, and their tasks released.
 CUT_OFF: Final = 3
 #: A second signal, or `stop(now=True)`: at once.
 AT_ONCE: Final = 4
@@ -15,7 +15,7 @@ AT_ONCE: Final = 4
 
 @dataclass
 class Summary:
-    """What a run of a worker came to: how many tasks, by what became of them, and how it ended.
+    """The result of a run of a worker: how many tasks ended in each way, and how the run ended.
 
     >>> Summary(acked=3)
     Summary(acked=3, released=0, buried=0, lost=0, cut_off=0, exit_code=0)
@@ -23,15 +23,15 @@ class Summary:
 
     #: Handlers returned.
     acked: int = 0
-    #: Handlers failed, or asked for another attempt: the tasks went back.
+    #: Handlers failed, or raised `Retry`.
     released: int = 0
     #: After their last attempt, by `Bury`, or because their data cannot be decoded.
     buried: int = 0
-    #: They were not this worker's any more when their handlers ended, or before: deleted, taken by others.
+    #: The worker did not hold them any more when their handlers ended: they were deleted, or others took them.
     lost: int = 0
     #: Released because the worker ended before their handlers.
     cut_off: int = 0
-    #: 0: all that was in hand was finished; 3: the grace was over first; 4: ended at once.
+    #: 0: all tasks were finished; 3: the grace ended first; 4: ended at once.
     exit_code: int = FINISHED
 
     def in_words(self) -> str:

@@ -42,15 +42,15 @@ class NoHandlers(InvalidOption):
 class Worker:
     """Calls functions with the tasks of tubes.
 
-    `queue`: of threads or of asyncio, in memory or on a server. The worker has a session of its own on it, so that
-    it can be ended without harm to what else the queue has taken.
-    `concurrency`: how many tasks each handler works on at a time, unless `on` says otherwise.
-    `grace`: seconds for which handlers may go on when the worker is stopped.
+    `queue`: of threads or of asyncio, in memory or on a server. The worker opens a session of its own, so that its end
+    does not release other tasks of the queue.
+    `concurrency`: how many tasks each handler works on at a time, unless `on` sets it.
+    `grace`: seconds that handlers have to finish when the worker is stopped.
 
     A handler is called with a task: a plain function in a thread with a `Task`, an async one in the event loop with an
-    `AsyncTask`. When it returns the task is acked. When it raises, the task is released, for as long as the tube's
-    backoff says; after its last attempt it is buried with the error as the reason. See `Retry` and `Bury`. While a
-    handler works its task is kept, whatever its ttr and its ttl. Nothing is taken that no handler is free for.
+    `AsyncTask`. When it returns, the task is acked. When it raises, the task is released with the tube's backoff; after
+    its last attempt it is buried with the error as the reason. See `Retry` and `Bury`. While a handler runs, its task
+    is renewed, whatever its ttr and ttl. The worker takes a task only when a handler is free.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -67,9 +67,9 @@ class Worker:
         if not isinstance(queue, (sync.Queue, aio.AsyncQueue)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="queue", value=queue, rule="must be a Queue or an AsyncQueue")
         positive("concurrency", concurrency)
-        #: How many tasks each handler works on at a time; what is set here counts from the next `run` on.
+        #: How many tasks each handler works on at a time. A change takes effect at the next `run`.
         self.concurrency = concurrency
-        #: Seconds for which handlers may go on when the worker is stopped.
+        #: Seconds that handlers have to finish when the worker is stopped.
         self.grace = seconds("grace", grace)
         self._queue: Final = queue
         self._routes: list[Route] = []
@@ -81,7 +81,7 @@ class Worker:
         self._has_run = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: Run | None = None
-        # Whether somebody wants it to stop: at once, or with grace.
+        # The request to stop: at once, or with grace.
         self._asked: bool | None = None
         self._is_asked = asyncio.Event()
         # The exit code of a process that a second signal ends while its event loop is blocked.
@@ -112,21 +112,20 @@ class Worker:
         timeout: Seconds | None = None,
         process: bool = False,
     ) -> Any:
-        """Have tasks of a tube, or of several, handled by a function; without one it is a decorator.
+        """Handle the tasks of a tube, or of several, by a function. Without a handler it is a decorator.
 
-        `tubes`: names or tubes; of several the first that has a task gives it. They should be there when it runs: until
-        then the worker looks for them again and again.
-        `handler`: called with a task; plain or async. Answers the handler.
-        `concurrency`: how many tasks it works on at a time; None: what the worker says.
-        `timeout`: seconds that it may take for a task; an async handler is cancelled then, a thread goes on but nobody
-        heeds it, and either way the attempt has failed.
-        `process`: whether a plain handler is called in another process, for work that needs a core of its own: in up to
-        `concurrency` processes, which are kept for the next tasks. It is given a `ProcessTask`, and must be at the top
+        `tubes`: names or tubes, in order of preference. If one does not exist, the worker looks for it again and again.
+        `handler`: a plain or async function of a task. `on` returns it.
+        `concurrency`: how many tasks it works on at a time; None: as many as the worker allows.
+        `timeout`: seconds that it may take for a task; then the attempt has failed. An async handler is cancelled; a
+        thread goes on, but its result is ignored.
+        `process`: call a plain handler in another process, for work that needs a core of its own: in up to
+        `concurrency` processes, which are kept for the next tasks. It gets a `ProcessTask`, and must be at the top
         level of a module that can be imported; data and result must be picklable. After its `timeout` the process is
-        killed; one that dies fails that attempt alone.
+        killed; a process that dies fails only that attempt.
 
-        From any thread; a worker that runs heeds it a moment later. Raises `InvalidOption` for a tube that has a
-        handler.
+        Call it from any thread: a running worker follows a moment later. Raises `InvalidOption` for a tube that already
+        has a handler.
         """
         if handler is None:
 
@@ -176,21 +175,21 @@ class Worker:
         timeout: Seconds | None = None,
         process: bool = False,
     ) -> Any:
-        """Have a function called with the arguments of tasks that name it; a decorator, with or without arguments.
+        """Call a function for tasks that name it, with their arguments. A decorator, with or without arguments.
 
-        `name`: by which tasks call it; None: its own, `__name__`. Programs in all languages use it: see `task_data`.
+        `name`: the name in the tasks; None: its `__name__`. Programs in other languages use it, too: see `task_data`.
         `tube`: where its tasks come from, a tube or a name. All functions of one tube share its place in the worker:
         `concurrency` of them run at a time, plain ones in threads, async ones in the event loop. The tube `tasks` is
-        made if it is not there, as by `Queue.enqueue`; others should be there.
+        created if it does not exist, as by `Queue.enqueue`; others should exist.
         `timeout`: seconds that a call may take, as for `on`.
         `process`: whether it is called in another process, as for `on`; `current_task` returns a `ProcessTask` there.
 
-        What the function returns goes to whoever has put the task by `Tube.call`; what it raises counts as for `on`. A
-        task whose arguments do not fit is buried. One whose name this worker does not know is released, as if it had
-        failed, since a newer worker may know it; after its last attempt it is buried with that as the reason.
+        `Tube.call` returns what the function returns; errors count as for `on`. A task whose arguments do not fit is
+        buried. A task whose name this worker does not know is released like a failed one, since a newer worker may know
+        it; after its last attempt it is buried, and the reason says so.
 
-        Returns the function as it was: it can still be called. Raises `InvalidOption` for a tube that has a handler, a
-        name that the tube has already, and what is no function.
+        Returns the function unchanged. Raises `InvalidOption` for a tube that has a handler, for a name that is in use
+        in the tube, and for anything but a function.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -223,17 +222,17 @@ class Worker:
         tube: sync.Tube | aio.AsyncTube | str = TASKS,
         timeout: Seconds | None = None,
     ) -> Callable[[H], H]:
-        """Have a function called every so many seconds, once however many workers and processes run; a decorator.
+        """Call a function at an interval: once each time, however many workers and processes run. A decorator.
 
         `interval`: seconds, at least 1, or a `timedelta`. The function is called at all multiples of it since the epoch
         (`every(3600)`: at each full hour, UTC), by the clock of the queue.
-        The rest is as for `task`: it is a task function, which is called without arguments. `tube` needs delays. Put
+        All else is as for `task`, and the function is called without arguments. The driver of `tube` needs delays. Put
         this decorator on top of `task(process=True)` to have it called in another process.
 
-        The next call is a task with a delay and a key of its own, which all workers put and one of them takes. It fails
-        and is tried again like any task. What becomes due while no worker runs, or while all are busy, is called once,
-        for the latest time; the others are left out. Where `tube` has lanes each function has its own, so that a call
-        does not begin before the last one has ended; elsewhere they may overlap.
+        The next call is a task with a delay and a unique key: all workers put it, and one of them takes it. It can fail
+        and be tried again like any task. If several calls become due while no worker runs, or while all are busy, only
+        the latest one is made. If `tube` has lanes, each function has its own, so its calls never overlap; in other
+        tubes they may.
 
         Raises what `task` raises, and `InvalidOption` for a function that cannot be called without arguments.
 
@@ -260,14 +259,13 @@ class Worker:
         tube: sync.Tube | aio.AsyncTube | str = TASKS,
         timeout: Seconds | None = None,
     ) -> Callable[[H], H]:
-        """Have a function called when a line of a crontab says so, as `every` does. A decorator.
+        """Call a function at the times of a cron expression; all else is as for `every`. A decorator.
 
         `line`: minute, hour, day of the month, month, day of the week: `"*/5 * * * *"`, `"30 8 * * mon-fri"`.
-        `timezone`: the name of a time zone, or a `tzinfo`. Where clocks are set forward or back, a call that has a time
-        of its own (`"30 2 * * *"`) comes once on that day, as Debian's cron does it.
+        `timezone`: the name of a time zone, or a `tzinfo`. When clocks are set forward or back, a daily call
+        (`"30 2 * * *"`) is made once on that day, as by Debian's cron.
 
-        Needs the extra `schedule`. Raises what `every` raises, and `InvalidOption` for a line or a time zone that is
-        none.
+        Needs the extra `schedule`. Raises what `every` raises, and `InvalidOption` for a bad line or time zone.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -325,7 +323,7 @@ class Worker:
                 before = Target(handler_of(function, known), function, limit, process, arguments)
             target = dataclasses.replace(before, schedule=schedule)
             self._check_async(target)
-            # A worker that runs knows it at once.
+            # A running worker uses it at once.
             route.target[own_name] = target
             if route not in self._routes:
                 self._routes = [*self._routes, route]
@@ -333,10 +331,10 @@ class Worker:
         return function
 
     def off(self, tubes: Tubes) -> None:
-        """Take no more from a tube, or from several; what is in hand is finished. From any thread; a worker
-        that runs heeds it a moment later.
+        """Take no more tasks from these tubes; those that were taken are finished.
 
-        Raises `TubeNotFound` for one that has no handler.
+        Call it from any thread: a running worker follows a moment later. Raises `TubeNotFound` for a tube without a
+        handler.
         """
         names = tube_names(tubes)
         with self._lock:
@@ -350,11 +348,11 @@ class Worker:
         self._tell()
 
     def around(self, hook: Any) -> Any:
-        """Have every handler's call surrounded: for logs, traces, transactions. A decorator, too.
+        """Wrap every call of a handler, for example in a log, a trace or a transaction. A decorator, too.
 
-        `hook`: a function of the task that answers a context manager, or a generator function that yields once; what
-        the handler raises is raised there. An async one is for async handlers alone. The first one is the outermost.
-        Counts from the next `run` on.
+        `hook`: a function of the task that returns a context manager, or a generator function that yields once; errors
+        of the handler are raised at the yield. An async hook needs async handlers. The first hook is the outermost.
+        It takes effect at the next `run`.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -381,14 +379,14 @@ class Worker:
         return hook
 
     def lifespan(self, hook: H) -> H:
-        """Have the whole run surrounded: to open what handlers need, and to close it. A decorator, too.
+        """Wrap the whole run: open what handlers need, and close it. A decorator, too.
 
         `hook`: a function without arguments that returns a context manager, or a generator function that yields once;
         plain or async. It is entered in the thread of `run`, before the worker connects, so no task is taken before it
         is ready, and left when all handlers have ended or were cut off. The first hook is the outermost.
-        Counts from the next `run` on.
+        It takes effect at the next `run`.
 
-        What it raises ends the run, and is raised by `run`.
+        An error of the hook ends the run, and `run` raises it.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -413,19 +411,19 @@ class Worker:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, *, burst: bool = False) -> Summary:
-        """Work until `stop`, or a signal; with `burst` until nothing is left. Blocks; answers a `Summary`.
+        """Work until `stop` or a signal; with `burst`, until no task is left. Blocks, and returns a `Summary`.
 
-        In the main thread SIGTERM and SIGINT stop it: no task is taken any more, what is in hand has `grace` seconds to
-        end, and the rest is released; a second signal does without the grace. `summary.exit_code` says which:
-        `sys.exit(worker.run().exit_code)`.
+        In the main thread SIGTERM and SIGINT stop it: it takes no more tasks, running handlers have `grace` seconds to
+        finish, and the tasks of those that do not are released. A second signal ends it at once. `summary.exit_code`
+        tells how it ended: `sys.exit(worker.run().exit_code)`.
 
-        A burst ends when no tube has a task that may be taken now and no handler works. It does not wait for tasks that
-        are delayed, or rest after a failure, or whose lane is busy elsewhere. What fails is tried again while it has
-        attempts left and does not rest; a task that may be taken any number of times is tried once, and released at the
-        end of the burst.
+        A burst ends when no tube has a task that may be taken now and no handler runs. It does not wait for delayed
+        tasks, for tasks in backoff, or for lanes that are busy elsewhere. A failed task without a backoff is tried
+        again while it has attempts left; one without `max_attempts` is tried once, and released at the end of the
+        burst.
 
-        Raises `NoHandlers` for a worker without handlers; `WorkerBusy` where it runs already, and in an event loop,
-        which it would block: there is `run_async`. What a `lifespan` raises ends the run.
+        Raises `NoHandlers` for a worker without handlers, and `WorkerBusy` if it is already running, or in an event
+        loop, which it would block: use `run_async` there. An error of a `lifespan` ends the run.
         """
         if asyncio._get_running_loop() is not None:
             raise WorkerBusy(why="an event loop runs in this thread: await run_async() there")
@@ -437,13 +435,13 @@ class Worker:
             _close(loop)
 
     async def run_async(self, *, burst: bool = False) -> Summary:
-        """Work as `run` does, in the running event loop, without signals: `stop` it, or cancel it to cut it off."""
+        """Work like `run`, in the running event loop and without signals. `stop` it, or cancel it to cut it off."""
         with self._lock:
             if self._is_running:
                 raise WorkerBusy(why="it is already running")
             if not self._routes:
                 raise NoHandlers
-            # A stop before the first run is for a thread that is about to run; later ones may be of the run before.
+            # A stop before the first run is for a thread that is about to run; a later one may be for the run before.
             if self._has_run:
                 self._asked = None
             self._is_running = self._has_run = True
@@ -461,21 +459,21 @@ class Worker:
                     self._run = Run(connections, self._hooks, burst=burst)
                     self._heed()
                     return await self._run.work(self.grace)
-            return Summary()  # A lifespan has dealt with an error of the run.
+            return Summary()  # A lifespan has handled an error of the run.
         finally:
             self._run = self._loop = None
             self._is_running = False
 
     def stop(self, *, now: bool = False) -> None:
-        """End a run, as a signal does; `now`: without grace. From any thread, and from a handler. Does not wait.
+        """End a run, as a signal does; `now`: without grace. Call it from any thread or handler. It does not wait.
 
-        Before the first one it ends that as it begins: a thread that is about to run is not missed.
+        Before the first run it ends that run at its beginning, so a thread that is about to run is not missed.
         """
         self._asked = now or bool(self._asked)
         self._tell()
 
     def _tell(self) -> None:
-        """Whatever has changed, a run that is on its way heeds it."""
+        """Let the current run follow a change."""
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # It has ended.
@@ -495,7 +493,7 @@ def _calls(target: Target, function: Callable[..., Any]) -> bool:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """End a loop, without waiting for handlers that do not end."""
+    """Close an event loop without waiting for handlers that do not end."""
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
