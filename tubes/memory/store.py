@@ -152,7 +152,7 @@ class MemoryStore:
             return shared
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Driver:
-        """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
+        """The driver of this name. If the tube exists with another driver, that error comes first."""
         name = check_name("driver", name)
         with self.lock:
             shared = self.shared_tubes.get(tube)

@@ -48,7 +48,7 @@ class VerbPort(Port[F]):
         return self._do(act, is_put=False)
 
     def top_up(self, first: F, limit: int) -> list[F]:
-        """What was waited for, and what else there is, up to so many."""
+        """The task that a waiter got, and others that are available, up to so many."""
         try:
             return [first, *self.take_many(limit - 1)]
         except BaseException:

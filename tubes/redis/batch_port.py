@@ -1,4 +1,4 @@
-"""The verbs of a port on many tasks: as few calls as there can be, each of a bounded size."""
+"""The methods of a port on many tasks: as few calls as possible, each of a bounded size."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from tubes.backend.interface import PreparedPut
     from tubes.redis.edition import Edition
 
-#: How many tasks, and bytes of them, are put by one call; more are brought to the server first.
+#: The most tasks and bytes that one call puts; more are uploaded to the server first.
 PUTS: Final = 4_000
 BYTES: Final = 4_000_000
-#: Milliseconds for which what was brought stays there.
+#: Milliseconds for which uploaded tasks stay there.
 STAY: Final = 60_000
 #: How many tasks one call takes.
 TAKES: Final = 500
-#: How many ids one call names: where all are done by the same commands, where each has its own, where there are lanes.
+#: The most ids of one call: if the same commands do all, if each has its own, and with lanes.
 IDS: Final = 1_000
 IDS_ALONE: Final = 250
 IDS_WITH_LANES: Final = 50
@@ -124,9 +124,9 @@ class BatchPort(LookingPort[F]):
     def _show_keyed(
         self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: ScriptReply
     ) -> Flow[list[F]]:
-        """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
+        """The reply of `put_keyed`: for each task whether it is new, or the task that has its key.
 
-        Of those for which the answer had no room it tells the ids.
+        For tasks that do not fit into the reply it has the ids.
         """
         tasks: list[F] = []
         id = int(head[7:])
@@ -141,19 +141,19 @@ class BatchPort(LookingPort[F]):
                     id += 1
                 else:
                     if answer.__class__ is bytes and answer[:1] == _NAMED:
-                        # One that has gone meanwhile is a number, as one of which only the key is remembered.
+                        # One that is gone meanwhile is a number, like one whose key is only remembered.
                         answer = others.get(int(answer[1:]), int(answer[1:]))
                     tasks.append(self._show_kept(answer, new, raw, options))
         return tasks
 
     def put_waiting(self, request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
-        """Put what a caller waits with; None if there is no room for it."""
+        """Do the put of a waiter; None if there is no room for it."""
         if isinstance(request, Batch):
             return (yield from self.put_batch(request, waits=True))
         return (yield from self.put_encoded(*request, waits=True))
 
     def _stage(self, name: str, words: list[Word]) -> Flow[None]:
-        """Bring the words of a batch to the server, part by part; if an early part is gone, all once more."""
+        """Upload the words of a batch to the server, part by part; if an early part is gone, all again."""
         at = number = 0
         while at < len(words):
             if self.gone is not None:
@@ -163,7 +163,7 @@ class BatchPort(LookingPort[F]):
             at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
     def _unstage(self, batch: Batch) -> None:
-        """What was brought is not needed any more."""
+        """Remove uploaded tasks."""
         name, batch.staged, batch.staged_for = batch.staged, "", None
         if name:
             self.shared.store.later(lambda: self._remove(name))
@@ -194,14 +194,14 @@ class BatchPort(LookingPort[F]):
                 tasks += self.show_many(reply)
                 more = bool(reply) and (len(reply[5]) == wanted or bool(reply[3]))
         except BaseException:
-            # Those of the last reply may be among the tasks already; each is given back once.
+            # Tasks of the last reply may be in the list already; each is given back once.
             self._untake_later({**_taken_in(reply), **{task.id: task._take for task in tasks}})
             raise
         return tasks
 
     @verb
     def top_up(self, first: F, limit: int) -> Flow[list[F]]:
-        """What was waited for, and what else there is, up to so many."""
+        """The task that a waiter got, and others that are available, up to so many."""
         try:
             others = yield from self._take_many(limit - 1)
         except BaseException:
@@ -210,7 +210,7 @@ class BatchPort(LookingPort[F]):
         return [first, *others]
 
     def show_many(self, reply: list[ScriptReply]) -> list[F]:
-        """What `take_many` answers."""
+        """The reply of `take_many`."""
         if not reply:
             return []
         ids, attempts, dues, _, take, raws = reply
@@ -221,12 +221,12 @@ class BatchPort(LookingPort[F]):
         return task_codec.shown_taken(self.kind, self.tube, take, ids.split(), attempts.split(), moments, raws)
 
     def untake_many(self, reply: ScriptReply) -> None:
-        """Give back what was taken for somebody who is gone."""
+        """Give back tasks of a caller that is gone."""
         self._untake_later(_taken_in(reply))
 
     def _untake_later(self, taken: dict[int, int]) -> None:
         """Undo takes, by the ids of the tasks."""
-        those = list(reversed(taken.items()))  # As if time ran backwards.
+        those = list(reversed(taken.items()))  # In reverse order.
         for first in range(0, len(those), TAKES):
             words = [word for one in those[first : first + TAKES] for word in one]
             self.shared.store.later(lambda words=words: self.undo("untake", *words))  # type: ignore[misc]
@@ -257,9 +257,9 @@ class BatchPort(LookingPort[F]):
     def _about_many(
         self, verb: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
     ) -> Flow[dict[int, bool]]:
-        """Do something with each of these tasks, and say whether it was done.
+        """Call a script for each of these tasks; returns whether it was done.
 
-        `finishes`: that ends the takes of the callers. `by_put`: a task is meant by its put, not by its take.
+        `finishes`: it ends the takes of the callers. `by_put`: a task is identified by its put, not by its take.
         """
         done = dict.fromkeys(those, False)
         ids = list(those)
@@ -273,7 +273,7 @@ class BatchPort(LookingPort[F]):
                 for meant, _, view in map(those.__getitem__, some):
                     words += meant, name_of(view, by_put=by_put)
                 reply = yield from self.ask(verb, *args, *words)
-                if reply.__class__ is ErrorReply:  # The session has ended, and had none of them.
+                if reply.__class__ is ErrorReply:  # The session has ended, and held none of them.
                     continue
                 if _LOST not in reply:
                     done.update(dict.fromkeys(some, True))
@@ -288,14 +288,14 @@ class BatchPort(LookingPort[F]):
 
 #: The port of any connection to a server.
 RedisPort: TypeAlias = BatchPort[Any]
-#: What a script answers for a task with which nothing was done.
+#: The reply of a script for a task that it did not change.
 _LOST: Final = b"0"
-#: How an id begins that stands for a task.
+#: The prefix of an id in place of a task.
 _NAMED: Final = b"?"
 
 
 def _taken_in(reply: ScriptReply) -> dict[int, int]:
-    """By id the takes of the tasks of which `take_many` tells."""
+    """By id, the takes of the tasks in a reply of `take_many`."""
     if reply.__class__ is not list or not reply:
         return {}
     take: int = reply[4]
@@ -303,12 +303,12 @@ def _taken_in(reply: ScriptReply) -> dict[int, int]:
 
 
 def _parts(staged: str) -> tuple[str, ...]:
-    """What a call uses besides what a tube always has."""
+    """The keys of a call besides those of every call."""
     return (f"staged:{staged}",) if staged else ()
 
 
 def _part(words: list[Word], at: int) -> list[Word]:
-    """The next words that one call brings."""
+    """The next words that one call uploads."""
     size, end = 0, at
     while end < len(words) and end - at < PUTS and size < BYTES:
         word = words[end]

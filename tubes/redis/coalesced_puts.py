@@ -1,8 +1,8 @@
-"""Puts that the tasks of an event loop make in one turn of it: they go to the server as one call.
+"""Puts of one pass of an event loop: they go to the server as one call.
 
-For the server a call costs more than a put, so this is worth the most where many tasks put at a time. Each caller hears
-of its own put: what is refused together is tried alone, behind what was called meanwhile. Between two calls of another
-verb on the tube puts stay where they are.
+For the server a call costs more than a put, so this is worth the most if many tasks put at a time. Each caller gets the
+result of its own put: if the server refuses them together, each is tried alone, behind the calls made meanwhile. Puts
+keep their order relative to other calls on the tube.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 #: The channels of a connection, by the event loops that use it.
 Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]
-#: How many puts go together at most, and so many bytes that no further one comes in: a script is not to take long.
+#: The most puts of a call, and the bytes after which no more are added: a script must not take long.
 MOST: Final = 100
 BYTES: Final = 500_000
-#: How the error of a script begins that has failed: one that was done before would have answered what it did. Of one
-#: that the server refused to run nobody knows that.
+#: The beginning of the error of a script that failed: if it had been done before, it would have returned its reply. If
+#: the server refused to run it, that is not known.
 _FAILED: Final = "ERR"
 
 
@@ -58,7 +58,7 @@ class CoalescedPuts(ScriptCall):
         self._size = 0
 
     def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[ScriptReply]) -> None:
-        """One more put. `answer`: gets what the script `put` would answer it."""
+        """Add a put. `answer`: gets the reply that the script `put` would give it."""
         self._puts.append((new, raw))
         self._answers.append(answer)
         self._size += len(raw)
@@ -72,12 +72,12 @@ class CoalescedPuts(ScriptCall):
             del self._open[self.key]
 
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
-        """The request: that of a put, where it is the only one."""
+        """The request; for a single put, that of a put."""
         if not self.args:
             self._close()
             self._say()
             if len(self._puts) > 1 and not self._port.has_joined:
-                # Else a server that has no such script yet would ask for it, and do first what comes behind.
+                # Else a server without the script would ask for it, and do later calls first.
                 whole = self._port.has_joined = True
         return super().pack(whole=whole, moving=moving)
 
@@ -99,7 +99,7 @@ class CoalescedPuts(ScriptCall):
     # -- what its channel does with it as with a future ----------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether nobody waits for it any more: that is asked of each put when the reply is there."""
+        """Whether it was cancelled: each put is asked when the reply is there."""
         return False
 
     def set_result(self, reply: ScriptReply) -> None:
@@ -133,7 +133,7 @@ class LoopPort(BatchPort[F]):
         """Add a task; None if there is no room."""
         try:
             channel = self._channels.get(asyncio.get_running_loop())
-        except RuntimeError:  # None runs in a forked child, which is told so.
+        except RuntimeError:  # There is no loop in a forked child, which gets an error.
             channel = None
         session = self.session
         if session is None or not self._joins or not isinstance(channel, LoopChannel) or "key" in options:
@@ -168,6 +168,6 @@ class LoopPort(BatchPort[F]):
                 raise ConnectionLost(url=self.url, why=UNSURE)
         elif puts.resent and reply.code != _FAILED:
             raise self.refusal(reply)
-        # Nothing was put, and perhaps another one is to blame.
+        # Nothing was put, perhaps because of another one.
         alone: Any = self.run(self.put_encoded(raw, options, waits=False))
         return await alone  # type: ignore[no-any-return]

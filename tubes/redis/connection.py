@@ -1,4 +1,4 @@
-"""Connections: who calls, which session that is, and in which tubes it is open."""
+"""Connections: callers with their sessions, and the tubes in which those are open."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: How a script is told what to do where there is a tube of the name.
 _MODES: Final[Mapping[IfExists, str]] = {"raise": "new", "same": "same", "keep": "alike", "update": "alike"}
-#: Seconds for which replies stay at least when nobody looks for them.
+#: Seconds for which replies stay at least if nobody reads them.
 _REPLIES_STAY: Final = 12.0
 
 
 class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """One connection to a server: what a `Queue` works through.
+    """One connection of a `Queue` to a server.
 
-    It has a session, which is its own until `identify` moves it to another one.
+    It has a session of its own until `identify` moves it to another one.
     """
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
@@ -71,7 +71,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self._api: Final = api
         # Seconds for which a first connection is tried; None: as long as any call.
         self._timeout: Final = timeout
-        #: Whether its verbs are to be awaited.
+        #: Whether its methods are awaited.
         self.awaited = api.awaited
         self._ports: Final[dict[SharedTube, RedisPort]] = {}
         self.session: Final = RedisSession(store, self._ports)
@@ -88,7 +88,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return _make(self.store, api or self._api, self._timeout)
 
     def micros(self) -> int:
-        """What time it is by the server's clock, as far as this process knows that."""
+        """The server's time, as far as this process knows it."""
         return self.store.server_micros()
 
     def register(self, driver: Driver) -> None:
@@ -141,14 +141,14 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     @verb
     def open_replies(self, name: str) -> Flow[RedisPort]:
-        """The port of a fifo that nobody sees, and that goes by itself when nobody uses it; made if it is not there."""
+        """The port of a hidden fifo, which is created if needed, and expires when nobody uses it."""
         self.check()
-        # Who waits looks every few seconds.
+        # A waiter uses it every few seconds.
         return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_STAY)))
 
     @verb
     def open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
-        """The port of a tube that nobody sees, and that goes by itself when nobody has used it for `idle` seconds.
+        """The port of a hidden tube, which expires when nobody has used it for `idle` seconds.
 
         Its data is JSON.
         """
@@ -160,11 +160,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         reply = yield from self.session.open(name, "keep", *about, maker=uuid4().hex)
         return (yield from self._opened(name, reply))
 
-    #: A server may have lost it, and its owner is about to make it anew: what comes meanwhile is there then.
+    #: A server may have lost it, and its owner will create it again: replies until then find it.
     find_replies = open_replies
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Flow[Driver]:
-        """The driver of this name; that a living tube has another one is said first, whether it is known or not."""
+        """The driver of this name. If the tube exists with another driver, that error comes first."""
         name = check_name("driver", name)
         try:
             return self.store.registry.find(name)
@@ -206,12 +206,12 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
-        """What is wrong with a tube; `repairs`: it is mended."""
+        """The problems of a tube; `repairs`: repair them."""
         self.check()
         return self.run(examine(self.store, check_tube_name(name), repairs=repairs))
 
     def _known_names(self) -> Flow[list[str]]:
-        """The names that were written down, in their order: of tubes that are there, or were."""
+        """The stored names of tubes, in their order; some may be gone."""
         names: set[bytes] = set()
         cursor = b"0"
         while True:
@@ -227,7 +227,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return (yield from self.store.ask("names", key, what, name, what=key))
 
     def forget_name(self, name: str) -> Flow[None]:
-        """A tube was dropped; if it was created anew meanwhile its name stays."""
+        """Remove the name of a dropped tube, unless it was created again."""
         yield from self._names("remove", name)
         there = yield ScriptCall(script("there"), self.store.key(name), ())
         if there is not None:
@@ -258,7 +258,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             shared.vanish()
             raise TubeNotFound(name=shared.name)
         _, edition = self.store.shared(shared.name, reply)
-        if session.uuid == uuid:  # Nobody has moved to another session meanwhile.
+        if session.uuid == uuid:  # The session is still the same.
             yield from session.note(port, reply.session(caller, edition))
 
     def forget(self, shared: SharedTube) -> None:
@@ -353,7 +353,7 @@ def _make(store: RedisStore, api: ApiKind, timeout: float | None) -> Connection:
 
 
 class ThreadConnection(Connection):
-    """For threads: its verbs answer when they are done."""
+    """For threads: its methods return when they are done."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channel: Final = ThreadChannel(store.server, closed=_closed)
@@ -375,7 +375,7 @@ class ThreadConnection(Connection):
 
 
 class LoopConnection(Connection):
-    """For asyncio: its verbs are awaited. Each event loop has a channel of its own."""
+    """For asyncio: its methods are awaited. Each event loop has a channel of its own."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channels: Final[Channels] = {}
@@ -383,7 +383,7 @@ class LoopConnection(Connection):
         super().__init__(store, api, timeout)
 
     async def meet(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Try the server out, unless it was tried already; a connection that comes to nothing is closed."""
+        """Try the server, unless that was done; close the connection if it fails."""
         if self.closed is not None or self.store.met:
             return
         try:

@@ -81,7 +81,7 @@ class Emptiness:
         """Let a caller wait."""
         store = self._shared.store
         with self._lock:
-            if (gone := waiter.owner.gone) is not None:  # From here on whoever closes the port finds the waiter.
+            if (gone := waiter.owner.gone) is not None:  # From here on, closing the port finds the waiter.
                 raise gone()
             self._waiters[waiter] = None
         if store.manual and waiter.deadline is not None:

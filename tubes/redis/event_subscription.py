@@ -1,4 +1,4 @@
-"""Hears the changes of a tube for all listeners in one process: one subscription, and one thread that tells them."""
+"""The changes of a tube for all listeners of a process: one subscription, and one thread that calls them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tubes")
 
-#: Seconds of silence after which the connection is tried out.
+#: Seconds of silence after which the connection is tested.
 _SILENCE: Final = 15.0
 
 
@@ -36,7 +36,7 @@ class EventSubscription:
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
-        # Whether something was heard that no script has told.
+        # Whether a message came that is not from a script.
         self._is_foreign = False
 
     @property
@@ -147,7 +147,7 @@ class EventSubscription:
         try:
             if message[0] == b"message":
                 self._tell(message[2])
-        except Exception as error:  # Anybody may publish there.
+        except Exception as error:  # Any client may publish there.
             if not self._is_foreign:
                 self._is_foreign = True
                 _log.warning(

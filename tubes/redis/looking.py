@@ -1,4 +1,4 @@
-"""The verbs of a port that look at a tube."""
+"""The methods of a port that only read."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class LookingPort(VerbPort[F]):
         place = b""
         while limit and (not in_order or len(ids) < limit):
             places: list[bytes] = yield from self.ask("buried", place, min(limit, _PLACES) if in_order else _PLACES)
-            # What is shorter than an id is nobody's: `repair` removes it.
+            # A value shorter than an id is damage: `repair` removes it.
             ids += (driver.id_at(one) for one in places if len(one) >= _PLACE)
             if not places or places[-1] == place:
                 break
@@ -127,7 +127,7 @@ class LookingPort(VerbPort[F]):
 
 
 def statistics_of(reply: ScriptReply, waiting: int, now: int | None = None) -> Statistics:
-    """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
+    """The counts of a script; `now`: a pause that is over then does not count. Raises `ValueError` and the like."""
     total, taken, buried, counted, _, paused = reply
     puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
     calls = dict(zip(_CALLS, others, strict=True))

@@ -1,4 +1,4 @@
-"""All tubes of a server at a glance: in one call of a script that opens no session."""
+"""An overview of all tubes of a server, by a script that opens no session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TUBES: Final = 200
 #: Of how many one call tells whether they are there.
 _NAMES: Final = 1000
-#: How often a script that had much else to do first is called again.
+#: How often a script is called again that had other work first.
 _TRIES: Final = 100
 
 
@@ -49,7 +49,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
 
 
 def _seen(store: RedisStore, name: str, now: int, about: ScriptReply, *, ages: bool) -> Flow[Overview]:
-    if len(about) == 1:  # Why the script could not look.
+    if len(about) == 1:  # The error of the script.
         raise Unreadable(what=f"tube {name!r}", why=about[0].decode(errors="replace"))
     driver, options, counted, sessions, lanes, resting, due = about
     kind = validation.driver_name(name, driver)

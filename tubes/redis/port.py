@@ -1,7 +1,7 @@
-"""How the verbs of one connection on one tube call scripts, in threads and in event loops.
+"""How the methods of one connection on one tube call scripts, in threads and in event loops.
 
-A verb that is one call asks `call` for it; one that is several is a flow, which `run` runs. In an event loop both
-answer something to await: there the types are those of what comes of it.
+A method with one call uses `call`; one with several calls is a flow, which `run` runs. In an event loop both return an
+awaitable: there the types are those of its result.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The arguments of a script, or what makes them by the options that its session knows; None: not of these.
 Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
-#: What becomes of a script's reply, and the arguments of the script.
+#: The function for a script's reply, and the arguments of the script.
 Request: TypeAlias = tuple[Callable[[ScriptReply], T], tuple[Word, ...]]
 
-#: Refusals that a verb tells its caller in its own words.
+#: Error replies that the methods handle themselves.
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
 #: How many words one call undoes: two of each task.
 _UNDONE: Final = 100
-#: Verbs that find nothing to do when the session has ended.
+#: Scripts that have nothing to do when the session has ended.
 _OF_TAKERS: Final = frozenset({"ack", "ack_many", "release", "release_many", "renew_many", "touch", "untake", "leave"})
-#: Those of which nobody knows then whether they were done, if they were sent before.
+#: Scripts that may or may not have been done then, if they were sent before.
 _ONCE: Final = frozenset(
     {"put", "put_many", "put_keyed", "take", "take_many", "ack", "ack_many", "kick", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
@@ -74,7 +74,7 @@ class PortConnection(AnyConnection, Protocol):
         ...
 
     def forget_name(self, name: str, /) -> Flow[None]:
-        """A tube was dropped; if it was created anew meanwhile its name stays."""
+        """Remove the name of a dropped tube, unless it was created again."""
         ...
 
 
@@ -88,7 +88,7 @@ class Port(PortBase[F]):
         self.shared: Final = shared
         #: The session in this tube; None: not open yet.
         self.session: TubeSession | None = None
-        # An event loop may stand still in the middle of a verb, and would keep the waiters from being served.
+        # An event loop may stop in the middle of a call, and would keep the waiters from being served.
         self.serves: Final = not connection.awaited or store.manual
         self.url: Final = store.url
         self.clock: Final = store.clock
@@ -100,20 +100,20 @@ class Port(PortBase[F]):
         return self.connection.run(flow)
 
     def change(self, flow: Flow[T]) -> T:
-        """Run a verb that may make something takeable, or make room: the waiters in this process are served then."""
+        """Run a flow that may make a task available, or make room; then serve the waiters of this process."""
         shared = self.shared
-        # Else the thread that looks after them hears of it as soon.
+        # Else their thread learns of it as soon.
         if shared.store.manual and (shared.queue.takers or shared.queue.putters):
             flow = shared.serving.after(flow)
         return self.connection.run(flow)
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
-        """Call a verb's script; `changes`: it may make something takeable, or make room."""
+        """Call a script; `changes`: it may make a task available, or make room."""
         flow = self.asked(verb, request)
         return self.change(flow) if changes else self.run(flow)
 
     def asked(self, verb: str, request: Request[T]) -> Flow[T]:
-        """Call a verb's script, and return what becomes of its reply."""
+        """Call a script, and return the result for its reply."""
         show, args = request
         return show((yield from self.ask(verb, *args)))
 
@@ -125,7 +125,7 @@ class Port(PortBase[F]):
         slot: str | None = None,
         parts: tuple[str, ...] = (),
     ) -> Flow[ScriptReply]:
-        """Call a verb's script until it is done; returns what it answers, or an `ErrorReply` about a task.
+        """Call a script until it is done; returns its reply, or an `ErrorReply` about a task.
 
         `slot`, `parts`: as for `ScriptCall`.
         """
@@ -182,15 +182,15 @@ class Port(PortBase[F]):
             self.lose(call.session)
             return False
         if code == "TUBEGONE" and verb == "drop" and call.resent:
-            return True  # It was done before its answer was lost.
+            return True  # It was done before its reply was lost.
         raise self.refusal(reply)
 
     def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[ScriptReply]:
-        """Call a script that knows no session, and that may be done twice; returns as `ask`."""
+        """Call a script without a session that may be done twice; returns like `ask`."""
         return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[ScriptReply]]:
-        """The replies to plain commands that only look, packed: at one moment, while the tube is there. For threads."""
+        """The replies to packed read-only commands, at one moment at which the tube exists. For threads."""
         replies: list[ScriptReply]
         *replies, there = yield from self._answer(ScriptLook(commands, script("there"), self.shared.key))
         if there is None:
@@ -204,7 +204,7 @@ class Port(PortBase[F]):
         return reply
 
     def refusal(self, reply: ErrorReply) -> TubesError:
-        """The error for what a script answers."""
+        """The error for the reply of a script."""
         if reply.code == "TUBEGONE":
             self.shared.vanish()
             return TubeNotFound(name=self.shared.name)
@@ -218,7 +218,7 @@ class Port(PortBase[F]):
             self.session = None
 
     def show(self, parsed: Parsed, known: bytes | None = None) -> F:
-        """A task as the user sees it, of what `task_codec.parse` says of it."""
+        """A task for the user, from the result of `task_codec.parse`."""
         if parsed[4] >= 0:
             self.shared.watch(parsed[4])
         return task_codec.show(self.kind, self.tube, parsed, known)
@@ -226,7 +226,7 @@ class Port(PortBase[F]):
     # -- takes for those who wait, and what is undone ------------------------------------------------------------------
 
     def take_waiting(self, count: int) -> Flow[ScriptReply]:
-        """For a caller that waits, one of so many: what `show` shows, or the moment at which something is due."""
+        """For one of so many waiters: its task, or the moment at which something is due."""
         reply = yield from self.ask("take", count, self.shared.store.process, orphaned=self.untake, slot=SERVING)
         return reply if reply.__class__ is int else task_codec.parse(reply)
 
@@ -247,15 +247,15 @@ class Port(PortBase[F]):
         return ScriptCall(known, self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
 
     def untake(self, reply: ScriptReply, session: TubeSession | None = None) -> None:
-        """Give back what was taken for somebody who is gone."""
+        """Give back tasks of a caller that is gone."""
         if reply.__class__ is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
             self.shared.store.later(lambda: self.undo("untake", id, take, session=session))
 
     def undo(self, verb: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
-        """Undo what was done for somebody who is gone; that the queue is closed or the tube dropped is no obstacle.
+        """Undo a call of a caller that is gone, even if the queue is closed or the tube dropped.
 
-        `session`: by which it was done, if that is not certainly the port's.
+        `session`: the session of that call, if it may not be the port's.
         """
         by = session or self.session
         first = 0

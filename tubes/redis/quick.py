@@ -1,7 +1,7 @@
-"""The verbs of every program's inner loop, for threads: packed ahead, without a flow.
+"""The methods of every program's inner loop, for threads: packed ahead, without a flow.
 
-Each does what its namesake in `verbs.py` does, as long as nothing is in the way. A lost connection, a session that has
-ended, callers that wait in this process and time set by a test go there.
+Each does the same as its namesake in `verbs.py`, which takes over in special cases: a lost connection, an ended
+session, waiters in this process, or a clock of a test.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ class ThreadPort(BatchPort[F]):
             return super().take()
         try:
             return self.show(task_codec.parse(reply))
-        except Unreadable:  # It stays taken: given back it would be the first again.
+        except Unreadable:  # It stays taken: if released, it would be the first again.
             raise
-        except BaseException:  # Interrupted: nobody gets to see it.
+        except BaseException:  # Interrupted: the caller does not get it.
             self.untake(reply)
             raise
 

@@ -1,7 +1,7 @@
-"""Checking a tube on a server, and mending it: scripts that look at some of it each, while others go on working.
+"""Checks and repairs a tube on a server: by scripts that read a part of it each, while programs use it.
 
-What a script finds was wrong at that one moment. What takes more than one script to see is looked at again by one that
-sees all of it, or counts only if nothing has happened meanwhile.
+A problem that one script finds was there at that moment. One that takes several scripts to find is confirmed by a
+script that reads all of it, or counts only if nothing has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 #: How many tasks one call looks at: with lanes each costs more.
 _TASKS: Final = 200
 _TASKS_OF_LANES: Final = 100
-#: How many problems of a kind are named; how many are known by name, so that what HSCAN shows twice counts once.
+#: How many problems of a kind are listed; how many are kept by name, so that what HSCAN returns twice counts once.
 _NAMED, _KNOWN = 10, 10_000
-#: How often delayed tasks are counted in a tube in which something happens all the time.
+#: How often delayed tasks are counted in a tube that changes all the time.
 _TRIES: Final = 3
 
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
-    """What is wrong with a tube; `repairs`: it is mended."""
+    """The problems of a tube; `repairs`: repair them."""
     about = yield from store.ask("there", store.key(name))
     if about is None:
         raise TubeNotFound(name=name)

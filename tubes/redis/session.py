@@ -1,4 +1,4 @@
-"""The session of a connection to a server: in which tubes it is open, and who shares it."""
+"""The session of a connection to a server: the tubes in which it is open, and its other callers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class OpenedTube(NamedTuple):
 class RedisSession:
     """The session of a connection.
 
-    It is known to the tubes in which it is open, and to nobody else until `identify` tells its name: then it is written
-    down, and others may join it.
+    Only the tubes in which it is open know it, until `identify` stores its name on the server: then others may join
+    it.
     """
 
     def __init__(self, store: RedisStore, ports: Mapping[SharedTube, RedisPort]) -> None:
         self.uuid = uuid4().hex
-        #: The name by which its answers are kept.
+        #: The name under which its replies are kept.
         self.caller = "0"
         #: Whether its connection is being closed.
         self.closing = False
@@ -121,7 +121,7 @@ class RedisSession:
             return
         known = yield from self._share("beat")
         if known is None:
-            if not self.closing:  # It was over meanwhile, or the server has lost it.
+            if not self.closing:  # It has ended meanwhile, or the server has lost it.
                 yield from self._publish("again")
             return
         here = {port.shared.name for port in self.ports()}
@@ -164,7 +164,7 @@ class RedisSession:
         if self._shared:
             left: ScriptReply = yield from self._share(how, uuid=uuid)
             if left is None:
-                # The server has lost what was written down: others may speak for the session too, and nobody knows.
+                # The server has lost the stored session: it may have other callers that are not known.
                 how = "lose"
             elif left[0] > 0:
                 return

@@ -1,4 +1,4 @@
-"""One tube of a server, as one process sees it: who waits on it here, who listens to it."""
+"""One tube of a server, as one process sees it: its waiters and listeners."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class SharedTube:
     """One tube of a server, as one process sees it.
 
-    `queue` has the waiters in this process, `serving` asks the server for them, and `wait_loop` is the thread that
-    does so for as long as anybody waits. When there is nothing for them it waits for a marker, which a script leaves
-    when something has become takeable. Whoever gets the marker takes, and leaves another one if there is more: so one
-    process wakes up per task, and nobody polls.
+    `queue` has the waiters of this process, `serving` asks the server for them, and `wait_loop` is the thread that does
+    so as long as anybody waits. If there is nothing for them, it waits for a marker, which a script leaves when a task
+    becomes available. The process that gets the marker takes, and leaves another one if there is more: so one process
+    wakes up per task, and nobody polls.
     """
 
     def __init__(self, store: RedisStore, name: str, key: str, driver: Driver, edition: Edition, born: str) -> None:
@@ -67,10 +67,10 @@ class SharedTube:
         """Put a waiter at the end of its line, and see to it that it is served."""
         queue, manual = self.queue, self.store.manual
         if manual:
-            # It is not counted before somebody has looked what there is for it: then the test goes on.
+            # It does not count before a look for its task: then the test goes on.
             queue.arriving.add(waiter)
         with self.queue.lock:
-            if (gone := waiter.owner.gone) is not None:  # From here on whoever closes the port finds the waiter.
+            if (gone := waiter.owner.gone) is not None:  # From here on, closing the port finds the waiter.
                 queue.arriving.discard(waiter)
                 raise gone()
             first = queue.enlist(waiter)
@@ -92,10 +92,10 @@ class SharedTube:
             is_gone = self.queue.state(waiter) is WaitState.GONE
             answer = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.answer)
             alone = self.wait_loop.on and self.queue.is_empty()
-        if alone and not self.store.manual:  # The server is not to wait on for somebody who has gone.
+        if alone and not self.store.manual:  # The server must not wait for a caller that is gone.
             self.store.poke(self.key)
         if answer is None and waiter.request is not None and self.queue.putters:
-            self.nudge()  # Who stands behind it may need less room.
+            self.nudge()  # The next waiter may need less room.
         if undo and isinstance(answer, TaskView | list):
             port: RedisPort = waiter.owner
             verb, words = words_to_undo(waiter, answer)
@@ -107,13 +107,13 @@ class SharedTube:
         return self.queue.move(waiter, "keep")
 
     def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
-        """Answer an error to these waiters, as far as they still wait."""
+        """Give an error to these waiters, as far as they still wait."""
         with self.queue.lock:
             for waiter in waiters:
                 self.queue.move(waiter, "dismiss", error())
             left = bool(self.queue.putters)
         self.wait_loop.release(waiters)
-        if left:  # Who stood behind one of them may need less room.
+        if left:  # A waiter behind one of them may need less room.
             self.nudge()
 
     def waits_for_nobody(self) -> bool:
@@ -137,7 +137,7 @@ class SharedTube:
         if not self.queue.is_empty() or self.subscription.listening:
             moment = self.store.local_micros(due)
             self._alarm.set(moment)
-            # A clock set by a test may have been advanced since the server was asked, and does not ring for that.
+            # A test may have advanced its clock since the server was asked, and it does not ring for the past.
             if self.store.manual and moment <= self.store.clock.micros():
                 self.store.later(self.tick)
 
@@ -158,7 +158,7 @@ class SharedTube:
                 elif not self.queue.move(waiter, "keep"):
                     self.queue.move(waiter, "end")
             putters = bool(self.queue.putters)
-        if putters:  # Who stood behind one whose time is over may need less room.
+        if putters:  # A waiter behind an expired one may need less room.
             self.store.run_now(self.tick())
 
     def tick(self) -> Flow[None]:
@@ -174,7 +174,7 @@ class SharedTube:
             self.watch(soonest)
 
     def go_by_the_clock(self) -> Flow[None]:
-        """The server's clock was set: begin anew what goes by that clock and would be late."""
+        """The server's clock was set: restart what depends on it and would be late."""
         port = next(iter(self.ports), None)
         if port is not None and self.driver.lane is not None:
             at = yield from port.ask("restart_rests", 0)
@@ -187,7 +187,7 @@ class SharedTube:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def vanish(self) -> None:
-        """The tube is not there any more: whoever uses it here is told."""
+        """The tube is gone: its users in this process get an error."""
 
         def gone() -> TubesError:
             return TubeNotFound(name=self.name)

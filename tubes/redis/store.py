@@ -1,4 +1,4 @@
-"""What one process knows of a server: its tubes, who is connected, and the threads that keep sessions alive."""
+"""One server as one process sees it: its tubes, its connections, and the threads that keep sessions alive."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from tubes.values.codecs import Codec
 
 T = TypeVar("T")
-#: What makes stores the same: the URL, the clock, the codec, the lease and the process.
+#: The identity of a store: the URL, the clock, the codec, the lease and the process.
 Key: TypeAlias = tuple[object, ...]
-#: Microseconds: by more a server's clock was set, by less two clocks may always differ.
+#: Microseconds: a larger difference means that a server's clock was set; two clocks may always differ by less.
 _STEP: Final = SECOND
 _SLACK: Final = SECOND // 10
 _log = logging.getLogger("tubes")
@@ -60,7 +60,7 @@ class RedisStore:
         self.clock: Final = clock
         self.codec: Final = codec
         self.lease: Final = lease
-        #: Whether time is set by a test: scripts are told it then, and leases last as long as their connections.
+        #: Whether a test sets the time: then scripts get it, and leases last as long as their connections.
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = Registry()
@@ -73,10 +73,10 @@ class RedisStore:
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
-        # Whether a poke is to come.
+        # Whether a poke is planned.
         self._poking = False
         self._timed = False
-        #: Whether it was tried out.
+        #: Whether the server was tried.
         self.met = False
         self._silent = False
         self._meeting: Final = threading.Lock()
@@ -92,7 +92,7 @@ class RedisStore:
     # -- the life of a store -------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """One connection more: from now on it stays. Raises `QueueClosed` if the last one has taken it along."""
+        """Add a connection, which keeps the store open. Raises `QueueClosed` if the last one has closed it."""
         with _opening:
             if self.closed:
                 raise QueueClosed(why="close() was called")
@@ -107,7 +107,7 @@ class RedisStore:
                 self._beating.start()
 
     def leave(self) -> None:
-        """One connection less; the last one takes the threads along."""
+        """Remove a connection; the last one ends the threads."""
         with _opening, self._lock:
             self._users -= 1
             if self._users:
@@ -124,11 +124,11 @@ class RedisStore:
             self._channel.close()
 
     def now(self) -> int | str:
-        """The time that scripts are told: none, since servers know it, unless it is set by a test."""
+        """The time argument of scripts: empty, since servers know the time, unless a test sets it."""
         return self.clock.micros() if self.manual else ""
 
     def span(self) -> int | str:
-        """The lease as scripts are told it."""
+        """The lease as an argument of scripts."""
         return "" if self.manual else micros("session_ttl", self.lease)
 
     def server_micros(self) -> int:
@@ -142,7 +142,7 @@ class RedisStore:
     # -- work that nobody waits for ------------------------------------------------------------------------------------
 
     def later(self, act: Callable[[], object]) -> None:
-        """Do this, or run the flow that it answers, in a thread of the store. Safe in the middle of anything."""
+        """Call this, or run the flow that it returns, in a thread of the store. Safe in the middle of anything."""
         self._inbox.put(act)
         if self._helper is None and not self.closed:
             with self._lock:
@@ -151,7 +151,7 @@ class RedisStore:
                     self._helper.start()
 
     def poke(self, key: str) -> None:
-        """Have the server that has this key look whose wait is over: it does with whatever it is asked."""
+        """Make the server that has this key end expired waits: any command does that."""
         if not self._poking:
             self._poking = True
             self.later(lambda: self._poke(key))
@@ -183,7 +183,7 @@ class RedisStore:
     def _next(self) -> Callable[[], object] | None:
         act = self._inbox.get()
         if act is None:
-            try:  # What came before the end is still done.
+            try:  # Work from before the end is still done.
                 act = self._inbox.get_nowait()
             except Empty:
                 return None
@@ -203,7 +203,7 @@ class RedisStore:
                 self._beat_once(channel)
                 if not self.met:  # An `AsyncQueue` may be used without `await` and `async with`.
                     self.meet(patience)
-            except Exception as error:  # The sessions depend on it: whatever has happened, the next beat comes.
+            except Exception as error:  # The sessions depend on it: the next beat comes after any error.
                 self._warn("sessions could not be renewed", error)
             if not self._is_out:
                 self._outage.end()
@@ -246,13 +246,13 @@ class RedisStore:
             self._warn("a shared session could not be renewed", error)
 
     def _warn(self, what: str, error: Exception) -> None:
-        """Log the first of such errors, unless it is the end of the store that is in the way."""
+        """Log the first of such errors, unless the store has ended."""
         self._is_out = True
         if not self._stop.is_set():
             self._outage.log(what, error)
 
     def read_time(self, channel: ThreadChannel | None = None) -> None:
-        """See how far the server's clock is ahead of this process's. If it was set, tubes hear of that."""
+        """Compare the server's clock with this process's. If it was set, notify the tubes."""
         if self.manual:
             return
         before = self.clock.micros()
@@ -275,14 +275,14 @@ class RedisStore:
             self.read_time(channel)
 
     def set_time(self, moment: int) -> None:
-        """What a reply says of the server's clock: good enough until it is read."""
+        """The server's clock by a reply: good enough until it is read."""
         if not self._timed and not self.manual:
             self._ahead = moment - self.clock.micros()
 
     def meet(self, patience: float | None = None) -> None:
-        """Try the server out: read its clock, and warn if it is set up so that it would throw tasks away. Once.
+        """Try the server once: read its clock, and warn if it may evict tasks.
 
-        `patience`: seconds after which it is given up; None: as long as any call is tried.
+        `patience`: seconds to try; None: as long as any call.
         """
         if not self._meeting.acquire(timeout=-1 if patience is None else patience):  # Another one has more patience.
             raise ConnectionLost(url=self.url, why="it did not reply in time")
@@ -356,7 +356,7 @@ class RedisStore:
         return Edition(driver, validation.options(name, opened.options, driver), self.server_micros, opened.edition)
 
     def count_waiting(self, name: str, processes: list[ScriptReply]) -> int:
-        """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
+        """How many callers wait on a tube, in all processes, from the reply of waiting.lua."""
         now = self.clock.micros()
         others = 0
         with validation.reading(f"tube {name!r}: its waiters"):
@@ -364,7 +364,7 @@ class RedisStore:
             for process, about in zip(some[::2], some[1::2], strict=True):
                 callers, *_, until = map(int, about.split())
                 until = self.local_micros(until)
-                # What lies much further ahead than anybody says is from before the server's clock was set back.
+                # A moment too far ahead is from before the server's clock was set back.
                 if process != self.process.encode() and now < until and (self.manual or until < now + 2 * WATCHED):
                     others += callers
         if 2 * there > len(some) > 0:

@@ -1,7 +1,7 @@
-"""What a server says of tubes, checked like what callers say: whoever may write there can write anything.
+"""Checks what a server stores about tubes: any client with access may have written it.
 
-Nothing of it becomes a part of a script, a key or an answer before it was here. What is wrong raises `Unreadable`, or
-is left out of what lists all.
+All of it is checked here before it becomes part of a script, a key or a result. Bad data raises `Unreadable`, or is
+left out of lists.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _log = logging.getLogger("tubes.told")
 _DRIVER: Final = frozenset({"name", "options", "order", "lane", "ttl_spares_taken", "rank_lua"})
 _EDITION: Final = re.compile(rb"[0-9a-f]{0,32}")
 _TOKEN: Final = re.compile(rb"s([0-9]{1,9})\.([0-9]{1,20})\.([0-9a-f]{1,32})")
-#: Errors of whoever reads what is not as it should be.
+#: Errors of code that reads bad data.
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
-#: How servers say that a script has failed in its middle, but not for want of a right.
+#: Errors of servers for a script that has failed in its middle, except for missing permissions.
 _FAILED: Final = re.compile(
     r"WRONGTYPE |ERR (?!Unknown Redis command|ACL failure|The user executing the script can't)"
     r".*(user_script|Error running script)"
 )
-#: How many names are shown that are left out, and how many are known.
+#: How many left-out names are shown, and how many are remembered.
 _SHOWN, _KNOWN = 5, 10_000
 
 
 @contextmanager
 def reading(what: str) -> Generator[None]:
-    """Raise `Unreadable` of this where something cannot be read."""
+    """Raise `Unreadable` with this name if the block cannot read something."""
     try:
         yield
     except (*WRONG, InvalidOption) as error:
@@ -54,12 +54,12 @@ def reading(what: str) -> Generator[None]:
 
 
 def unreadable(what: str, error: Exception) -> Unreadable:
-    """The error for what cannot be read, by what its reader says."""
+    """The error for unreadable data, from the error of its reader."""
     return Unreadable(what=what, why=error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
 
 
 def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
-    """The error for what a script answers; one that has met what it cannot read has failed in its middle."""
+    """The error for the reply of a script; a script that meets unreadable data fails in its middle."""
     return Unreadable(what=what, why=with_source(reply)) if _FAILED.match(str(reply)) else error_of(reply, url)
 
 
@@ -73,7 +73,7 @@ def _fields(told: bytes | None) -> dict[str, Any]:
 
 
 def driver(tube: str, told: bytes | None, registry: Registry) -> Driver:
-    """The driver of a tube: the one that is registered here, if it is the same."""
+    """The driver of a tube: the registered one, if it is equal."""
     with reading(f"tube {tube!r}: its driver"):
         about = _fields(told)
         if about.keys() != _DRIVER:
@@ -203,14 +203,14 @@ def leave_out_task(tube: Origin, id: int, error: Exception) -> None:
 
 
 class Strangers:
-    """What is left out of what lists all: each is warned of once."""
+    """Names that are left out of lists: each gets one warning."""
 
     def __init__(self) -> None:
         self._known: Final[set[int]] = set()
         self._lock: Final = threading.Lock()
 
     def leave_out(self, where: str, those: Mapping[Any, object]) -> None:
-        """These are left out, and why."""
+        """Leave out these names, for these reasons."""
         with self._lock:
             new = [name for name in those if hash(name) not in self._known]
             if len(self._known) + len(new) > _KNOWN:

@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 
 def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
-    """Hand a reply for which nobody waits any more to the call's `orphaned`."""
+    """Give a reply without a waiter to the call's `orphaned`."""
     if not done.cancelled() and done.exception() is None and call.orphaned is not None:
         call.orphaned(done.result())
 
 
 class Answer(Protocol):
-    """Who gets the reply to a call: a future, or what does as one does."""
+    """The receiver of the reply to a call: a future, or an object like one."""
 
     def done(self) -> bool: ...
 
@@ -105,7 +105,7 @@ class _Pipe(asyncio.Protocol):
                     raise foreign(reply)
                 self._channel.answered(self, sent[0], reply)
                 sent.popleft()
-        except Exception as error:  # No reply, or nobody's, or one without sense: so may be what comes behind it.
+        except Exception as error:  # An invalid reply, or one to no call: all later ones may be wrong, too.
             self.close()
             self._channel.broken(self, error)
 
@@ -293,7 +293,7 @@ class LoopChannel:
             one.answer.set_exception(error)
 
     def broken(self, pipe: _Pipe, error: Exception | None) -> None:
-        """A connection has ended: what has no answer yet goes out again on the next one."""
+        """A connection has ended: calls without a reply are sent again on the next one."""
         node = next((name for name, known in self._pipes.items() if known is pipe), None)
         if node is not None:
             del self._pipes[node]
@@ -308,7 +308,7 @@ class LoopChannel:
             self._watch = self.loop.call_later(1.0, self._look)
 
     def _look(self) -> None:
-        """A server that has not answered for long is given up."""
+        """Give up a server that has not replied for long."""
         self._watch = None
         for pipe in list(self._pipes.values()):
             if pipe.sent and time.monotonic() - pipe.heard > script_call.PATIENCE:

@@ -1,4 +1,4 @@
-"""Calls of scripts: what a verb asks for, and what makes sure that it is done once."""
+"""Calls of scripts, and how each is done only once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = TypeVar("R", bound="Runs")
 T = TypeVar("T")
 #: How a script is told who calls: see `TubeSession`, of which this is all that counts here.
 Speaker: TypeAlias = "tuple[Word, str, str, object]"
-#: A verb: asks for calls, gets replies, ends with its answer.
+#: A method as a flow: yields calls, gets replies, and returns its result.
 Flow: TypeAlias = "flow.Flow[ScriptCall, T]"
 
 
@@ -51,21 +51,21 @@ SERVING: Final = "w"
 AHEAD: Final = "v"
 #: For how many seconds a call is tried again if no server replies.
 PATIENCE: Final = 10.0
-#: Why a call that was sent again was not answered.
+#: The reason of the error for a call that was sent again without a reply.
 UNSURE: Final = "the session has ended since, so the call may or may not have been done"
-#: What else is to be said where a server refuses to be connected to before it has answered.
+#: Added to the error if a server refuses a connection before it has replied.
 UNHEARD: Final = "the call may or may not have been done before"
 #: How long to rest in between.
 RETRY: Final = RetryPolicy((0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8))
 #: Errors of servers that are about to be well again, or of the wrong server.
 PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
-#: There was more to do first, and the call was not done, or not now: it comes again by its own number, so that what was
-#: done already, by a request whose answer was lost, is not done twice.
+#: There was other work first, and the call was not done, or not yet. It is sent again with its own number: if it was
+#: done by a request whose reply was lost, it is not done twice.
 FIRST: Final = "AGAIN"
 #: Those to a call that is sent for the first time after which nothing was done so far.
 NOT_YET: Final = frozenset({FIRST, "NOSCRIPT"})
-#: Errors that say that nothing was done. After any other, which may not be the server's, a call comes once more by its
-#: number: if it was done it is answered then.
+#: Errors that mean that nothing was done. After any other, which may not be the server's, a call is sent again with its
+#: number: if it was done, it gets its reply then.
 CERTAIN: Final = frozenset({"SESSIONGONE", "ALTERED", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
 #: Those after which the same address may lead to another server.
 ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN"})
@@ -144,7 +144,7 @@ class ScriptCall:
 
 
 class ScriptLook(ScriptCall):
-    """Plain commands and a script that only look, all at one moment: answers the replies of all."""
+    """Read-only commands and a script, all at one moment: returns all replies."""
 
     __slots__ = ("_commands", "replies")
 
@@ -165,7 +165,7 @@ class WaitForLock(flow.Rest):
 
     #: Seconds between two looks.
     SECONDS: Final = 0.0002
-    #: A thread sleeps until the lock is free, at most so long: many that looked again and again would hold up all.
+    #: A thread sleeps until the lock is free, at most so long: many threads that poll would slow down all.
     MOST: Final = 0.1
 
     __slots__ = ("_lock",)
@@ -180,9 +180,8 @@ class WaitForLock(flow.Rest):
             self._lock.release()
 
 
-#: A number is never used again in this process, whichever channel a session's calls go out on. All have 16 digits, and
-#: are below 2**53, for Lua. Each process begins at a random one: what a server that has lost its last writes knows of
-#: one call is not taken for another's.
+#: A number is never used again in this process, on any channel. All have 16 digits, and are below 2**53, for Lua. Each
+#: process begins at a random one, so that a server that has lost its last writes does not confuse two calls.
 numbers = count()
 
 
@@ -196,7 +195,7 @@ os.register_at_fork(after_in_child=_begin_numbers)
 
 
 class Slots:
-    """Where a connection's last answers are kept: one slot per call on its way, the lowest free ones first."""
+    """The slots for a connection's last replies: one per call on its way, the lowest free ones first."""
 
     def __init__(self) -> None:
         self._free: Final[list[int]] = []
@@ -212,6 +211,6 @@ class Slots:
             return self._made - 1
 
     def free(self, slot: int) -> None:
-        """Give a slot back: the answer to its call has come."""
+        """Free a slot: the reply to its call has come."""
         with self._lock:
             heapq.heappush(self._free, slot)

@@ -24,7 +24,7 @@ from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesErro
 
 _sentinels: Final[Any] = redis_sentinel
 _clusters: Final[Any] = redis_cluster
-# Of these a second try gets no other answer.
+# A second try fails in the same way.
 _REFUSALS: Final = (redis.AuthenticationError, AuthorizationError, redis.ResponseError)
 
 #: Seconds that a server may take to accept a connection, and to answer.

@@ -33,13 +33,13 @@ hiredis: Any = _hiredis
 _connections: Final[Any] = redis.Connection
 _packer: Final = _connections()
 
-#: What a server answers. Its type is looked at by `type(reply) is`.
+#: A reply of a server. Its type is checked by `type(reply) is`.
 Reply: TypeAlias = "int | bytes | list[Reply] | ErrorReply | None"
 #: What a command is made of.
 Word: TypeAlias = str | bytes | int | float
 
 _CHUNK: Final = 65536
-#: What a parser raises of bytes that are no reply.
+#: Errors of a parser for bytes that are no reply.
 GARBAGE: Final[tuple[type[Exception], ...]] = (
     *(() if hiredis is None else (hiredis.HiredisError,)),
     *(ValueError, TypeError, MemoryError, RecursionError),
@@ -47,12 +47,12 @@ GARBAGE: Final[tuple[type[Exception], ...]] = (
 
 
 def foreign(reply: object) -> redis.InvalidResponse:
-    """Why a channel is given up that has answered what nobody has asked for."""
+    """The error for a reply that fits no command: the connection is closed."""
     return redis.InvalidResponse(f"it replied {short(reply)}, which is not a reply to the command")
 
 
 def error_of(reply: ErrorReply, url: str) -> TubesError:
-    """What a server's error means for the caller."""
+    """The exception for an error of a server."""
     if reply.code == "OOM":
         return ServerFull(url=url)
     return ServerRefused(url=url, why=with_source(reply))
@@ -191,7 +191,7 @@ def _blocks(sock: socket.socket) -> bool:
 
 
 def _last(replies: list[Reply]) -> Reply:
-    """What a transaction answers: behind a word for its beginning and one for each command."""
+    """The reply of a transaction: it follows one for its beginning and one for each command."""
     last = replies[-1]
     parts = last if isinstance(last, list) else []
     for reply in (*replies, *parts):
