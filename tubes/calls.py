@@ -1,8 +1,8 @@
-"""Calls: a task is put, and whoever handles it puts what came of it into the caller's reply tube.
+"""Calls: a caller puts a task, and its worker puts the result into the caller's reply tube.
 
-A connection that calls has one reply tube, which is made with its first call and dropped when it has not called for a
-while, or is closed; on a server it goes by itself if its process is gone. Which tube that is, and which call, travels
-in the task's context. A thread takes the replies and hands them to the waiters.
+A connection that calls has one reply tube. Its first call creates it; it is dropped after some time without calls, or
+when the connection is closed, and on a server also if its process is gone. The task's context has the names of the tube
+and of the call. A thread takes the replies and hands them to the callers.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tubes")
 
-#: In the context of a call: the reply tube, the call. In that of a reply: the call, and why it failed, if it did.
+#: In the context of a call: the reply tube and the call. In that of a reply: the call, and its error, if it failed.
 REPLY_TO: Final = "tubes.reply-to"
 CALL: Final = "tubes.call"
 ERROR: Final = "tubes.error"
-#: How the names of reply tubes begin.
+#: The prefix of the names of reply tubes.
 _PREFIX: Final = "reply."
 #: Seconds without a call after which a reply tube is dropped.
 _LINGER: Final = 10.0
 _opening: Final = threading.Lock()
 
-#: Where what a handler returns comes to who has called.
+#: Where the caller gets the result of a handler.
 Result: TypeAlias = Future[Any]
 
 
@@ -66,7 +66,7 @@ class _Queue(Protocol):
 
 
 class ReplyTube:
-    """What the tasks of a reply tube belong to."""
+    """The owner of the tasks of a reply tube."""
 
     def __init__(self, port: Port[TaskView]) -> None:
         self._port: Final = port
@@ -102,7 +102,7 @@ class PendingCalls:
         threading.Thread(target=self._run, name="tubes-replies", daemon=True).start()
 
     def expect(self) -> tuple[str, Result] | None:
-        """A new call, and where its result comes; None: this tube is about to be dropped."""
+        """A new call, and the future of its result; None: this tube is about to be dropped."""
         call = uuid4().hex
         future: Result = Future()
         with self._lock:
@@ -112,12 +112,12 @@ class PendingCalls:
         return call, future
 
     def forget(self, call: str) -> None:
-        """Nobody waits for this one any more."""
+        """Forget a call: nobody waits for it any more."""
         with self._lock:
             self._pending.pop(call, None)
 
     def close(self) -> None:
-        """Drop the tube. Who waits gets `QueueClosed`."""
+        """Drop the tube. Waiting callers get `QueueClosed`."""
         with self._lock:
             self._is_over = True
             pending = list(self._pending.values())
@@ -166,11 +166,11 @@ class PendingCalls:
                     time.sleep(outage.rest("replies could not be taken", error))
                 else:
                     self._tell_lost()
-            except Exception as error:  # All waiters depend on it.
+            except Exception as error:  # All callers depend on it.
                 time.sleep(outage.rest("replies could not be taken", error))
 
     def _tell_lost(self) -> None:
-        """The server had lost the tube: the waiters are to look what has become of their tasks."""
+        """The server has lost the tube: the callers check what has become of their tasks."""
         with self._lock:
             before = dict(self._pending)
             again = {call: Result() for call in before}
@@ -249,9 +249,9 @@ class _Late(Exception):
 
 
 class _Step:
-    """A step of a flow: something is called, whose answer may be to be awaited, until the clock shows `ends`.
+    """A step of a flow: a call, which may return an awaitable, until the clock shows `ends`.
 
-    A thread cannot give it up then.
+    A thread cannot end it early.
     """
 
     def __init__(self, act: Callable[[], Any], ends: float | None = None) -> None:
@@ -279,7 +279,7 @@ class _Step:
 
 
 class _Wait(_Step):
-    """A step that waits for a result, in a thread too only until the clock shows `ends`."""
+    """A step that waits for a result until the clock shows `ends`, in threads, too."""
 
     def __init__(self, future: Result, ends: float | None) -> None:
         super().__init__(partial(asyncio.wrap_future, future), ends)
@@ -293,12 +293,12 @@ class _Wait(_Step):
 
 
 def call(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
-    """Put a task, and wait for what its handler returns."""
+    """Put a task, and wait for the result of its handler."""
     return run(_calling(tube, data, timeout, options, of), lambda step: step.take())
 
 
 async def call_async(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
-    """Put a task, and wait in an event loop for what its handler returns."""
+    """Put a task, and wait in an event loop for the result of its handler."""
 
     async def begin(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
         connection.check()
@@ -353,11 +353,11 @@ _ON_ITS_WAY: Final = 2.0
 _UNSURE: Final = "the server has lost its last writes, so the call may or may not have been done"
 
 
-# -- who answers -------------------------------------------------------------------------------------------------------
+# -- for workers -------------------------------------------------------------------------------------------------------
 
 
 def is_call(task: TaskView) -> bool:
-    """Whether somebody waits for what comes of this task."""
+    """Whether a caller waits for the result of this task."""
     return _context_of(task).get(REPLY_TO, "").startswith(_PREFIX)
 
 
@@ -367,15 +367,15 @@ def _context_of(task: TaskView) -> dict[str, str]:
 
 
 def answer(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
-    """Tell the caller what came of a task: what its handler has returned, or why it failed.
+    """Send the result of a task to its caller: the value that its handler returned, or why it failed.
 
-    Raises what the backend raises, but where nobody waits any more: then it does nothing.
+    Raises the errors of the backend. It does nothing if the caller does not wait any more.
     """
     run(_answering(queue, task, result, why), lambda step: step.take())
 
 
 async def answer_async(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
-    """Tell the caller what came of a task, in an event loop. See `answer`."""
+    """Send the result of a task to its caller, in an event loop. See `answer`."""
     await run_async(_answering(queue, task, result, why), lambda step: step.take_async())
 
 

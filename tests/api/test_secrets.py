@@ -340,7 +340,7 @@ def test_a_server_that_quotes_the_password_is_not_quoted(seen: Seen, echo: int, 
         ("redis://localhost?pasword=hunter", "pasword"),
         ("redis://localhost?socket_timeout=hunter", "socket_timeout"),
         ("redis://who:hunter@localhost/hunter", "a database number"),
-        ("redis://who:hunter @localhost", "blanks"),
+        ("redis://who:hunter @localhost", "without spaces"),
         ("memory://who:hunter@name", "takes a name"),
     ],
 )

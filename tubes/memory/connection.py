@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Connection(ConnectionBase):
-    """One connection to a store: what a `Queue` works through."""
+    """One connection of a `Queue` to a store."""
 
     def __init__(self, store: MemoryStore, lease: int, api: ApiKind) -> None:
         super().__init__(store.url)
@@ -58,7 +58,7 @@ class Connection(ConnectionBase):
         return self._port(self.store.find(name))
 
     def _port(self, shared: SharedTube) -> MemoryPort:
-        """The port of this connection for a tube, made when it is first asked for; the tube may be dropped by now."""
+        """The port of this connection for a tube, made on first use; the tube may be dropped by now."""
         with self.store.lock:
             if self.closed is not None:
                 raise self.closed()
@@ -79,24 +79,24 @@ class Connection(ConnectionBase):
         self.check()
         while True:
             shared = self.store.create(name, driver, if_exists, temporary, options)
-            with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
+            with suppress(TubeNotFound):  # It was dropped meanwhile: try again.
                 port = self._port(shared)
                 if if_exists == "update":
                     port.alter(shared.driver.fill(options))
                 return port
 
     def micros(self) -> int:
-        """What time it is by the clock of the store."""
+        """The time by the clock of the store."""
         return self.store.clock.micros()
 
     def open_replies(self, name: str) -> MemoryPort:
-        """The port of a new fifo that nobody sees."""
+        """The port of a new hidden fifo."""
         shared = self.store.create(name, "fifo", "raise", True, {})
         shared.is_listed = False
         return self._port(shared)
 
     def open_hidden(self, name: str, driver: str, idle: float) -> MemoryPort:
-        """The port of a tube of the library's own that nobody sees; its data is JSON where it is encoded at all."""
+        """The port of a hidden tube of the library; its data is JSON if it is encoded at all."""
         self.check()
         shared = self.store.create(name, driver, "same", True, {})
         shared.is_listed = False
@@ -117,7 +117,7 @@ class Connection(ConnectionBase):
             return sorted(name for name, shared in self.store.shared_tubes.items() if shared.is_listed)
 
     def overview(self, ages: bool) -> dict[str, Overview]:
-        """All tubes at a glance, one after the other."""
+        """An overview of all tubes, one after the other."""
         flag("ages", ages)
         found: dict[str, Overview] = {}
         for name in self.names():
@@ -137,7 +137,7 @@ class Connection(ConnectionBase):
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
-        """What is wrong with a tube; `repairs`: it is mended."""
+        """The problems of a tube; `repairs`: repair them."""
         self.check()
         shared = self.store.find(name)
         with self.store.lock:
@@ -189,7 +189,7 @@ class Connection(ConnectionBase):
                 for shared, port in self._ports.items():
                     port.gone = _closed
                     shared.dismiss(set(port.waiters), _closed)
-                    if shared.putters:  # Who stood behind one of them may need less room.
+                    if shared.putters:  # A waiter behind one of them may need less room.
                         shared.serve_waiters(self.store.clock.micros())
                     shared.listen(port, None)
                     shared.ports.discard(port)
@@ -205,7 +205,7 @@ class Connection(ConnectionBase):
             shared.tell()
 
     def __del__(self) -> None:
-        # At the end of the process nobody is left to release tasks to, and no thread can be started any more.
+        # At the end of the process nobody needs released tasks, and no thread can be started.
         if sys.is_finalizing() or not hasattr(self, "session") or self.closed is not None or self._pid != os.getpid():
             return
         self.session.lost.append(None)

@@ -1,4 +1,4 @@
-"""How one connection does something with one tube: the critical section, the verbs of inner loops, and waiting."""
+"""The methods of one connection on one tube: the critical section, those of inner loops, and waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class PortConnection(AnyConnection, Protocol):
-    """The connection of a port, as the port sees it."""
+    """The part of a connection that its ports need."""
 
     @property
     def store(self) -> MemoryStore: ...
@@ -35,15 +35,15 @@ class PortConnection(AnyConnection, Protocol):
 
 
 class Port(PortBase[F]):
-    """What one connection can do with one tube. Every method is atomic."""
+    """The methods of one connection on one tube. Each is atomic."""
 
     def __init__(self, connection: PortConnection, shared: SharedTube, hold: Hold) -> None:
         super().__init__(shared.driver, connection.store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
-        #: What this connection's session holds of the tube.
+        #: The tasks of the tube that this connection's session holds.
         self.hold = hold
-        #: Those of this port that wait.
+        #: The waiters of this port.
         self.waiters: Final[set[Waiter]] = set()
         self.url: Final = connection.store.url
         self.clock: Final = connection.store.clock
@@ -61,15 +61,15 @@ class Port(PortBase[F]):
 
     # -- the verbs of every program's inner loop ---------------------------------------------------------------------
     # They are written out: through `_do` they take 1.3 to 1.8 times as long.
-    # An interrupt may come at any moment. Under the lock `recover` puts in order what it has left half done; what was
-    # done when it came, after the lock was released or by a listener, `_retract` undoes.
+    # An interrupt may come at any moment. If it comes under the lock, `recover` repairs the tube; if it comes later, or
+    # in a listener, `_retract` undoes what was done.
 
     def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
         shared = self.shared
         engine = self._engine
         store = self._store
-        # The name of a lane and nothing else, as most puts of lanes have it, is in order if it is a plain string.
+        # Most puts with lanes have only the lane: a plain string needs no more checks.
         is_plain = not options or (len(options) == 1 and options.get(engine.lane_option).__class__ is str)
         if not is_plain or self.codec is not None:
             data, options = self.prepare(data, options)
@@ -183,7 +183,7 @@ class Port(PortBase[F]):
                 shared.tell()
 
     def _retract(self, task: object, *, is_put: bool) -> None:
-        """Undo puts or takes whose caller gets an error for an answer."""
+        """Undo puts or takes whose caller gets an error."""
         shared = self.shared
         if task is not None:
             with self._store.lock:
@@ -206,24 +206,24 @@ class Port(PortBase[F]):
         engine.check_ranks(now, batch)
         if batch.keyed:
             engine.count_new(now, batch)
-            # Each as it was put, although a later one may replace it.
+            # A snapshot of each put: a later one may replace it.
             return [self.show(engine.put(now, data, options)) for data, options in batch]
         kind, tube = self.kind, self.tube
         entries = [entry for options, data in batch.runs for entry in put_many(engine, now, data, options)]
-        # One of them may be the first task of all that has a time to live.
+        # The first task with a time to live may be among them.
         return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
 
     def put_waiting(self, now: int, request: Batch | PreparedPut) -> F | list[F]:
-        """Put what a caller waits with, who has room now. Under the lock."""
+        """Do the put of a waiter, which has room now. Under the lock."""
         if isinstance(request, Batch):
             return self.put_all(now, request)
         return self.show(self._engine.put(now, *request))
 
     def _do(self, act: Callable[[int], T], *, is_put: bool | None = None) -> T:
-        """Run a verb under the lock, after what is due; then whoever waits is served, and listeners are told.
+        """Run a method under the lock, after all that is due; then serve waiters, and call listeners.
 
-        `is_put`: whether it puts tasks or takes some; None: neither. If the caller gets an error for an answer, the
-        numbers of its puts or takes tell which are undone.
+        `is_put`: whether it puts or takes tasks; None: neither. If the caller gets an error, the numbers of its puts or
+        takes tell which are undone.
         """
         shared = self.shared
         engine = self._engine
@@ -299,14 +299,14 @@ class Port(PortBase[F]):
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may come in the middle of a verb."""
-        if not self._store.forked:  # The parent's waiter waits on.
+        if not self._store.forked:  # The waiter is the parent's.
             self.shared.later(lambda: self.withdraw(waiter, undo=True))
 
 
 def keep_data(answer: TaskView, task: TaskView, entry: Entry) -> None:
-    """It was updated meanwhile: its taker goes on with the data that it was given."""
+    """Keep the data of the holder: the task was updated meanwhile."""
     if task._record.data is not entry.data:
         record = entry.copy()
-        record.hold = record.index = None  # Verbs are for the one that is in the tube.
+        record.hold = record.index = None  # Methods need the entry that is in the tube.
         record.data = task._record.data
         answer._record = record

@@ -1,8 +1,8 @@
-"""The verbs of every program's inner loop where tasks are plain, written out to the bottom, since that was measured.
+"""The methods of every program's inner loop for plain tasks, written out in full because that was measured.
 
-Plain: ids and data and nothing else, no lanes, places or times, while nobody waits or listens. Each verb does what its
-like in `port.py` does, in the same order, so that what an interrupt leaves half done is put in order as there; where
-anything is in the way it goes there.
+Plain: only ids and data, without lanes, places or times, while nobody waits or listens. Each method does the same as
+its namesake in `port.py`, in the same order, so that an interrupt is repaired in the same way. In all other cases it
+calls that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
 def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> VerbPort[Any]:
-    """What a connection can do with a tube, by the shortest ways that it allows."""
+    """The methods of a connection on a tube, by the shortest way for each."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)
     return VerbPort(connection, shared, hold)
 
 
 class QuickPort(VerbPort[F]):
-    """The port of a tube whose tasks are plain, and whose data is kept as it is."""
+    """The port of a tube with plain tasks, whose data is stored unchanged."""
 
     def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""

@@ -1,4 +1,4 @@
-"""One tube of a store: its tasks, who waits on it, who listens to it."""
+"""One tube of a store: its tasks, its waiters and its listeners."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class Port(Protocol):
-    """What one connection does with the tube."""
+    """A connection's port, as the tube needs it."""
 
-    #: Makes the error for a tube that is dropped or a queue that is closed.
+    #: Makes the error for a dropped tube or a closed queue.
     gone: Callable[[], TubesError] | None
     listener: Listener | None
 
@@ -44,9 +44,9 @@ class Port(Protocol):
 
 
 class SharedTube:
-    """One tube of a store: its tasks, who waits on it, who listens to it.
+    """One tube of a store: its tasks, its waiters and its listeners.
 
-    `lock` answers the lock of the store: a forked child has another one.
+    `lock` returns the lock of the store: a forked child has another one.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class SharedTube:
         #: The waiters until the tube is empty.
         self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.ports: Final[WeakSet[Port]] = WeakSet()
-        #: Those that listen, in the order in which they began to.
+        #: The listeners, in the order in which they were set.
         self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, TaskView, str]]] = deque()
         #: Whether `queue.tubes()` names it.
         self.is_listed = True
-        #: Whether anybody would notice what happens: somebody waits or listens.
+        #: Whether there is a waiter or a listener.
         self.watched = False
         self._clock: Final = clock
         self._lock: Final = lock
@@ -87,7 +87,7 @@ class SharedTube:
         return self.engine.options
 
     def serve_waiters(self, now: int) -> None:
-        """Let happen what is due, answer waiting callers in the order of arrival, set the alarm. Under the lock."""
+        """Do what is due, serve waiters in the order of arrival, and set the alarm. Under the lock."""
         engine = self.engine
         takers = self.takers
         take = 0
@@ -126,7 +126,7 @@ class SharedTube:
             self._alarm.set(engine.timers.soonest)
 
     def _serve_putters(self, now: int) -> None:
-        """Put the tasks of waiting putters, while there is room; a putter gets the error that its own put raises."""
+        """Do waiting puts while there is room; a waiter gets the error that its own put raises."""
         while self.putters:
             waiter = next(iter(self.putters))
             if not self._is_late(waiter, now):
@@ -135,7 +135,7 @@ class SharedTube:
                 id = self.engine.next_id
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
-                except KeyboardInterrupt as error:  # Not the putter's own: it goes on waiting.
+                except KeyboardInterrupt as error:  # Not its own error: it keeps waiting.
                     self._repair_engine(error, id=id, count=self.engine.next_id - id)
                     raise
                 except BaseException as error:
@@ -144,7 +144,7 @@ class SharedTube:
                 if not waiter.wake():
                     self.undo(waiter.answer, is_put=True)
             self.strike(waiter)
-        # What was put with a ttl of 0 is gone before anybody takes it.
+        # A task with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
 
     def _can_serve_putters(self, now: int) -> bool:
@@ -163,24 +163,24 @@ class SharedTube:
         return not count or self.engine.has_room(count) or request.is_too_large(self.engine.capacity)
 
     def _is_late(self, waiter: Waiter, now: int) -> bool:
-        """Whether a waiter will not look at a result any more, or should not: its loop may stand still."""
+        """Whether a waiter cannot use a result any more: its loop may be blocked."""
         if waiter.lost():
             return True
-        # Where sleepers go by the store's clock, `ring` ends the wait, after what is due at the same moment.
+        # If waits use the store's clock, `ring` ends them, after all that is due at the same moment.
         return waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes
 
     def recover(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> None:
-        """Bring the tube in order after an error has ended a verb, perhaps in the middle of a move. Under the lock.
+        """Repair the tube after an error, perhaps in the middle of a move. Under the lock.
 
-        A refusal has changed nothing. After anything else (an interrupt, no memory, no thread) the engine's indexes are
-        rebuilt. `take` and `id` name the first of `count` takes or puts whose answer the caller will not get: they are
-        undone. Then the waiting callers are served.
+        A typed error has changed nothing. After anything else (an interrupt, no memory, no thread) the engine's indexes
+        are rebuilt. `take` and `id` name the first of `count` takes or puts whose result the caller does not get: they
+        are undone. Then waiters are served.
         """
         if self._repair_engine(error, take=take, id=id, count=count):
             self.serve_waiters(self._clock.micros())
 
     def _repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
-        """Rebuild the indexes and undo those takes and puts; False after a refusal, which has changed nothing."""
+        """Rebuild the indexes and undo those takes and puts; False after a typed error, which has changed nothing."""
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
             return False
@@ -195,7 +195,7 @@ class SharedTube:
         for new in [engine.tasks[each] for each in puts if each in engine.tasks]:
             if new.take == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
-        # Who was answered, but perhaps not woken.
+        # Waiters with an answer that were perhaps not woken.
         for waiters in (self.takers, self.putters, self.emptying):
             for waiter in [waiter for waiter in waiters if waiter.answer is not PENDING]:
                 self.strike(waiter)
@@ -205,7 +205,7 @@ class SharedTube:
         return True
 
     def ring(self, now: int) -> None:
-        """Do what is due: a deadline of the tube, or of a waiting caller, has come."""
+        """Do what is due: a deadline of the tube or of a waiter has come."""
         with self._lock():
             self._alarm.silence()
             if not self.watched:
@@ -241,7 +241,7 @@ class SharedTube:
             self.engine.listener = None
 
     def tell(self) -> None:
-        """Tell the listeners what has happened, in order; one thread at a time does so. Not under the lock."""
+        """Call the listeners for all changes, in order, from one thread at a time. Not under the lock."""
         while self.events and self._telling.acquire(blocking=False):
             try:
                 while self.events:
@@ -256,7 +256,7 @@ class SharedTube:
         return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
 
     def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
-        """The tube at a glance. Under the lock."""
+        """The overview of the tube. Under the lock."""
         self.serve_waiters(now)
         engine = self.engine
         lanes, resting = (0, 0) if engine.driver.lane is None else engine.lanes.count()
@@ -284,9 +284,9 @@ class SharedTube:
         return self.takers if waiter.request is None else self.putters
 
     def undo(self, task: object, *, is_put: bool) -> None:
-        """Undo the takes of a caller who did not get their tasks, or its puts that nobody took yet. Under the lock."""
+        """Undo the takes of a caller that did not get their tasks, or its puts that nobody took yet. Under the lock."""
         if isinstance(task, list):
-            for each in reversed(cast("list[object]", task)):  # As if time ran backwards: each has its place again.
+            for each in reversed(cast("list[object]", task)):  # In reverse order: each gets its place again.
                 self.undo(each, is_put=is_put)
         if not isinstance(task, TaskView):  # It got an error, or nothing.
             return
@@ -299,14 +299,14 @@ class SharedTube:
                 self.engine.unput(self._clock.micros(), entry)
 
     def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
-        """Answer an error to these waiters. Under the lock."""
+        """Give an error to these waiters. Under the lock."""
         for waiter in waiters:
             self.strike(waiter)
             waiter.answer = error()
             waiter.wake()
 
     def later(self, act: Callable[[], object]) -> None:
-        """Let the alarm thread do something. This takes no lock: finalizers may come in the middle of anything."""
+        """Let the alarm thread call this. Takes no lock: finalizers may run in the middle of anything."""
         self._later.append(act)
         soon(self._call)
 

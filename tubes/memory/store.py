@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Who tasks belong to: one connection, or several that share its uuid."""
+    """The holder of tasks: one connection, or several that share its uuid."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.uuid: Final = uuid4().hex
@@ -46,7 +46,7 @@ class Session:
         self._call: Final = Alarm(store.clock, self._ring)
 
     def hold(self, shared: SharedTube) -> Hold:
-        """What this session holds of a tube."""
+        """The tasks of a tube that this session holds."""
         hold = self.holds.get(shared)
         if hold is None:
             hold = self.holds[shared] = shared.engine.open_hold()
@@ -59,7 +59,7 @@ class Session:
         self._ends_at = None
 
     def leave(self, now: int, *, lost: bool = False) -> list[SharedTube]:
-        """One connection less; without any the session ends, at once or after its lease. Answers the tubes to tell."""
+        """Remove a connection; without any the session ends, at once or after its lease. Returns its tubes."""
         shared_tubes: list[SharedTube] = []
         if self.members == 1:
             if lost and self.lease:
@@ -72,7 +72,7 @@ class Session:
         return shared_tubes
 
     def call_soon(self) -> None:
-        """Have the alarm thread look after lost connections. Safe in the middle of anything."""
+        """Have the alarm thread remove lost connections. Safe in the middle of anything."""
         soon(self._call)
 
     def _end(self, now: int) -> list[SharedTube]:
@@ -120,7 +120,7 @@ class MemoryStore:
         _stores.add(self)
 
     def keep_out(self, lock: Any) -> None:
-        """Go by this lock."""
+        """Use this lock."""
         self.lock = lock
         #: Its next item is True, once the lock is acquired. Interrupts come after calls and where loops begin anew:
         #: hence not between `for held in store.entering: break` and the note of it in `held`, nor between
@@ -201,7 +201,7 @@ def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> Mem
 
 
 class _ForkedLock:
-    """Stands in a forked child for the lock of a store that belongs to the parent."""
+    """In a forked child, replaces the lock of a store of the parent."""
 
     def __init__(self, parent: int) -> None:
         self._parent: Final = parent

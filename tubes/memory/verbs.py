@@ -1,4 +1,4 @@
-"""The verbs of one connection on one tube, besides those of inner loops."""
+"""The methods of one connection on one tube, except those of inner loops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class VerbPort(Port[F]):
-    """A port with all verbs."""
+    """A port with all methods."""
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class VerbPort(Port[F]):
         anybody: bool = False,
         finishes: bool = True,
     ) -> dict[int, bool]:
-        """Do something with those of these tasks that this session has, or that `anybody` may; whether it was done."""
+        """Do something with those of these tasks that this session holds (`anybody`: all); whether it was done."""
         those = tasks_by_id(tasks, self.refer)
         done = dict.fromkeys(those, False)
 
@@ -119,13 +119,13 @@ class VerbPort(Port[F]):
     # -- one task or the tube ------------------------------------------------------------------------------------------
 
     def _show_after(self, entry: Entry, now: int) -> F:
-        """A task after a verb; one that came back after its ttl is gone."""
+        """A task after a call; one that was released after its ttl is gone."""
         if self._engine.dated and entry.dead <= now:
             self._engine.expire(now)
         return self.show(entry)
 
     def _do_held(self, task: object, act: Callable[[int, Entry], None], *, finishes: bool = True) -> F:
-        """Do with a task what only its taker may do; `finishes`: that ends its take."""
+        """Do something with a held task; `finishes`: that ends its take."""
         id, take, view = self.refer(task)
 
         def do(now: int) -> F:
@@ -142,7 +142,7 @@ class VerbPort(Port[F]):
         return answer
 
     def release(self, task: object, delay: Seconds | None, reason: str | None = None) -> F:
-        """Give a held task back; without a delay after as long as the tube's backoff says."""
+        """Give a held task back; without a delay, after the tube's backoff."""
         reason = check_reason(reason)
         span = None if delay is None else micros("delay", delay)
 
@@ -191,7 +191,7 @@ class VerbPort(Port[F]):
         return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, *respawn))
 
     def _do_any(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = False) -> F:
-        """Do with a task what anybody may do; `finishes`: that ends its take."""
+        """Do something with any task; `finishes`: that ends its take."""
         id, _, _ = self.refer(task)
 
         def do(now: int) -> F:
@@ -241,7 +241,7 @@ class VerbPort(Port[F]):
         self._do(lambda now: self._engine.truncate())
 
     def pause(self, seconds: Seconds | None) -> None:
-        """Let nothing be taken for a while, or until `resume`."""
+        """Stop takes for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
         self._do(lambda now: self._engine.pause.begin(now, span))
 
@@ -308,9 +308,9 @@ class VerbPort(Port[F]):
         return self._do(lambda now: self.shared.listen(self, listener))
 
     def release_later(self, task: object) -> None:
-        """Release a task that nobody works on any more; a moment later where a finalizer has come into a verb."""
+        """Release a task that nobody works on any more; a moment later, if a finalizer runs within a call."""
         if self._store.forked:
-            return  # The parent has it still.
+            return  # The parent still holds it.
         if _is_in_verb():
             self.shared.later(lambda: self._release_quietly(task))
         else:
@@ -322,7 +322,7 @@ class VerbPort(Port[F]):
 
 
 def _is_in_verb() -> bool:
-    """Whether this thread was interrupted in the middle of a verb, and may hold the store's lock."""
+    """Whether this thread was interrupted in the middle of a call, and may hold the store's lock."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__package__") == __package__:

@@ -188,7 +188,7 @@ class VerbPort(Port[F]):
         return self.call("ack", self.about(task, ends=True))
 
     def release(self, task: object, delay: Seconds | None, reason: str | None = None) -> F:
-        """Give a held task back; without a delay after as long as the tube's backoff says."""
+        """Give a held task back; without a delay, after the tube's backoff."""
         why, rest = check_reason(reason), self.rest_word(delay)
         if delay is not None and "delay" not in self._driver.options:
             return self.run(self._refuse(task, "delay"))
@@ -319,7 +319,7 @@ class VerbPort(Port[F]):
         yield from self.ask("tick")
 
     def pause(self, seconds: Seconds | None) -> None:
-        """Let nothing be taken for a while, or until `resume`."""
+        """Stop takes for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
 
         def watch(ends: ScriptReply) -> None:

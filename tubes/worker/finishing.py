@@ -1,6 +1,6 @@
-"""How a task is finished when its handler has ended: its caller is told, and the verdict is carried out.
+"""How a task is finished when its handler has ended: reply to its caller, and carry out the verdict.
 
-Either takes as long as the backend is away. `carry_out` is a flow whose steps are functions without arguments.
+Both retry as long as the backend is away. `carry_out` is a flow whose steps are functions without arguments.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OUTCOMES: Final[dict[State, Outcome]] = {State.DONE: "acked", State.BURIED: "bu
 def carry_out(
     tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, ended: Callable[[], bool]
 ) -> Flow[_Step, Outcome]:
-    """Do with a task what is to be done, however long the backend is away, unless the run has `ended`."""
+    """Carry out a verdict, however long the backend is away, unless the run has `ended`."""
     verb = getattr(tube, verdict.verb)
     facts: dict[str, Seconds | str | None] = {}
     if verdict.verb == "bury":
@@ -63,7 +63,7 @@ def carry_out(
         except (TaskNotTaken, TaskNotFound, TubeNotFound, QueueClosed):
             log_verdict(task, verdict, "lost")
             return "lost"
-        except InvalidOption as error:  # It would be refused again.
+        except InvalidOption as error:  # A retry would be refused, too.
             if all(fact is None for fact in facts.values()):
                 raise
             log.warning("%s goes without that: %s", name_of(task), error)
@@ -82,7 +82,7 @@ def carry_out(
 
 
 def _again(after: TaskView) -> float | None:
-    """In how many seconds a task is ready that was released; None: it is."""
+    """Seconds until a released task is ready; None: it is ready."""
     if after.due is None or after.state is not State.DELAYED:
         return None
     now: int = after._tube._port.connection.micros()
@@ -90,7 +90,7 @@ def _again(after: TaskView) -> float | None:
 
 
 class Finishing:
-    """Finishes the tasks of one run, in its event loop. `replies`: the queue on which callers are told."""
+    """Finishes the tasks of one run, in its event loop. `replies`: the queue for replies to callers."""
 
     def __init__(self, replies: AsyncQueue, lifetime: Lifetime) -> None:
         self._replies: Final = replies
@@ -98,23 +98,23 @@ class Finishing:
         self._acks: Final = Acks()
 
     async def finish(self, task: AsyncTask, verdict: Verdict) -> Outcome:
-        """Carry out a verdict: an ack together with others, if that goes well."""
+        """Carry out a verdict: an ack together with others, if that succeeds."""
         if verdict.verb == "ack":
             try:
                 return "acked" if await self._acks.ack(task) else "lost"
             except TubesError:
-                pass  # Each for itself then, as long as that takes.
+                pass  # Then each alone, as long as that takes.
         return await self.finish_alone(task, verdict)
 
     async def finish_alone(self, task: AsyncTask, verdict: Verdict) -> Outcome:
-        """Carry out a verdict, with no other."""
+        """Carry out a verdict, alone."""
         return await run_async(carry_out(task._tube, task, verdict, self._lifetime.has_ended), call)
 
     async def tell_caller(self, task: AsyncTask, verdict: Verdict, *, if_full: bool = True) -> bool:
-        """Tell the caller what came of a task.
+        """Send the result of a task to its caller.
 
-        False: the server is full, which the end of the task may change; so that comes first. `if_full`: whether to
-        give up for that.
+        False: the server is full, and the end of the task, which may make room, comes first. `if_full`: whether to
+        return for that.
         """
         result, why = verdict.result, verdict.reason
         failures = 0
@@ -142,7 +142,7 @@ class Finishing:
 
 
 def _is_final(error: TubesError) -> bool:
-    """Whether a reply is refused the next time too: for what it says, or for want of rights at the caller's tube."""
+    """Whether a retry of a reply would fail, too: its data is bad, or permissions for the caller's tube are missing."""
     if isinstance(error, ServerRefused):
         return str(error.facts.get("why")).startswith("NOPERM")
     return isinstance(error, (QueueClosed, ValueError))

@@ -1,4 +1,4 @@
-"""What surrounds handlers, for logs and traces."""
+"""Hooks around handlers, for logs and traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_hook(hook: object, option: str) -> Hook:
 
 
 def surround(hooks: list[Hook], handler: Handler) -> Handler:
-    """A plain handler with all that surrounds it, the first hook outermost."""
+    """A plain handler with its hooks, the first one outermost."""
     if not hooks:
         return handler
 
@@ -38,13 +38,13 @@ def surround(hooks: list[Hook], handler: Handler) -> Handler:
             for hook in hooks:
                 stack.enter_context(hook(task))
             return handler(task)
-        return None  # A hook has dealt with the handler's error.
+        return None  # A hook has handled the error.
 
     return surrounded
 
 
 def surround_async(hooks: list[Hook], handler: Handler) -> Handler:
-    """An async handler with all that surrounds it; a hook's context manager may be plain or async."""
+    """An async handler with its hooks, whose context managers may be plain or async."""
     if not hooks:
         return handler
 
@@ -53,7 +53,7 @@ def surround_async(hooks: list[Hook], handler: Handler) -> Handler:
             for hook in hooks:
                 await enter(stack, hook(task))
             return await handler(task)
-        return None  # A hook has dealt with the handler's error.
+        return None  # A hook has handled the error.
 
     return surrounded
 

@@ -1,4 +1,4 @@
-"""A task in the hands of a handler."""
+"""A task in flight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER: Final = float("inf")
 
 
 class InFlight:
-    """A task, until when it is this worker's, and what is known of the work on it."""
+    """A task, its lease, and the state of the work on it."""
 
     __slots__ = (
         "began",
@@ -43,7 +43,7 @@ class InFlight:
         self.target: Final = target
         #: Runs the handler, or waits for the thread that does.
         self.runner: asyncio.Task[None] | None = None
-        #: What is to be done with the task, once its handler has ended.
+        #: How to finish the task, once its handler has ended.
         self.verdict: Verdict | None = None
         #: Whether its runner is about to do that.
         self.is_finishing = False
@@ -53,7 +53,7 @@ class InFlight:
         self.span, self.renews_at = _renewal(task)
         #: When it was taken.
         self.began: Final = time.monotonic()
-        #: When the task is given up whatever its handler does; a thread cannot be cancelled.
+        #: When the task is finished without its handler; a thread cannot be cancelled.
         self.ends_at = NEVER
         if target.timeout is not None and not target.process:
             self.ends_at = self.began + target.timeout + (MOMENT if target.is_async else 0)

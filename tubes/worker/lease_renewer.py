@@ -1,6 +1,6 @@
 """The thread that renews tasks while handlers work on them, and gives up those whose handlers take too long.
 
-A thread, since an event loop may be blocked by a handler: neither its own task nor the others' are lost by that.
+A thread, since a handler may block the event loop: then neither its own task nor the others' are lost.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _RETRY: Final = RetryPolicy((0.5,))
 
 
 class LeaseRenewer:
-    """Knows all that is in flight. Whoever finishes a task must `claim` it first: that succeeds once.
+    """Knows all tasks in flight. To finish a task, `claim` it first: that succeeds once.
 
-    `lost`: called, in the thread, with what is not this worker's any more. `late`: with what takes too long. Both are
-    claimed before.
+    The thread calls `lost` with tasks that this worker does not hold any more, and `late` with those whose handlers
+    take too long. Both are claimed before.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LeaseRenewer:
         self._thread: threading.Thread | None = None
 
     def add(self, in_flight: InFlight) -> None:
-        """Renew the take of this task from now on, and look whether its handler takes too long."""
+        """Renew this task from now on, and watch the time of its handler."""
         with self._changed:
             self._kept[in_flight] = None
             if in_flight.next_look < self._planned:
@@ -68,7 +68,7 @@ class LeaseRenewer:
         return True
 
     def claim(self, in_flight: InFlight) -> bool:
-        """Keep it no longer; False: somebody has claimed it before."""
+        """Stop renewing it; False: it was claimed before."""
         with self._changed:
             return self._kept.pop(in_flight, self) is None
 
@@ -77,7 +77,7 @@ class LeaseRenewer:
         return in_flight in self._kept
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Stop renewing all tasks."""
         with self._changed:
             self._closed = True
             self._kept.clear()
@@ -116,7 +116,7 @@ class LeaseRenewer:
             groups[one.task._tube, one.span].append(one)
         for (tube, span), group in groups.items():
             try:
-                # By the session, which both tubes have, tasks of event loops speak for their own takes here too.
+                # Both tubes have the same session, so tasks of event loops are good for their takes here, too.
                 done = self._thread_tube(tube).renew_many([one.task for one in group], span)  # type: ignore[misc]
             except TubeNotFound:
                 done = {}

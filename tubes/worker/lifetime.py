@@ -1,4 +1,4 @@
-"""How long a run goes on, and how long it rests after an error. All parts of a run ask it, threads too."""
+"""When a run stops and ends, and its waits after errors, for all parts of a run, threads included."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tubes.worker.logs import log
 
 Ts = TypeVarTuple("Ts")
 
-#: After an error of the backend. No two workers rest equally long: a server that comes back is not overrun.
+#: After an error of the backend. Workers wait for different times, so that they do not overrun a server that is back.
 RETRY: Final = RetryPolicy.growing(0.1, 15.0, jitter=0.5)
 
 

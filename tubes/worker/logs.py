@@ -13,12 +13,12 @@ from typing_extensions import override
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose calls never fail: what a program has set up for its logs is no matter of tasks and threads."""
+    """A logger whose calls never fail: an error in a program's log setup must not end tasks or threads."""
 
     @override
     def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
         try:
-            more["stacklevel"] = 2  # The line is of whoever has called.
+            more["stacklevel"] = 2  # The caller's line.
             super().log(level, msg, *args, **more)
         except Exception:
             if logging.raiseExceptions and sys.stderr is not None:

@@ -1,4 +1,4 @@
-"""Says, as long as a worker runs, that it lives and what it does: `Queue.workers` reads it."""
+"""Describes a worker, as long as it runs, for `Queue.workers`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """A thread that writes a worker's description down every few seconds; it expires by itself if the process dies.
+    """A thread that stores a worker's description every few seconds; it expires by itself if the process dies.
 
     A thread, since handlers may block the event loop. `describe`: makes the description, in the thread.
     """
@@ -37,7 +37,7 @@ class Presence:
         self._failed = False
 
     def begin(self, session: str, *, at_once: bool) -> None:
-        """Write it down from now on; `at_once`: not only when the worker has run for a while."""
+        """Store it from now on; `at_once`: not only after the worker has run for a while."""
         self._session = session
         self._started = self._queue._connection.micros() / SECOND
         thread = threading.Thread(target=self._run, args=(at_once,), name="tubes-worker-presence", daemon=True)
@@ -49,7 +49,7 @@ class Presence:
             self._thread = thread
 
     def end(self) -> None:
-        """Take the description away. It waits for that for a moment."""
+        """Remove the description, and wait a moment for that."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -64,7 +64,7 @@ class Presence:
             except QueueClosed:
                 return
             except TubesError as error:
-                # A worker is no worse for it. Whoever may not write there is told once.
+                # The worker can work without it. Missing permissions are logged once.
                 level = logging.DEBUG if self._failed else logging.INFO
                 log.log(level, "this worker is not in the list of workers: %s", error)
                 self._failed = True
@@ -86,5 +86,5 @@ class Presence:
         put = partial(self._tube.put, fields_of(info), key=self._session, on_duplicate="replace", ttl=FORGOTTEN)
         try:
             self._written = put()
-        except TubeNotFound:  # The server has lost it: the next time it is made anew.
+        except TubeNotFound:  # The server has lost it: the next time it is created again.
             self._tube = None

@@ -1,4 +1,4 @@
-"""What a worker works on: tubes, and what is called with their tasks."""
+"""Routes: tubes, and the handlers of their tasks."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tubes.worker.schedules import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What is called with a task, and how."""
+    """A handler, and how it is called."""
 
     #: Called with a task.
     handler: Handler
     #: The user's function, which it calls.
     function: Callable[..., Any]
-    #: Seconds that it may take; None: as long as it likes.
+    #: Seconds that it may take; None: no limit.
     timeout: float | None = None
     #: Whether it is called in another process.
     process: bool = False
     #: What a task has for the function; None: that is called with the task.
     arguments: Callable[[Any], tuple[list[Any], dict[str, Any]]] | None = None
-    #: When it is to be called, besides.
+    #: When it is called, too.
     schedule: Schedule | None = None
 
     @property
     def name(self) -> str:
-        """What the handler is called, for logs and lists."""
+        """The name of the handler, for logs and lists."""
         inner = inspect.unwrap(self.function)
         return str(getattr(inner, "__qualname__", type(inner).__qualname__)).replace("<locals>.", "")
 
@@ -49,28 +49,28 @@ class Target:
 
 @dataclass(frozen=True)
 class Route:
-    """Tubes in the order of preference, what is called with their tasks, and with how many at a time."""
+    """Tubes in the order of preference, the handlers of their tasks, and how many run at a time."""
 
     tubes: tuple[str, ...]
     #: One for all tasks; or, in a tube of task functions, by the name in the task's data: functions may be added.
     target: Target | dict[str, Target] = field(hash=False)
-    #: None: what the worker says.
+    #: None: that of the worker.
     concurrency: int | None = None
     #: Equal for a route and for what is left of it when a tube was taken away.
     key: object = field(default_factory=object, repr=False)
 
     @property
     def targets(self) -> list[Target]:
-        """All that may be called."""
+        """All handlers."""
         return [self.target] if isinstance(self.target, Target) else [*self.target.values()]
 
     @property
     def name(self) -> str:
-        """What is called, for logs and lists."""
+        """The names of its handlers, for logs and lists."""
         return self.target.name if isinstance(self.target, Target) else ", ".join(self.target)
 
     def target_of(self, task: TaskView) -> Target | None:
-        """What is called with this task; None: it names no function of this route."""
+        """The handler of this task; None: it names no function of this route."""
         if isinstance(self.target, Target):
             return self.target
         try:

@@ -1,4 +1,4 @@
-"""One run of a worker: who fetches, what is in flight, what follows when a handler ends, and how the run ends."""
+"""One run of a worker: its fetchers, its tasks in flight, the ends of handlers, and its own end."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Run:
         self._finishing: Final = Finishing(connections.replies, self._lifetime)
         self._fetchers: Final[dict[object, Fetcher]] = {}
         self._in_flight: Final[set[InFlight]] = set()
-        # What has failed in a burst, and is not tried again in it.
+        # Tasks that have failed in a burst, and are not tried again in it.
         self._aside: Final[list[tuple[InFlight, Verdict]]] = []
-        # Tasks without a last attempt that this burst has given to a handler, and that are still there.
+        # Tasks without `max_attempts` that a handler of this burst had, and that still exist.
         self._tried: Final[set[tuple[str, int]]] = set()
         self._changed: Final = asyncio.Event()
         self._scheduler: Final = Scheduler(connections.queue)
@@ -86,7 +86,7 @@ class Run:
         self._changed.set()
 
     def stop(self, *, now: bool) -> None:
-        """Take no more; `now`: and wait for nothing."""
+        """Take no more tasks; `now`: and do not wait for handlers."""
         self._lifetime.stop(now=now)
         self._changed.set()
 
@@ -130,7 +130,7 @@ class Run:
     async def _work_off(self) -> None:
         """A burst: until no tube has a task that may be taken, and no handler runs."""
         while not self._lifetime.is_stopping:
-            # One after the other: what a handler puts meanwhile is seen in the next round.
+            # One after the other: the next round sees the tasks that handlers put meanwhile.
             found = [await fetcher.fill(0) for fetcher in list(self._fetchers.values())]
             if self._in_flight:
                 await self._change()
@@ -153,7 +153,7 @@ class Run:
                 return
 
     async def _cut_off(self) -> None:
-        """What is still in flight goes back, at the end of the session: it has not failed."""
+        """Release the tasks in flight, at the end of the session: they have not failed."""
         self._lifetime.end()
         self._summary.exit_code = AT_ONCE if self._lifetime.at_once else CUT_OFF
         for one in self._in_flight:
@@ -187,7 +187,7 @@ class Run:
         one.runner = asyncio.get_running_loop().create_task(work)
 
     async def _handle(self, one: InFlight) -> None:
-        """All that is done with a task, from its take to its end, which comes whatever happens on the way."""
+        """All work on a task, from its take to its end."""
         try:
             schedule = one.target.schedule
             if schedule is None or await self._scheduler.begins(one.task, schedule):
@@ -195,7 +195,7 @@ class Run:
             else:
                 verdict = Verdict("ack")
             if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
-                # It was cut off, lost or given up; whoever did that has seen to it.
+                # It was cut off, lost or given up, and finished there.
                 if one.given_up and not verdict.is_cancelled:
                     log.warning("the handler of %s has ended too late: its task was released before", name_of(one.task))
                 return
@@ -211,11 +211,11 @@ class Run:
                 raise
 
     async def _finish(self, one: InFlight, verdict: Verdict) -> None:
-        """A handler has ended: tell the caller, and do with the task what is to be done."""
+        """A handler has ended: reply to the caller, and finish the task."""
         task = one.task
         told = not (is_call(task) and verdict.is_last(task)) or await self._finishing.tell_caller(task, verdict)
         if self._would_spin(task, verdict):
-            # It is kept meanwhile: others would only fail by it too.
+            # Hold it meanwhile: other workers would fail, too.
             one.ends_at = NEVER
             await self._lifetime.rest(RETRY.delay(task.attempts))
         if self._burst and verdict.is_endless(task):
@@ -228,7 +228,7 @@ class Run:
             self._end(one, outcome)
 
     async def _rescue(self, one: InFlight, error: BaseException) -> None:
-        """End what is in flight, on whose way something has failed that nobody has thought of."""
+        """Finish a task after an unexpected error."""
         task = one.task
         verdict = one.verdict or Verdict("release", reason_of(error), error=error)
         log.error("%s of %s failed", verdict.verb, name_of(task), exc_info=trace_of(error))
@@ -244,11 +244,11 @@ class Run:
             self._end(one, outcome)
 
     def _would_spin(self, task: AsyncTask, verdict: Verdict) -> bool:
-        """Whether a task would come again and again without a rest between."""
+        """Whether a task would come again and again without a pause."""
         return not self._burst and verdict.is_endless(task) and not task._tube._port.shared.options.get("backoff")
 
     def _set_aside(self, one: InFlight, verdict: Verdict) -> None:
-        """It has failed, and would fail again and again in a burst: it is kept, and released when that ends."""
+        """Hold a failed task until the end of the burst, in which it would fail again and again."""
         log_verdict(one.task, verdict, "aside")
         verdict = verdict._replace(is_logged=True)
         one.ends_at = NEVER
@@ -258,7 +258,7 @@ class Run:
         self._end(one, None)
 
     def _end(self, one: InFlight, outcome: Outcome | None) -> None:
-        """A handler is free again. `outcome`: what became of its task, if that was finished here."""
+        """A handler is free again. `outcome`: that of its task, if it was finished here."""
         if one in self._in_flight:
             self._in_flight.discard(one)
             fetcher = self._fetchers.get(one.route.key)
@@ -278,7 +278,7 @@ class Run:
     # -- what it tells of itself ---------------------------------------------------------------------------------------
 
     def _described(self, info: WorkerInfo) -> WorkerInfo:
-        """What this worker is and does now. In the thread of `Presence`."""
+        """Describe this worker now. In the thread of `Presence`."""
         queue, summary = self._connections.threads, self._summary
         # By the clock of the queue, which goes on as the monotonic one does.
         ahead = queue._connection.micros() / SECOND - time.monotonic()
@@ -303,11 +303,11 @@ class Run:
     # -- what the lease renewer finds, in its thread -------------------------------------------------------------------
 
     def _lost(self, one: InFlight) -> None:
-        """A task is not this worker's any more: its handler works for nothing."""
+        """This worker does not hold a task any more: cancel its handler."""
         self._lifetime.call(self._abandon, one, "lost")
 
     def _late(self, one: InFlight) -> None:
-        """A handler does not end: its task goes back without it."""
+        """A handler does not end in time: finish its task without it."""
         one.given_up, one.ends_at = True, NEVER
         log.error("given up: the handler of %s has not ended after %s s", name_of(one.task), one.target.timeout)
         self._pool.submit(lambda: self._give_up(one))

@@ -1,8 +1,8 @@
 """Puts the occurrences of schedules: each is a task with a key of its own, which waits until its time.
 
 There is no leader. Every worker puts the next occurrence of each of its schedules: when it begins, when it takes one,
-and shortly after the time of each. By the key only one of these puts counts. So the next occurrence is there as long as
-any worker lives, whichever process dies, and it is one task, which one worker takes.
+and shortly after the time of each. The key lets only one of these puts count. So the next occurrence exists as long as
+any worker lives, and it is one task, which one worker takes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: Seconds between two looks whether the next occurrence is there, at least and at most.
 _SOONEST: Final = 1.0
 _LATEST: Final = 30.0
-#: Seconds for which an occurrence that is done is remembered, longer than until the next one: by more no two processes
-#: may disagree about what time it is.
+#: Seconds for which a finished occurrence is remembered after the next one is due: the clocks of two processes must not
+#: differ by more.
 _SLACK: Final = 60
 
 
@@ -73,7 +73,7 @@ class Scheduler:
             await asyncio.sleep(min(max(left, _SOONEST), _LATEST))
 
     async def plan(self) -> None:
-        """Put the next occurrence of each schedule, where nobody has."""
+        """Put the next occurrence of each schedule, if it does not exist."""
         now = self._now()
         for tube, name, schedule in self._schedules:
             try:
@@ -86,10 +86,10 @@ class Scheduler:
                 log.exception("the next call of %r could not be put", name)
 
     async def begins(self, task: AsyncTask, schedule: Schedule) -> bool:
-        """Put the next occurrence, if this task is one of them and no task that somebody has put.
+        """Put the next occurrence, if this task is an occurrence and not a task of a program.
 
-        False: its turn is over, since it has not begun before a later one was due, which is in the tube now. What has
-        begun once is tried again like any other task.
+        False: skip it, since a later one, which is in the tube now, was due before it began. An occurrence that has
+        begun is tried again like any other task.
         """
         data: Any = task.data
         name, at = data["task"], data.get("at")
@@ -100,7 +100,7 @@ class Scheduler:
         moments = [schedule.after(max(now, moment))] if late is None else [late, schedule.after(max(now, late))]
         try:
             await self._put(task.tube, name, schedule, now, moments)
-        except TubesError as error:  # It is put a little later then, and nothing is left out.
+        except TubesError as error:  # It is put a little later, and none is left out.
             log.warning("the next call of %r could not be put yet: %s", name, error)
             return True
         if late is not None:

@@ -1,4 +1,4 @@
-"""When a schedule has occurrences. Moments are microseconds since the epoch."""
+"""Schedules and their times, in microseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """Tells its occurrences, always the same ones, whoever asks and whenever."""
+    """A schedule: its occurrences are the same for every caller at any time."""
 
     def after(self, moment: int) -> int:
         """The first occurrence after a moment."""
@@ -36,7 +36,7 @@ class Every:
 
 
 class Cron:
-    """As a line of a crontab says, in a time zone."""
+    """The times of a cron expression, in a time zone."""
 
     def __init__(self, line: str, timezone: str | tzinfo) -> None:
         with needs("worker.cron", "schedule"):
@@ -60,7 +60,7 @@ class Cron:
         return found
 
     def after(self, moment: int) -> int:
-        """The next time that the line names. Where clocks are set back or forward, as Debian's cron does it."""
+        """The next time of the expression. When clocks are set back or forward, as Debian's cron does it."""
         for found in self._from(moment):
             at = round(found.timestamp()) * SECOND
             if at > moment:  # An hour that comes twice begins with its first time.

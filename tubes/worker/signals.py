@@ -10,20 +10,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, TypeAlias
 
-#: What Python knows as the handler of a signal; None: it was set by something else.
+#: Python's handler of a signal; None: it was not set by Python.
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: Seconds after the second signal until the process ends, whatever is in the way.
+#: Seconds after the second signal until the process ends in any case.
 _LAST_MOMENT: Final = 2.0
 
 
 @contextmanager
 def heeding(stop: Callable[[bool], object], at_once: int) -> Generator[None]:
-    """The first signal calls `stop(False)`, the second `stop(True)`; in the main thread, elsewhere there are none.
+    """The first signal calls `stop(False)`, the second `stop(True)`; in the main thread only.
 
-    If the second one is of no use, since a handler blocks the event loop, the process ends all the same: by the code
-    `at_once`.
+    If the second one has no effect, since a handler blocks the event loop, the process ends with the code `at_once`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,7 +51,7 @@ def heeding(stop: Callable[[bool], object], at_once: int) -> Generator[None]:
 
 
 def _pass_on(number: int, before: _Handler) -> None:
-    """A fork, by `multiprocessing` in a handler for example, does with a signal what it would have done before."""
+    """In a fork, for example by `multiprocessing` in a handler, a signal has its former effect."""
     signal.signal(number, _default(before))
     signal.raise_signal(number)
 
@@ -63,7 +62,7 @@ def _default(handler: _Handler) -> Callable[[int, FrameType | None], object] | i
 
 
 def end_soon(code: int) -> threading.Timer:
-    """End the process with this code in a moment, whatever is in the way, unless the answer is cancelled."""
+    """End the process with this code in a moment, unless the returned timer is cancelled."""
     timer = threading.Timer(_LAST_MOMENT, os._exit, [code])
     timer.daemon = True
     try:
