@@ -203,7 +203,7 @@ def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monke
     monkeypatch.setattr(bulk_write, "_LOOKS", 2)
     writer = Writer(tube)
     brought = stage(writer, "w")
-    with pytest.raises(WriteAborted, match="is gone"):
+    with pytest.raises(WriteAborted, match="are gone"):
         writer.publish_once("w", [*brought, brought[0]._replace(name="never brought")])
     assert tube.statistics().tasks["total"] == 0
     assert writer.publish_once("w", brought) == 25

@@ -155,7 +155,7 @@ def test_a_write_that_is_refused_makes_no_tube(queue: tubes.Queue, options: dict
         ("data interval year to month", "data interval year to month"),
         ("url string, when struct<since: array<interval month>>", "when.since interval month"),
         ("data string, ttl interval year", "ttl interval year"),
-        ("data map<struct<a: int>, string>", "JSON can't have"),
+        ("data map<struct<a: int>, string>", "JSON cannot have"),
         ("data variant", "data variant"),
         ("url string, more struct<raw: array<binary>>", "more.raw binary"),
         ("url string, parts array<variant>", "parts variant"),
