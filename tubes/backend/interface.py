@@ -34,7 +34,7 @@ T = TypeVar("T")
 #: The result of a backend for asyncio: at once, or an awaitable.
 Soon: TypeAlias = "T | CoroutineType[Any, Any, T]"
 #: Options by name, as users give them, or checked and in the machine's units.
-Options: TypeAlias = Mapping[str, Any]
+Options: TypeAlias = Mapping[str, object]
 #: What happens if there is a tube of the name: "same" is for one with the same driver and options, else "raise".
 IfExists: TypeAlias = Literal["raise", "same", "keep", "update"]
 #: A put: its encoded data, and its checked options.

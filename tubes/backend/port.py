@@ -55,7 +55,7 @@ class PortBase(Generic[F]):
         """The error if so many tasks have no room."""
         return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self.tube.options.get("capacity"))
 
-    def prepare_update(self, changes: Options) -> Options:
+    def prepare_update(self, changes: Options) -> dict[str, Any]:
         """The changes of an update, checked, with encoded data."""
         checked = self._driver.check_update(changes)
         if self.codec is not None and "data" in checked:

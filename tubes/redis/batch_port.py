@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import uuid4
 
 from tubes.drivers.options import Seconds, micros
@@ -13,9 +13,9 @@ from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
 from tubes.redis.port import name_of
 from tubes.redis.scripts.msgpack_array import packed
-from tubes.redis.task_codec import ScriptReply
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
-from tubes.redis.transport.wire import ErrorReply, Word
+from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.task import F
 
@@ -84,7 +84,7 @@ class BatchPort(LookingPort[F]):
                     slot=SERVING if waits else None,
                     parts=_parts(batch.staged),
                 )
-                if reply.__class__ is not ErrorReply:
+                if type(reply) is not ErrorReply:
                     break
                 if reply.code == "ALTERED":
                     continue
@@ -101,14 +101,13 @@ class BatchPort(LookingPort[F]):
                 self._unstage(batch)
             return None
         if batch.keyed:
-            return (yield from self._show_keyed(batch, written, *reply))
-        created, first = self.read_put(reply)
+            return (yield from self._show_keyed(batch, written, *list_of(reply)))
+        created, first = self.read_put(bytes_of(reply))
         tasks: list[F] = []
-        for new, (options, data) in zip(written, batch.runs, strict=True):
+        for new, (_, data) in zip(written, batch.runs, strict=True):
             if new.due != "":
                 shared.watch(created + int(new.due))
-            lane = options.get(shared.driver.lane) if shared.driver.lane is not None else None
-            tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, lane, data)
+            tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, data)
         return tasks
 
     def _words_of(self, batch: Batch, written: list[task_codec.NewTask]) -> list[Word]:
@@ -121,29 +120,27 @@ class BatchPort(LookingPort[F]):
             words += data
         return words
 
-    def _show_keyed(
-        self, batch: Batch, written: list[task_codec.NewTask], head: bytes, *found: ScriptReply
-    ) -> Flow[list[F]]:
-        """The reply of `put_keyed`: for each task whether it is new, or the task that has its key.
+    def _show_keyed(self, batch: Batch, written: list[task_codec.NewTask], head: Reply, *found: Reply) -> Flow[list[F]]:
+        """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
 
         For tasks that do not fit into the reply it has the ids.
         """
         tasks: list[F] = []
-        id = int(head[7:])
-        named = {int(answer[1:]) for answer in found if answer.__class__ is bytes and answer[:1] == _NAMED}
+        moment, id = bytes_of(head)[:7], number_of(bytes_of(head)[7:])
+        named = {int(answer[1:]) for answer in found if type(answer) is bytes and answer[:1] == _NAMED}
         others = {task[0]: task for task in (yield from self.parsed(sorted(named)))} if named else {}
         answers = iter(found)
-        for new, (options, data) in zip(written, batch.runs, strict=True):
+        for new, (_, data) in zip(written, batch.runs, strict=True):
             for raw in data:
-                answer = next(answers)
+                answer: Reply | task_codec.Parsed = next(answers)
                 if answer == b"":
-                    tasks.append(self.show_put(head[:7] + str(id).encode(), new, raw, options))
+                    tasks.append(self.show_put(moment + str(id).encode(), new, raw))
                     id += 1
                 else:
-                    if answer.__class__ is bytes and answer[:1] == _NAMED:
-                        # One that is gone meanwhile is a number, like one whose key is only remembered.
+                    if type(answer) is bytes and answer[:1] == _NAMED:
+                        # One that has gone meanwhile is a number, as one of which only the key is remembered.
                         answer = others.get(int(answer[1:]), int(answer[1:]))
-                    tasks.append(self._show_kept(answer, new, raw, options))
+                    tasks.append(self._show_kept(answer, new, raw))
         return tasks
 
     def put_waiting(self, request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
@@ -184,15 +181,16 @@ class BatchPort(LookingPort[F]):
             if not (yield from shared.serving.serve_one()):
                 return []
         tasks: list[F] = []
-        reply: ScriptReply = None
+        reply: Reply = None
         try:
             more = True
             while more and len(tasks) < limit:
                 reply = None
                 wanted = min(limit - len(tasks), TAKES)
                 reply = yield from self.ask("take_many", wanted, orphaned=self.untake_many)
-                tasks += self.show_many(reply)
-                more = bool(reply) and (len(reply[5]) == wanted or bool(reply[3]))
+                found = list_of(reply)
+                tasks += self.show_many(found)
+                more = bool(found) and (len(list_of(found[5])) == wanted or bool(found[3]))
         except BaseException:
             # Tasks of the last reply may be in the list already; each is given back once.
             self._untake_later({**_taken_in(reply), **{task.id: task._take for task in tasks}})
@@ -209,19 +207,20 @@ class BatchPort(LookingPort[F]):
             raise
         return [first, *others]
 
-    def show_many(self, reply: list[ScriptReply]) -> list[F]:
-        """The reply of `take_many`."""
+    def show_many(self, reply: list[Reply]) -> list[F]:
+        """What `take_many` answers."""
         if not reply:
             return []
-        ids, attempts, dues, _, take, raws = reply
-        moments = [int(due) for due in dues.split()]
+        ids, attempts, dues = (bytes_of(words).split() for words in reply[:3])
+        moments = [int(due) for due in dues]
         soonest = min((due for due in moments if due >= 0), default=None)
         if soonest is not None:
             self.shared.watch(soonest)
-        return task_codec.shown_taken(self.kind, self.tube, take, ids.split(), attempts.split(), moments, raws)
+        raws = cast("list[bytes]", reply[5])  # One that is not is left out there.
+        return task_codec.shown_taken(self.kind, self.tube, number_of(reply[4]), ids, attempts, moments, raws)
 
-    def untake_many(self, reply: ScriptReply) -> None:
-        """Give back tasks of a caller that is gone."""
+    def untake_many(self, reply: Reply) -> None:
+        """Give back what was taken for somebody who is gone."""
         self._untake_later(_taken_in(reply))
 
     def _untake_later(self, taken: dict[int, int]) -> None:
@@ -273,12 +272,13 @@ class BatchPort(LookingPort[F]):
                 for meant, _, view in map(those.__getitem__, some):
                     words += meant, name_of(view, by_put=by_put)
                 reply = yield from self.ask(verb, *args, *words)
-                if reply.__class__ is ErrorReply:  # The session has ended, and held none of them.
+                if type(reply) is ErrorReply:  # The session has ended, and had none of them.
                     continue
-                if _LOST not in reply:
+                answers = bytes_of(reply)
+                if _LOST not in answers:
                     done.update(dict.fromkeys(some, True))
                     continue
-                for id, answer in zip(some, reply, strict=True):
+                for id, answer in zip(some, answers, strict=True):
                     done[id] = answer != _LOST[0]
         finally:
             if finishes:
@@ -294,12 +294,11 @@ _LOST: Final = b"0"
 _NAMED: Final = b"?"
 
 
-def _taken_in(reply: ScriptReply) -> dict[int, int]:
-    """By id, the takes of the tasks in a reply of `take_many`."""
-    if reply.__class__ is not list or not reply:
+def _taken_in(reply: Reply) -> dict[int, int]:
+    """By id the takes of the tasks of which `take_many` tells."""
+    if type(reply) is not list or not reply:
         return {}
-    take: int = reply[4]
-    return dict.fromkeys(map(int, reply[0].split()), take)
+    return dict.fromkeys(map(int, bytes_of(reply[0]).split()), number_of(reply[4]))
 
 
 def _parts(staged: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.scripts import replies
-from tubes.redis.task_codec import ScriptReply
+from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
 from tubes.values.task import F
@@ -54,11 +54,11 @@ class CoalescedPuts(ScriptCall):
         # Where it stands as long as it is open.
         self._open: Final = open
         self._puts: Final[list[tuple[task_codec.NewTask, bytes]]] = []
-        self._answers: Final[list[asyncio.Future[ScriptReply]]] = []
+        self._answers: Final[list[asyncio.Future[Reply]]] = []
         self._size = 0
 
-    def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[ScriptReply]) -> None:
-        """Add a put. `answer`: gets the reply that the script `put` would give it."""
+    def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[Reply]) -> None:
+        """One more put. `answer`: gets what the script `put` would answer it."""
         self._puts.append((new, raw))
         self._answers.append(answer)
         self._size += len(raw)
@@ -102,11 +102,11 @@ class CoalescedPuts(ScriptCall):
         """Whether it was cancelled: each put is asked when the reply is there."""
         return False
 
-    def set_result(self, reply: ScriptReply) -> None:
+    def set_result(self, reply: Reply) -> None:
         """Give each put its part of the reply, or the server's error."""
         self._close()
-        together = reply.__class__ is bytes and len(self._puts) > 1
-        created, first = (reply[:7], int(reply[7:])) if together else (b"", 0)
+        together = type(reply) is bytes and len(self._puts) > 1
+        created, first = (reply[:7], int(reply[7:])) if type(reply) is bytes and together else (b"", 0)
         for id, answer in enumerate(self._answers, first):
             if not answer.done():
                 answer.set_result(b"%b%d" % (created, id) if together else reply)
@@ -149,7 +149,7 @@ class LoopPort(BatchPort[F]):
     ) -> F | None:
         if self.gone is not None:
             raise self.gone()
-        answer: asyncio.Future[ScriptReply] = channel.loop.create_future()
+        answer: asyncio.Future[Reply] = channel.loop.create_future()
         puts = channel.growing.get(self.shared.key)
         if isinstance(puts, CoalescedPuts) and puts.session is session:
             puts.add(new, raw, answer)
@@ -158,16 +158,17 @@ class LoopPort(BatchPort[F]):
             puts.add(new, raw, answer)
             channel.submit(puts, puts)
         reply = await answer
-        if reply.__class__ is bytes:
-            return self.show_put(reply, new, raw, options)
-        if reply.code == "ALTERED":
-            self.lose(session)
-        elif reply.code == "SESSIONGONE":
-            self.lose(session)
-            if puts.resent:
-                raise ConnectionLost(url=self.url, why=UNSURE)
-        elif puts.resent and reply.code != _FAILED:
-            raise self.refusal(reply)
-        # Nothing was put, perhaps because of another one.
+        if type(reply) is bytes:
+            return self.show_put(reply, new, raw)
+        if type(reply) is ErrorReply:
+            if reply.code == "ALTERED":
+                self.lose(session)
+            elif reply.code == "SESSIONGONE":
+                self.lose(session)
+                if puts.resent:
+                    raise ConnectionLost(url=self.url, why=UNSURE)
+            elif puts.resent and reply.code != _FAILED:
+                raise self.refusal(reply)
+        # Nothing was put, and perhaps another one is to blame.
         alone: Any = self.run(self.put_encoded(raw, options, waits=False))
         return await alone  # type: ignore[no-any-return]

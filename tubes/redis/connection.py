@@ -31,13 +31,13 @@ from tubes.redis.port import Port, PortConnection
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
+from tubes.redis.scripts.replies import bytes_of, list_of
 from tubes.redis.session import OpenedTube, RedisSession
 from tubes.redis.store import born_of, open_store
-from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
-from tubes.redis.transport.wire import ErrorReply, hiredis
+from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
 from tubes.redis.validation import describe, describe_options
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         while True:
             yield from self._names("add", name)
             reply = yield from self.session.open(name, _MODES[if_exists], *about, maker=uuid4().hex)
+            assert reply is not None  # It is made where it is not there.
             if not isinstance(reply, OpenedTube):
                 if if_exists == "raise":
                     raise TubeExists(name=name, why="pass if_not_exists=True to use it")
@@ -169,8 +170,8 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            there: ScriptReply = yield ScriptCall(script("there"), self.store.key(tube), ())
-            if if_exists != "raise" and there.__class__ is list:
+            there: Reply = yield ScriptCall(script("there"), self.store.key(tube), ())
+            if if_exists != "raise" and type(there) is list:
                 its = validation.driver_name(tube, there[0])
                 if its != name:
                     raise TubeExists(name=tube, why=f"with driver {its!r}, not {name!r}") from None
@@ -182,7 +183,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self.check()
         name = check_tube_name(name)
         reply = yield from self.session.open(name, "any")
-        if isinstance(reply, ErrorReply):
+        if reply is None:
             raise TubeNotFound(name=name)
         return (yield from self._opened(name, reply))
 
@@ -215,14 +216,15 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         names: set[bytes] = set()
         cursor = b"0"
         while True:
-            cursor, some = yield from self._names("some", cursor)
-            names.update(some)
+            after, some = list_of((yield from self._names("some", cursor)))
+            names.update(map(bytes_of, list_of(some)))
+            cursor = bytes_of(after)
             if cursor == b"0":
                 known, strange = validation.names(names)
                 self.store.leave_out(dict.fromkeys(strange, "is not a tube name"))
                 return known
 
-    def _names(self, what: str, name: str | bytes) -> Flow[ScriptReply]:
+    def _names(self, what: str, name: str | bytes) -> Flow[Reply]:
         key = f"{self.store.prefix}:names"
         return (yield from self.store.ask("names", key, what, name, what=key))
 
@@ -233,11 +235,13 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         if there is not None:
             yield from self._names("add", name)
 
-    def _opened(self, name: str, reply: OpenedTube) -> Flow[RedisPort]:
-        if reply.unheard:
+    def _opened(self, name: str, opened: OpenedTube | tuple[Reply, Reply] | None) -> Flow[RedisPort]:
+        if not isinstance(opened, OpenedTube):
+            raise TubeNotFound(name=name)
+        if opened.unheard:
             self.store.warn_of_silence()
-        self.store.set_time(reply.now)
-        shared, edition = self.store.shared(name, reply)
+        self.store.set_time(opened.now)
+        shared, edition = self.store.shared(name, opened)
         if self.closed is not None:
             raise self.closed()
         port: RedisPort | None = self._ports.get(shared)
@@ -246,7 +250,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.kind, port.tube = self._api.task, self._api.tube(port)
             self._ports[shared] = port
             shared.ports.add(port)
-        yield from self.session.note(port, reply.session(self.session.caller, edition))
+        yield from self.session.note(port, opened.session(self.session.caller, edition))
         return port
 
     def enter(self, port: Port[Any]) -> Flow[None]:
@@ -254,7 +258,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         shared = port.shared
         session, uuid, caller = self.session, self.session.uuid, self.session.caller
         reply = yield from self.session.open(shared.name, "any")
-        if isinstance(reply, ErrorReply) or born_of(reply.token) != shared.born:
+        if not isinstance(reply, OpenedTube) or born_of(reply.token) != shared.born:
             shared.vanish()
             raise TubeNotFound(name=shared.name)
         _, edition = self.store.shared(shared.name, reply)

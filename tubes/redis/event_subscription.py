@@ -11,7 +11,7 @@ from tubes.backend.listeners import tell
 from tubes.backend.retry import Outage
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
-from tubes.redis.scripts.replies import LIST
+from tubes.redis.scripts.replies import LIST, number_of
 from tubes.redis.transport.script_call import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
@@ -69,8 +69,7 @@ class EventSubscription:
                     target=self._hear, args=(self._stopped,), name="tubes-events", daemon=True
                 )
                 self._thread.start()
-        soonest: int = yield from port.ask("listen", self._shared.store.span())
-        return soonest
+        return number_of((yield from port.ask("listen", self._shared.store.span())))
 
     def note(self, port: Port[Any]) -> None:
         """Note whether a port listens now. When no port does any more, the subscription ends."""

@@ -10,7 +10,8 @@ from tubes.drivers.options import SECOND, Seconds, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec, validation
-from tubes.redis.task_codec import Parsed, ScriptReply
+from tubes.redis.scripts.replies import Reply, bytes_of, list_of, number_of
+from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, verb
 from tubes.redis.verbs import VerbPort
 from tubes.values.lane import Utube, lane_of
@@ -36,9 +37,9 @@ class LookingPort(VerbPort[F]):
         """How many tasks there are by state, and what was done so far."""
         shared = self.shared
 
-        def show(reply: ScriptReply) -> Statistics:
+        def show(reply: Reply) -> Statistics:
             with validation.reading(f"tube {shared.name!r}"):
-                return statistics_of(reply, shared.store.count_waiting(shared.name, reply[4]))
+                return statistics_of(reply, shared.store.count_waiting(shared.name, list_of(reply)[4]))
 
         return self.call("statistics", (show, ()), changes=False)
 
@@ -48,8 +49,9 @@ class LookingPort(VerbPort[F]):
         first, limit = whole("start", start), whole("limit", limit)
         found: list[F] = []
         while len(found) < limit:
-            first, *replies = yield from self.ask("tasks", first, min(limit - len(found), _LOOKS))
-            found += self._show_each(map(task_codec.parse, replies))
+            after, *replies = list_of((yield from self.ask("tasks", first, min(limit - len(found), _LOOKS))))
+            found += self._show_each(task_codec.parse(bytes_of(reply)) for reply in replies)
+            first = number_of(after)
             if not first:
                 break
         return found
@@ -71,8 +73,9 @@ class LookingPort(VerbPort[F]):
         ids: list[int] = []
         place = b""
         while limit and (not in_order or len(ids) < limit):
-            places: list[bytes] = yield from self.ask("buried", place, min(limit, _PLACES) if in_order else _PLACES)
-            # A value shorter than an id is damage: `repair` removes it.
+            most = min(limit, _PLACES) if in_order else _PLACES
+            places = [bytes_of(one) for one in list_of((yield from self.ask("buried", place, most)))]
+            # What is shorter than an id is nobody's: `repair` removes it.
             ids += (driver.id_at(one) for one in places if len(one) >= _PLACE)
             if not places or places[-1] == place:
                 break
@@ -85,9 +88,9 @@ class LookingPort(VerbPort[F]):
         found: list[Parsed] = []
         at = 0
         while at < len(ids):
-            seen, *replies = yield from self.ask("looks", "1" if buried else "", *ids[at : at + _LOOKS])
-            found += map(task_codec.parse, replies)
-            at += seen
+            seen, *replies = list_of((yield from self.ask("looks", "1" if buried else "", *ids[at : at + _LOOKS])))
+            found += [task_codec.parse(bytes_of(reply)) for reply in replies]
+            at += number_of(seen)
         return found
 
     @verb
@@ -96,15 +99,14 @@ class LookingPort(VerbPort[F]):
         start: int | str = ""
         while True:
             reply = yield from self.ask("oldest", start)
-            if reply.__class__ is not int:
-                return None if reply is None else int(reply) / SECOND
+            if not isinstance(reply, int):
+                return None if reply is None else number_of(reply) / SECOND
             start = reply
 
     @verb
     def due_histogram(self, edges: Iterable[Seconds]) -> Flow[list[int]]:
         """Count tasks by when they move by themselves."""
-        counts: list[int] = yield from self.ask("due", *known_options.edges(edges))
-        return counts
+        return [number_of(count) for count in list_of((yield from self.ask("due", *known_options.edges(edges))))]
 
     @verb
     def utubes(self, limit: int) -> Flow[list[Utube]]:
@@ -112,24 +114,28 @@ class LookingPort(VerbPort[F]):
         most = whole("limit", limit)
         lane_of(self._driver, "")
         found: dict[str, Utube] = {}
-        cursor: ScriptReply = 0
+        cursor = 0
         while True:
-            cursor, *seen = yield from self.ask("utubes", cursor)
-            for raw, ready, taken, rest, interval, in_flight in zip(*[iter(seen)] * 6, strict=True):
+            after, *seen = list_of((yield from self.ask("utubes", cursor)))
+            cursor = number_of(after)
+            for told, *facts in zip(*[iter(seen)] * 6, strict=True):
+                ready, taken, rest, interval, in_flight = map(number_of, facts)
+                lane = bytes_of(told)
                 try:
-                    name = raw.decode("utf-8", "surrogatepass")
+                    name = lane.decode("utf-8", "surrogatepass")
                 except UnicodeDecodeError as error:
-                    self.shared.store.strangers.leave_out(f"the lanes of tube {self.shared.name!r}", {raw: error})
+                    self.shared.store.strangers.leave_out(f"the lanes of tube {self.shared.name!r}", {lane: error})
                     continue
                 found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
-            if int(cursor) == 0:
+            if cursor == 0:
                 return [found[name] for name in sorted(found)[:most]]
 
 
-def statistics_of(reply: ScriptReply, waiting: int, now: int | None = None) -> Statistics:
-    """The counts of a script; `now`: a pause that is over then does not count. Raises `ValueError` and the like."""
-    total, taken, buried, counted, _, paused = reply
-    puts, takes, acks, delayed, *others, unputs = (int(number or 0) for number in counted)
+def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
+    """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
+    *numbers, counted, _, paused = list_of(reply)
+    total, taken, buried = map(number_of, numbers)
+    puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(counted))
     calls = dict(zip(_CALLS, others, strict=True))
     tasks = {
         "ready": total - taken - buried - delayed,
@@ -140,7 +146,7 @@ def statistics_of(reply: ScriptReply, waiting: int, now: int | None = None) -> S
         "total": total,
     }
     first = {"put": puts + unputs, "take": takes, "ack": acks}
-    ends = None if paused is None else NEVER if float(paused) == FOR_EVER else int(float(paused))
+    ends = None if paused is None else NEVER if float(bytes_of(paused)) == FOR_EVER else int(float(bytes_of(paused)))
     if ends is not None and now is not None and ends <= now:
         ends = None
     return Statistics(tasks, first | calls, waiting, until(ends))

@@ -10,9 +10,9 @@ from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.edition import Edition, TubeSession
 from tubes.redis.looking import statistics_of
-from tubes.redis.task_codec import ScriptReply
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
-from tubes.redis.transport.wire import ErrorReply
+from tubes.redis.transport.wire import ErrorReply, Reply
 from tubes.values.overview import Overview
 
 if TYPE_CHECKING:
@@ -37,26 +37,27 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _TUBES):
         keys = [store.key(name) for name in some]
-        now, *seen = yield from store.ask("overview", keys[0], store.now(), *keys)
+        now, *seen = list_of((yield from store.ask("overview", keys[0], store.now(), *keys)))
         for name, about in zip(some, seen, strict=True):
             if about is None:
                 continue
             try:
-                found[name] = yield from _seen(store, name, now, about, ages=ages)
+                found[name] = yield from _seen(store, name, number_of(now), list_of(about), ages=ages)
             except Unreadable as error:
                 strange[name] = error
     return found, strange
 
 
-def _seen(store: RedisStore, name: str, now: int, about: ScriptReply, *, ages: bool) -> Flow[Overview]:
-    if len(about) == 1:  # The error of the script.
-        raise Unreadable(what=f"tube {name!r}", why=about[0].decode(errors="replace"))
-    driver, options, counted, sessions, lanes, resting, due = about
+def _seen(store: RedisStore, name: str, now: int, about: list[Reply], *, ages: bool) -> Flow[Overview]:
+    if len(about) == 1:  # Why the script could not look.
+        raise Unreadable(what=f"tube {name!r}", why=bytes_of(about[0]).decode(errors="replace"))
+    driver, options, counted, *numbers, due = about
     kind = validation.driver_name(name, driver)
     given = shown(validation.options_told(name, options))
     with validation.reading(f"tube {name!r}"):
-        statistics = statistics_of(counted, store.count_waiting(name, counted[4]), now)
-    lag = 0.0 if due is None else max(0.0, (now - float(due)) / SECOND)
+        statistics = statistics_of(counted, store.count_waiting(name, list_of(counted)[4]), now)
+    sessions, lanes, resting = map(number_of, numbers)
+    lag = 0.0 if due is None else max(0.0, (now - float(bytes_of(due))) / SECOND)
     age: float | None = None
     if ages and (statistics.tasks["ready"] or lag):
         age = yield from _oldest(store, name, driver, options)
@@ -69,7 +70,7 @@ def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[st
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _NAMES):
         keys = [store.key(name) for name in some]
-        drivers = yield from store.ask("living", keys[0], *keys)
+        drivers = list_of((yield from store.ask("living", keys[0], *keys)))
         for name, driver in zip(some, drivers, strict=True):
             try:
                 if driver is not None and validation.driver_name(name, driver):
@@ -84,7 +85,7 @@ def _batches(names: list[str], size: int) -> Iterator[list[str]]:
         yield names[start : start + size]
 
 
-def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow[float | None]:
+def _oldest(store: RedisStore, name: str, driver: object, options: object) -> Flow[float | None]:
     """How long ago the oldest ready task of a tube was put; None also where this process lacks the tube's driver."""
     try:
         its = store.driver_of(name, driver)
@@ -94,14 +95,13 @@ def _oldest(store: RedisStore, name: str, driver: bytes, options: bytes) -> Flow
         return None
     start: int | str = ""
     for _ in range(_TRIES):
-        reply: ScriptReply = yield ScriptCall(
-            nobody.edition.script("age"), store.key(name), (start,), nobody, store.now()
-        )
+        known = nobody.edition.script("age")
+        reply: Reply = yield ScriptCall(known, store.key(name), (start,), nobody, store.now())
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None
             raise validation.refusal(f"tube {name!r}", reply, store.url)
-        if reply.__class__ is not int:
-            return None if reply is None else int(reply) / SECOND
+        if not isinstance(reply, int):
+            return None if reply is None else number_of(reply) / SECOND
         start = reply
     return None

@@ -21,9 +21,10 @@ from tubes.errors import (
 )
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import script
-from tubes.redis.task_codec import Parsed, ScriptReply, put_of
+from tubes.redis.scripts.replies import list_of, number_of
+from tubes.redis.task_codec import Parsed, put_of
 from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook
-from tubes.redis.transport.wire import ErrorReply, Word, error_of
+from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The arguments of a script, or what makes them by the options that its session knows; None: not of these.
 Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
-#: The function for a script's reply, and the arguments of the script.
-Request: TypeAlias = tuple[Callable[[ScriptReply], T], tuple[Word, ...]]
+#: What becomes of a script's reply, and the arguments of the script.
+Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...]]
 
 #: Error replies that the methods handle themselves.
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
@@ -121,11 +122,11 @@ class Port(PortBase[F]):
         self,
         verb: str,
         *args: Word,
-        orphaned: Callable[[ScriptReply], None] | None = None,
+        orphaned: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
-    ) -> Flow[ScriptReply]:
-        """Call a script until it is done; returns its reply, or an `ErrorReply` about a task.
+    ) -> Flow[Reply]:
+        """Call a verb's script until it is done; returns what it answers, or an `ErrorReply` about a task.
 
         `slot`, `parts`: as for `ScriptCall`.
         """
@@ -136,10 +137,10 @@ class Port(PortBase[F]):
         verb: str,
         words: Words,
         *,
-        orphaned: Callable[[ScriptReply], None] | None = None,
+        orphaned: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
-    ) -> Flow[ScriptReply]:
+    ) -> Flow[Reply]:
         """Call a verb's script as `ask` does, where its arguments depend on the options of the tube."""
         while True:
             session = yield from self._open_session()
@@ -148,8 +149,8 @@ class Port(PortBase[F]):
             if args is None:
                 return ErrorReply("ALTERED since they were made")
             call = ScriptCall(edition.script(verb), self.shared.key, args, session, now, orphaned, slot, parts=parts)
-            reply = yield call
-            if reply.__class__ is not ErrorReply or self.is_final(call, verb, reply):
+            reply: Reply = yield call
+            if type(reply) is not ErrorReply or self.is_final(call, verb, reply):
                 return reply
 
     def _open_session(self) -> Flow[TubeSession]:
@@ -185,21 +186,20 @@ class Port(PortBase[F]):
             return True  # It was done before its reply was lost.
         raise self.refusal(reply)
 
-    def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[ScriptReply]:
-        """Call a script without a session that may be done twice; returns like `ask`."""
+    def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
+        """Call a script that knows no session, and that may be done twice; returns as `ask`."""
         return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
-    def look(self, *commands: bytes) -> Flow[list[ScriptReply]]:
-        """The replies to packed read-only commands, at one moment at which the tube exists. For threads."""
-        replies: list[ScriptReply]
-        *replies, there = yield from self._answer(ScriptLook(commands, script("there"), self.shared.key))
+    def look(self, *commands: bytes) -> Flow[list[Reply]]:
+        """The replies to plain commands that only look, packed: at one moment, while the tube is there. For threads."""
+        *replies, there = list_of((yield from self._answer(ScriptLook(commands, script("there"), self.shared.key))))
         if there is None:
             raise self.refusal(ErrorReply("TUBEGONE there is no such tube"))
         return replies
 
-    def _answer(self, call: ScriptCall) -> Flow[ScriptReply]:
-        reply = yield call
-        if reply.__class__ is ErrorReply and reply.code not in _ABOUT_TASKS:
+    def _answer(self, call: ScriptCall) -> Flow[Reply]:
+        reply: Reply = yield call
+        if type(reply) is ErrorReply and reply.code not in _ABOUT_TASKS:
             raise self.refusal(reply)
         return reply
 
@@ -225,10 +225,10 @@ class Port(PortBase[F]):
 
     # -- takes for those who wait, and what is undone ------------------------------------------------------------------
 
-    def take_waiting(self, count: int) -> Flow[ScriptReply]:
-        """For one of so many waiters: its task, or the moment at which something is due."""
+    def take_waiting(self, count: int) -> Flow[Parsed | int]:
+        """For a caller that waits, one of so many: what `show` shows, or the moment at which something is due."""
         reply = yield from self.ask("take", count, self.shared.store.process, orphaned=self.untake, slot=SERVING)
-        return reply if reply.__class__ is int else task_codec.parse(reply)
+        return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
     def take_ahead(self, count: int) -> ScriptCall | None:
         """The call of `take_waiting`, to be sent before there is a task; None where more is to be said first.
@@ -240,15 +240,15 @@ class Port(PortBase[F]):
             return None
         args = (count, self.shared.store.process)
 
-        def orphaned(reply: ScriptReply) -> None:
+        def orphaned(reply: Reply) -> None:
             self.untake(reply, session)
 
         known = session.edition.script("take")
         return ScriptCall(known, self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
 
-    def untake(self, reply: ScriptReply, session: TubeSession | None = None) -> None:
-        """Give back tasks of a caller that is gone."""
-        if reply.__class__ is bytes:
+    def untake(self, reply: Reply, session: TubeSession | None = None) -> None:
+        """Give back what was taken for somebody who is gone."""
+        if type(reply) is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
             self.shared.store.later(lambda: self.undo("untake", id, take, session=session))
 

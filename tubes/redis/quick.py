@@ -17,9 +17,8 @@ from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.port import PortConnection, Request
 from tubes.redis.scripts.replies import BYTES, answers_of
-from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.script_call import ScriptCall
-from tubes.redis.transport.wire import ErrorReply, Word, pack
+from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class _Packed:
         """The last words of a put."""
         return _words(*(new.due, new.pri, new.lane, self.edition.room)[: self._of_put - 2])
 
-    def again(self, number: int, verb: str, words: Any, orphaned: Callable[[ScriptReply], None] | None) -> ScriptCall:
+    def again(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
         """The call by that number, to send it again."""
         words = self._port.put_words(self.edition, *words) if verb == "put" else words
         known, sent = self.edition.script(verb), (self._slot, number)
@@ -134,7 +133,7 @@ class ThreadPort(BatchPort[F]):
             self.shared.key, packed.put, tail, _OF_PUT, packed.again, "put", (new, raw), None
         )
         if type(reply) is bytes:
-            return self.show_put(reply, new, raw, options)
+            return self.show_put(reply, new, raw)
         if reply is None:
             return None
         return self.connection.run(self.put_encoded(raw, options, waits=False))

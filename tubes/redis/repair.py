@@ -14,9 +14,9 @@ from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import TAKES, knobs_of, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
-from tubes.redis.task_codec import ScriptReply
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
-from tubes.redis.transport.wire import ErrorReply, Word, error_of
+from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
 from tubes.redis.validation import asked_of_lanes
 from tubes.values.problem import BEYOND, KINDS, Problem
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tubes.drivers.driver import Driver
     from tubes.redis.store import RedisStore
-
 T = TypeVar("T")
 #: How many tasks one call looks at: with lanes each costs more.
 _TASKS: Final = 200
@@ -42,9 +41,10 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
     if about is None:
         raise TubeNotFound(name=name)
     found = _Found(repairs=repairs)
+    its_driver, its_options = list_of(about)
     try:
-        driver = store.driver_of(name, about[0])
-        options = validation.options(name, about[1], driver)
+        driver = store.driver_of(name, its_driver)
+        options = validation.options(name, its_options, driver)
     except Unreadable:
         found.add(["tube", name])
         return found.problems()
@@ -53,9 +53,9 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
     return found.problems()
 
 
-def _session_of(score: ScriptReply) -> int:
+def _session_of(score: Reply) -> int:
     """The number of the session that has a taken task, by its score; -1: that is none."""
-    return int(score) // TAKES if score.isdigit() else -1
+    return int(score) // TAKES if isinstance(score, bytes) and score.isdigit() else -1
 
 
 class _Found:
@@ -66,8 +66,9 @@ class _Found:
         self._known: Final[dict[str, set[str]]] = {}
         self._counts: Final[Counter[str]] = Counter()
 
-    def add(self, words: list[ScriptReply]) -> bool:
+    def add(self, reply: object) -> bool:
         """Kinds, and what each is about, as scripts answer them; whether there were any."""
+        words = list_of(reply)
         for kind, about in zip(*[map(_text, words)] * 2, strict=True):
             known = self._known.setdefault(kind, set())
             if about not in known:
@@ -88,7 +89,7 @@ class _Found:
         return Problem(kind, self._counts[kind], tuple(some), self._mends and kind not in BEYOND)
 
 
-def _text(word: ScriptReply) -> str:
+def _text(word: Reply) -> str:
     return word.decode("utf-8", "backslashreplace") if isinstance(word, bytes) else str(word)
 
 
@@ -103,11 +104,9 @@ class _Examination:
         self._found: Final = found
         self._mends: Final = repairs
 
-    def _ask(self, verb: str, *args: Word) -> Flow[ScriptReply]:
+    def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
         words = ("1" if self._mends else "", self._store.now(), *args)
-        reply: ScriptReply = yield ScriptCall(
-            script(verb, self._driver), self._store.key(self._name), words, parts=PARTS
-        )
+        reply: Reply = yield ScriptCall(script(verb, self._driver), self._store.key(self._name), words, parts=PARTS)
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
@@ -123,7 +122,7 @@ class _Examination:
         ids = yield from self._ids()
         if broken:
             yield from self._ask(*meta, max(ids, default=-1), *others)
-        lanes: dict[str, int] = {}
+        lanes: dict[bytes, int] = {}
         if "LANE" in self._knobs:
             lanes = yield from self._lanes()
         disordered = yield from self._indexes(max(ids, default=-1) + 1)
@@ -140,33 +139,34 @@ class _Examination:
     def _ids(self) -> Flow[set[int]]:
         """The ids of all tasks."""
         ids: set[int] = set()
-        cursor: ScriptReply = 0
+        cursor = 0
         while True:
-            cursor, some, wrong = yield from self._ask("check_ids", cursor)
-            ids.update(map(int, some.split()))
+            after, some, wrong = list_of((yield from self._ask("check_ids", cursor)))
+            ids.update(map(int, bytes_of(some).split()))
             self._found.add(wrong)
-            if int(cursor) == 0:
+            if (cursor := number_of(after)) == 0:
                 return ids
 
-    def _sweep(self, which: str) -> Flow[list[ScriptReply]]:
+    def _sweep(self, which: str) -> Flow[list[Reply]]:
         """Look at all that a key names; returns what the script tells."""
-        found: list[ScriptReply] = []
-        cursor: ScriptReply = 0
+        found: list[Reply] = []
+        cursor = 0
         while True:
-            cursor, wrong, some = yield from self._ask("check_index", which, cursor)
+            after, wrong, some = list_of((yield from self._ask("check_index", which, cursor)))
             self._found.add(wrong)
-            found += some
-            if int(cursor) == 0:
+            found += list_of(some)
+            if (cursor := number_of(after)) == 0:
                 return found
 
-    def _lanes(self) -> Flow[dict[str, int]]:
+    def _lanes(self) -> Flow[dict[bytes, int]]:
         """How many tasks of each lane are taken by what is noted; no two have one number."""
         found = yield from self._sweep("lanes")
-        taken: dict[ScriptReply, int] = {}
-        named: dict[bytes, ScriptReply] = {}
-        twice: set[ScriptReply] = set()
-        for name, number, count in zip(*[iter(found)] * 3, strict=True):
-            taken[name] = count
+        taken: dict[bytes, int] = {}
+        named: dict[bytes, bytes] = {}
+        twice: set[bytes] = set()
+        for lane, its_number, count in zip(*[iter(found)] * 3, strict=True):
+            name, number = bytes_of(lane), bytes_of(its_number)
+            taken[name] = number_of(count)
             if number and named.setdefault(number, name) != name:
                 twice.add(name)
         for some in _batches(sorted(twice)):
@@ -186,12 +186,13 @@ class _Examination:
         return disordered
 
     def _list(self, next_id: int) -> Flow[bool]:
-        cursor, last = b"0", b"-1"
+        cursor, last = 0, -1
         while True:
-            cursor, wrong, (last,) = yield from self._ask("check_index", "ready", cursor, last, next_id)
+            after, wrong, some = list_of((yield from self._ask("check_index", "ready", cursor, last, next_id)))
+            cursor, (last,) = number_of(after), map(number_of, list_of(some))
             if self._found.add(wrong) and not self._mends:
                 return True
-            if int(cursor) == 0:
+            if cursor == 0:
                 return False
 
     def _tasks(self, ids: Iterable[int], *, disordered: bool) -> Flow[None]:
@@ -199,15 +200,16 @@ class _Examination:
         left = sorted(ids)
         size = _TASKS_OF_LANES if "LANE" in self._knobs else _TASKS
         while left:
-            looked, wrong = yield from self._ask("check_tasks", "1" if disordered else "", *left[: -size - 1 : -1])
+            reply = yield from self._ask("check_tasks", "1" if disordered else "", *left[: -size - 1 : -1])
+            looked, wrong = list_of(reply)
             self._found.add(wrong)
-            del left[-looked:]
+            del left[-number_of(looked) :]
 
-    def _holders(self, lanes: dict[str, int]) -> Flow[None]:
+    def _holders(self, lanes: dict[bytes, int]) -> Flow[None]:
         """Look at who has taken what: sessions that live; of each lane as many as are noted."""
         taken = yield from self._sweep("taken")
         # Sessions that live now and did then are all among these.
-        living = set((yield from self._sweep("leases")))
+        living = set(map(number_of, (yield from self._sweep("leases"))))
         rows = list(zip(*[iter(taken)] * 4, strict=True))
         orphans = [word for id, score, _, _ in rows if _session_of(score) not in living for word in (id, score)]
         for some in _batches(orphans):
@@ -227,24 +229,24 @@ class _Examination:
     def _streams(self) -> Flow[set[int]]:
         """The sessions that have tasks for streams."""
         sessions: set[int] = set()
-        cursor: ScriptReply = 0
+        cursor = 0
         while True:
-            cursor, some = yield from self._ask("check_streams", cursor)
-            sessions.update(some)
-            if int(cursor) == 0:
+            after, some = list_of((yield from self._ask("check_streams", cursor)))
+            sessions.update(map(number_of, list_of(some)))
+            if (cursor := number_of(after)) == 0:
                 return sessions
 
     def _counts(self) -> Flow[None]:
         """Look at what the tube counts."""
         if not {"LIST", "TIMED"} <= self._knobs:
-            _, wrong = yield from self._ask("check_end", 0, "")
+            _, wrong = list_of((yield from self._ask("check_end", 0, "")))
             self._found.add(wrong)
             return
         for _ in range(_TRIES):
-            stamp, wrong = yield from self._ask("check_end", "", "")
+            stamp, wrong = list_of((yield from self._ask("check_end", "", "")))
             self._found.add(wrong)
-            delayed = set((yield from self._sweep("due")))
-            same, wrong = yield from self._ask("check_end", len(delayed), stamp)
+            delayed = set(map(number_of, (yield from self._sweep("due"))))
+            same, wrong = list_of((yield from self._ask("check_end", len(delayed), bytes_of(stamp))))
             self._found.add(wrong)
             if same == stamp:
                 return

@@ -12,9 +12,9 @@ from tubes.redis import validation
 from tubes.redis.edition import Edition, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
-from tubes.redis.task_codec import ScriptReply
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
-from tubes.redis.transport.wire import ErrorReply
+from tubes.redis.transport.wire import ErrorReply, Reply
 
 if TYPE_CHECKING:
     from tubes.redis.batch_port import RedisPort
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class OpenedTube(NamedTuple):
     """What a script answers that has opened a tube for a session."""
 
-    driver: bytes
-    options: bytes
+    driver: Reply
+    options: Reply
     number: int
     token: str
     #: The time there.
     now: int
     #: Whether nobody may hear of what is done here.
-    unheard: bytes
+    unheard: bool
     #: The name of the options; '': those that the tube was created with.
     edition: str
 
@@ -87,33 +87,39 @@ class RedisSession:
         capacity: int = 0,
         uuid: str | None = None,
         maker: str = "",
-    ) -> Flow[ScriptReply]:
-        """Open a tube for this session."""
+    ) -> Flow[OpenedTube | tuple[Reply, Reply] | None]:
+        """Open a tube for this session; only what its driver and its options are, if it should not be there.
+
+        None: it is not there.
+        """
         span = self._store.span()
         args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, LAYOUT)
-        reply: ScriptReply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
-        if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
-            return reply
+        reply: Reply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply):
+            if reply.code == "TUBEGONE":
+                return None
             raise validation.refusal(f"tube {name!r}", reply, self._store.url)
-        if len(reply) == 2:
-            return reply
         with validation.reading(f"tube {name!r}"):
-            driver, options, number, token, now, unheard, edition = reply
-        token, edition = validation.token(name, token), validation.edition(name, edition)
-        return OpenedTube(driver, options, number, token, now, unheard, edition)
+            its_driver, its_options, *about = list_of(reply)
+            if not about:
+                return its_driver, its_options
+            number, token, now, unheard, edition = about
+            known, named = validation.token(name, bytes_of(token)), validation.edition(name, edition)
+            there = number_of(number), known, number_of(now), bool(unheard), named
+            return OpenedTube(its_driver, its_options, *there)
 
-    def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[ScriptReply]:
-        """Change what is written down of a shared session."""
+    def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[tuple[int, list[str]] | None]:
+        """Change what is written down of a shared session; answers how many callers it has, and its tubes."""
         key = f"{self._store.prefix}:session:{uuid or self.uuid}"
         span = self._store.span()
         args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self._name)
         reply = yield from self._store.ask("session", key, *args, what=key)
         if reply is None:
             return None
-        names, strange = validation.names(reply[1:])
+        callers, *tubes = list_of(reply)
+        names, strange = validation.names(map(bytes_of, tubes))
         self._store.strangers.leave_out(key, dict.fromkeys(strange, "is not a tube name"))
-        return [reply[0], *names]
+        return number_of(callers), names
 
     def beat(self) -> Flow[None]:
         """A shared session goes on, in all its tubes."""
@@ -125,7 +131,7 @@ class RedisSession:
                 yield from self._publish("again")
             return
         here = {port.shared.name for port in self.ports()}
-        for name in known[1:]:
+        for name in known[1]:
             if name not in here:
                 yield from self._open_too(name)
 
@@ -144,7 +150,7 @@ class RedisSession:
         for port in self.ports():
             port.session = None
         yield from self.leave("leave", left, sessions)
-        for name in joined[1:]:
+        for name in joined[1]:
             yield from self._open_too(name)
         return uuid
 
@@ -162,14 +168,13 @@ class RedisSession:
         """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
         others: dict[str, str] = {}
         if self._shared:
-            left: ScriptReply = yield from self._share(how, uuid=uuid)
+            left = yield from self._share(how, uuid=uuid)
             if left is None:
                 # The server has lost the stored session: it may have other callers that are not known.
                 how = "lose"
             elif left[0] > 0:
                 return
-            names: list[str] = [] if left is None else left[1:]
-            for name in names:
+            for name in [] if left is None else left[1]:
                 key = self._store.key(name)
                 others[key] = name
                 if key not in open_in and (too := (yield from self._open_too(name, uuid))) is not None:
@@ -183,8 +188,8 @@ class RedisSession:
             session: TubeSession | None = opened
             while session is not None:
                 leave = session.edition.script("leave")
-                reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
-                is_altered = reply.__class__ is ErrorReply and reply.code == "ALTERED"
+                reply: Reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
+                is_altered = type(reply) is ErrorReply and reply.code == "ALTERED"
                 session = (yield from self._open_too(name, uuid)) if is_altered and name else None
         if how == "lose":
             for port in self.ports():
@@ -193,8 +198,8 @@ class RedisSession:
     def _open_too(self, name: str, uuid: str | None = None) -> Flow[TubeSession | None]:
         """Open another tube of the session; None if it is gone, refused or not to be read: its lease runs out there."""
         try:
-            reply: OpenedTube | ErrorReply = yield from self.open(name, "any", uuid=uuid)
-            if isinstance(reply, ErrorReply):
+            reply = yield from self.open(name, "any", uuid=uuid)
+            if not isinstance(reply, OpenedTube):
                 return None
             return reply.session(self.caller, self._store.edition_of(name, reply))
         except (Unreadable, ServerRefused, DriverNotFound) as error:

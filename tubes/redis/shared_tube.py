@@ -9,6 +9,7 @@ from tubes.backend.alarms import Alarm
 from tubes.errors import TubeNotFound
 from tubes.redis.emptiness import Emptiness
 from tubes.redis.event_subscription import EventSubscription
+from tubes.redis.scripts.replies import number_of
 from tubes.redis.serving import Serving, words_to_undo
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.wait_loop import WaitLoop
@@ -168,7 +169,7 @@ class SharedTube:
         soonest = yield from self.serving.serve_all()
         port = next(iter(self.ports), None)
         if port is not None and not soonest:
-            soonest = yield from port.ask("tick")
+            soonest = number_of((yield from port.ask("tick")))
         if soonest:
             self.store.heed(soonest)
             self.watch(soonest)
@@ -177,9 +178,9 @@ class SharedTube:
         """The server's clock was set: restart what depends on it and would be late."""
         port = next(iter(self.ports), None)
         if port is not None and self.driver.lane is not None:
-            at = yield from port.ask("restart_rests", 0)
+            at = number_of((yield from port.ask("restart_rests", 0)))
             while at:
-                at = yield from port.ask("restart_rests", at)
+                at = number_of((yield from port.ask("restart_rests", at)))
         yield from self.tick()
         # A server ends its waits by that clock too.
         yield from self._nudge()

@@ -23,13 +23,13 @@ from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
 from tubes.redis.edition import Edition
 from tubes.redis.scripts.assembly import WATCHED, script
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.scripts.rights import CALLING
 from tubes.redis.shared_tube import SharedTube
-from tubes.redis.task_codec import ScriptReply
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
-from tubes.redis.transport.wire import ErrorReply, Word, error_of, foreign
+from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of, foreign
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class RedisStore:
             if not tokens and not listening:
                 continue
             node = ""
-            reply: ScriptReply = None
+            reply: Reply = None
             try:
                 node = self.server.node(shared.key)
                 # One node that does not reply must not cost the sessions on the others their leases.
@@ -256,11 +256,11 @@ class RedisStore:
         if self.manual:
             return
         before = self.clock.micros()
-        reply: ScriptReply = (channel or self._channel).request(self.prefix, "TIME")
+        reply: Reply = (channel or self._channel).request(self.prefix, "TIME")
         after = self.clock.micros()
-        if reply.__class__ is not ErrorReply:
+        if type(reply) is not ErrorReply:
             try:
-                seconds, rest = map(int, reply)
+                seconds, rest = map(number_of, list_of(reply))
             except (ValueError, TypeError):
                 raise ConnectionLost(url=self.url, why=foreign(reply)) from None
             known, self._ahead = self._ahead, seconds * SECOND + rest - (before + after) // 2
@@ -293,12 +293,12 @@ class RedisStore:
             try:
                 self._check_rights(channel)
                 self.read_time(channel)
-                reply: ScriptReply = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+                reply: Reply = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
             finally:
                 if channel is not self._channel:
                     channel.close()
-            known = reply.__class__ is list and len(reply) == 2 and reply[1].__class__ is bytes
-            policy: str = reply[1].decode(errors="replace") if known else "noeviction"
+            found = reply[1] if type(reply) is list and len(reply) == 2 else None
+            policy = found.decode(errors="replace") if type(found) is bytes else "noeviction"
             self.met = True
         finally:
             self._meeting.release()
@@ -308,10 +308,10 @@ class RedisStore:
 
     def _check_rights(self, channel: ThreadChannel) -> None:
         """Raise `ServerRefused` if the server lets this user call no scripts."""
-        reply: ScriptReply = channel.request(self.prefix, "EVAL", CALLING, 0)
-        if reply.__class__ is bytes:
+        reply: Reply = channel.request(self.prefix, "EVAL", CALLING, 0)
+        if type(reply) is bytes:
             reply = ErrorReply(f"NOPERM the user has no permission to run {reply.decode()}")
-        if reply.__class__ is ErrorReply:
+        if type(reply) is ErrorReply:
             raise error_of(reply, self.url)
 
     def warn_of_silence(self) -> None:
@@ -320,9 +320,9 @@ class RedisStore:
             self._silent = True
             _log.warning("%s refuses PUBLISH: no listener hears of changes by this process", self.url)
 
-    def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[ScriptReply]:
+    def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
         """Call a script that knows no session. Raises its error; `what`: what the script may be unable to read."""
-        reply: ScriptReply = yield ScriptCall(script(verb), key, args)
+        reply: Reply = yield ScriptCall(script(verb), key, args)
         if isinstance(reply, ErrorReply):
             raise validation.refusal(what, reply, self.url) if what else error_of(reply, self.url)
         return reply
@@ -355,14 +355,15 @@ class RedisStore:
         driver = self.driver_of(name, opened.driver)
         return Edition(driver, validation.options(name, opened.options, driver), self.server_micros, opened.edition)
 
-    def count_waiting(self, name: str, processes: list[ScriptReply]) -> int:
-        """How many callers wait on a tube, in all processes, from the reply of waiting.lua."""
+    def count_waiting(self, name: str, processes: object) -> int:
+        """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
         now = self.clock.micros()
         others = 0
         with validation.reading(f"tube {name!r}: its waiters"):
-            *some, there = processes
+            *some, last = list_of(processes)
+            there = number_of(last)
             for process, about in zip(some[::2], some[1::2], strict=True):
-                callers, *_, until = map(int, about.split())
+                callers, *_, until = map(int, bytes_of(about).split())
                 until = self.local_micros(until)
                 # A moment too far ahead is from before the server's clock was set back.
                 if process != self.process.encode() and now < until and (self.manual or until < now + 2 * WATCHED):
@@ -372,7 +373,7 @@ class RedisStore:
         shared = self._shared_tubes.get(name)
         return others if shared is None else others + shared.queue.count()
 
-    def driver_of(self, name: str, about: bytes) -> Driver:
+    def driver_of(self, name: str, about: object) -> Driver:
         """The driver of a tube that a server told about: the one that is registered here, if it is the same."""
         return validation.driver(name, about, self.registry)
 

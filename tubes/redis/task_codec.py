@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.values.task import Origin
 
-#: What a server answers: None, an int, bytes, a list of replies, or an `ErrorReply`; `answers_of` says which.
-ScriptReply: TypeAlias = Any
 #: What a script says of a task: id, state, attempts, take, when it is due, and the task as it is stored, or its header.
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, bytes]
 
@@ -64,6 +62,8 @@ class NewTask(NamedTuple):
     ttr: int | None
     is_delayed: bool
     more: More | None
+    #: Its lane as users name it.
+    utube: str | None
 
 
 def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> NewTask:
@@ -96,7 +96,7 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
     if delay:
         flags |= 1
     due = delay or ("" if ttl is None else ttl)
-    return NewTask(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), more)
+    return NewTask(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), more, lane)
 
 
 def _text(words: bytes) -> bytes:
@@ -254,9 +254,7 @@ class _Plain:
     more: Final = None
 
 
-def shown_new(
-    kind: type[F], tube: Origin, first: int, created: int, new: NewTask, lane: str | None, data: list[bytes]
-) -> list[F]:
+def shown_new(kind: type[F], tube: Origin, first: int, created: int, new: NewTask, data: list[bytes]) -> list[F]:
     """Tasks that were put together, with ids from `first`. In the path of every batch: hence plain stores."""
     state = State.DELAYED if new.is_delayed else State.READY
     due = NEVER if new.due == "" else created + int(new.due)
@@ -273,7 +271,7 @@ def shown_new(
         stored.created = created
         stored.data = raw
         if not plain:
-            stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, lane
+            stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, new.utube
             stored.more = new.more
         task._state = state
         task._attempts = task._take = 0

@@ -21,10 +21,10 @@ from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
 from tubes.drivers.tube_options import OF_TUBES
 from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
 from tubes.redis.scripts.assembly import with_source
+from tubes.redis.scripts.replies import bytes_of
 from tubes.redis.transport.wire import ErrorReply, error_of
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import Options
     from tubes.drivers.registry import Registry
     from tubes.values.task import Origin
 
@@ -63,17 +63,17 @@ def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
     return Unreadable(what=what, why=with_source(reply)) if _FAILED.match(str(reply)) else error_of(reply, url)
 
 
-def _fields(told: bytes | None) -> dict[str, Any]:
+def _fields(told: object) -> dict[str, Any]:
     if not told:
         raise ValueError("there is none")
-    fields: Any = json.loads(told)
+    fields: Any = json.loads(bytes_of(told))
     if not isinstance(fields, dict):
         raise TypeError(f"{fields!r} has no fields")
     return fields  # pyright: ignore[reportUnknownVariableType]
 
 
-def driver(tube: str, told: bytes | None, registry: Registry) -> Driver:
-    """The driver of a tube: the registered one, if it is equal."""
+def driver(tube: str, told: object, registry: Registry) -> Driver:
+    """The driver of a tube: the one that is registered here, if it is the same."""
     with reading(f"tube {tube!r}: its driver"):
         about = _fields(told)
         if about.keys() != _DRIVER:
@@ -96,16 +96,16 @@ def driver(tube: str, told: bytes | None, registry: Registry) -> Driver:
         )
 
 
-def driver_name(tube: str, told: bytes | None) -> str:
+def driver_name(tube: str, told: object) -> str:
     """The name of a tube's driver, which need not be known here."""
     with reading(f"tube {tube!r}: its driver"):
-        name: Any = _fields(told)["name"]
+        name: object = _fields(told)["name"]
         if not isinstance(name, str) or not is_name(name):
             raise ValueError(f"{name!r} is not a name")
         return name
 
 
-def options(tube: str, told: bytes | None, driver: Driver) -> Options:
+def options(tube: str, told: object, driver: Driver) -> dict[str, Any]:
     """The options of a tube, as `Driver.check_tube` returns them."""
     found = options_told(tube, told)
     with reading(f"tube {tube!r}: its options"):
@@ -115,7 +115,7 @@ def options(tube: str, told: bytes | None, driver: Driver) -> Options:
     return found
 
 
-def options_told(tube: str, told: bytes | None) -> Options:
+def options_told(tube: str, told: object) -> dict[str, Any]:
     """The same, where its driver need not be known."""
     with reading(f"tube {tube!r}: its options"):
         found = _fields(told)
@@ -143,13 +143,12 @@ def token(tube: str, told: bytes) -> str:
         return found
 
 
-def edition(tube: str, told: bytes) -> str:
+def edition(tube: str, told: object) -> str:
     """The name of a tube's options since it was altered; '': it never was."""
     with reading(f"tube {tube!r}: which edition its options are"):
-        if not _EDITION.fullmatch(told):
+        if not _EDITION.fullmatch(found := bytes_of(told)):
             raise ValueError(f"{told!r} names none")
-        found: str = told.decode()
-        return found
+        return found.decode()
 
 
 def names(raws: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
@@ -178,7 +177,7 @@ def describe(driver: Driver) -> bytes:
     return json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
 
 
-def describe_options(options: Mapping[str, Any]) -> bytes:
+def describe_options(options: Mapping[str, object]) -> bytes:
     """The options of a tube as the server keeps them."""
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
 
@@ -209,15 +208,15 @@ class Strangers:
         self._known: Final[set[int]] = set()
         self._lock: Final = threading.Lock()
 
-    def leave_out(self, where: str, those: Mapping[Any, object]) -> None:
-        """Leave out these names, for these reasons."""
+    def leave_out(self, where: str, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
+        """These are left out, and why."""
         with self._lock:
-            new = [name for name in those if hash(name) not in self._known]
+            new = [(name, why) for name, why in those.items() if hash(name) not in self._known]
             if len(self._known) + len(new) > _KNOWN:
                 self._known.clear()
-            self._known.update(map(hash, new[:_KNOWN]))
+            self._known.update(hash(name) for name, _ in new[:_KNOWN])
         if new:
-            words = ", ".join(f"{_cut(repr(name))} ({_cut(str(those[name]))})" for name in new[:_SHOWN])
+            words = ", ".join(f"{_cut(repr(name))} ({_cut(str(why))})" for name, why in new[:_SHOWN])
             more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
             _log.warning("left out of %s: %s%s", where, words, more)
 

@@ -16,9 +16,9 @@ from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
 from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, name_of, raw_text
-from tubes.redis.task_codec import ScriptReply
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
-from tubes.redis.transport.wire import ErrorReply, Word
+from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.redis.validation import asked_of_lanes, describe_options
 from tubes.values.lane import changes_of, lane_of
 from tubes.values.task import F, log_lost
@@ -58,11 +58,11 @@ class VerbPort(Port[F]):
             return *self.put_words(edition, new, raw, waits=waits), *key
 
         reply = yield from self.ask_by_options("put", words, slot=SERVING if waits else None)
-        if reply.__class__ is list:
-            return self._show_kept(reply[0], new, raw, options)
-        if reply.__class__ is ErrorReply:
+        if type(reply) is list:
+            return self._show_kept(reply[0], new, raw)
+        if type(reply) is ErrorReply:
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
-        return None if reply is None else self.show_put(reply, new, raw, options)
+        return self.show_put(reply, new, raw) if type(reply) is bytes else None
 
     def put_words(
         self, edition: Edition, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
@@ -76,26 +76,24 @@ class VerbPort(Port[F]):
     def _key_words(options: Mapping[str, Any]) -> tuple[bytes, str]:
         return raw_text(options["key"]), options.get("on_duplicate", "keep")
 
-    def _show_kept(self, reply: ScriptReply, new: task_codec.NewTask, raw: bytes, options: Options) -> F:
+    def _show_kept(self, reply: Reply | task_codec.Parsed, new: task_codec.NewTask, raw: bytes) -> F:
         """The task that a put found by its key: it lives, or only its key is remembered."""
-        if reply.__class__ is not int:
-            task = self.show(task_codec.parse(reply) if reply.__class__ is bytes else reply)
+        if isinstance(reply, tuple):
+            task = self.show(reply)
+        elif isinstance(reply, bytes):
+            task = self.show(task_codec.parse(reply))
         else:
-            task = task_codec.shown(
-                self.kind, self.tube, self._stored(reply, self.clock.micros(), new, raw, options), State.DONE, 0, NEVER
-            )
+            stored = self._stored(number_of(reply), self.clock.micros(), new, raw)
+            task = task_codec.shown(self.kind, self.tube, stored, State.DONE, 0, NEVER)
             task._times = (None, None, NEVER, NEVER)
-            task._more = More(options["key"])
+            task._more = More(None if new.more is None else new.more.key)
         task._more = (task._more or NOTHING_MORE)._replace(kept=True)
         return task
 
-    def _stored(
-        self, id: int, created: int, new: task_codec.NewTask, raw: bytes, options: Options
-    ) -> task_codec.StoredTask:
+    def _stored(self, id: int, created: int, new: task_codec.NewTask, raw: bytes) -> task_codec.StoredTask:
         stored = task_codec.StoredTask()
         stored.id, stored.created, stored.data, stored.more = id, created, raw, new.more
-        stored.pri, stored.ttl, stored.ttr = new.pri or 0, new.ttl, new.ttr  # type: ignore[assignment]
-        stored.utube = options.get(self.shared.driver.lane) if self.shared.driver.lane is not None else None
+        stored.pri, stored.ttl, stored.ttr, stored.utube = int(new.pri or 0), new.ttl, new.ttr, new.utube
         return stored
 
     def read_put(self, reply: bytes) -> tuple[int, int]:
@@ -105,11 +103,11 @@ class VerbPort(Port[F]):
         except ValueError as error:
             raise validation.unreadable(f"tube {self.shared.name!r}: the reply to a put", error) from error
 
-    def show_put(self, reply: bytes, new: task_codec.NewTask, raw: bytes, options: Options) -> F:
+    def show_put(self, reply: bytes, new: task_codec.NewTask, raw: bytes) -> F:
         """A task that was put, as the user sees it."""
         shared = self.shared
         created, id = self.read_put(reply)
-        stored = self._stored(id, created, new, raw, options)
+        stored = self._stored(id, created, new, raw)
         due = NEVER
         if new.due != "":
             due = created + int(new.due)
@@ -126,7 +124,7 @@ class VerbPort(Port[F]):
             if not (yield from shared.serving.serve_one()):
                 return None
         reply = yield from self.ask("take", orphaned=self.untake)
-        return None if reply.__class__ is int else self.show(task_codec.parse(reply))
+        return self.show(task_codec.parse(reply)) if type(reply) is bytes else None
 
     def next(self, task: F) -> F | None:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
@@ -143,7 +141,7 @@ class VerbPort(Port[F]):
             return (yield from self._take())
         keyed = ("1",) if task.key is not None else ()
         reply = yield from self.ask("next", id, name_of(view), *keyed, orphaned=self.unnext)
-        return self.show_next(task, reply)
+        return self.show_next(task, bytes_of(reply))
 
     def show_next(self, task: F, reply: bytes) -> F | None:
         """What `next` answers."""
@@ -152,9 +150,9 @@ class VerbPort(Port[F]):
             log_lost(TaskNotTaken(id=task.id, tube=self.shared.name))
         return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
 
-    def unnext(self, reply: ScriptReply) -> None:
+    def unnext(self, reply: Reply) -> None:
         """Give back what was taken after an ack for somebody who is gone."""
-        if reply.__class__ is bytes and len(reply) > 1:
+        if type(reply) is bytes and len(reply) > 1:
             self.untake(reply[1:])
 
     # -- what the taker does -------------------------------------------------------------------------------------------
@@ -168,14 +166,15 @@ class VerbPort(Port[F]):
         id, _, view = self.refer(task)
         known = None if looks or view is None else view
 
-        def show(reply: ScriptReply) -> F:
-            if reply.__class__ is ErrorReply:
+        def show(reply: Reply) -> F:
+            if type(reply) is ErrorReply:
                 missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
                 raise missing(id=id, tube=self.shared.name)
-            if reply.__class__ is int and view is not None:
-                shown = task_codec.shown(self.kind, self.tube, view._record, State.DONE, view._attempts, NEVER)
-            else:
+            if type(reply) is bytes:
                 shown = self.show(task_codec.parse(reply), None if known is None else known._record.data)
+            else:
+                assert view is not None
+                shown = task_codec.shown(self.kind, self.tube, view._record, State.DONE, view._attempts, NEVER)
             if ends:
                 mark_finished(task)
             return shown
@@ -237,9 +236,9 @@ class VerbPort(Port[F]):
             return self.peek(task)
         id, _, view = self.refer(task)
 
-        def show(reply: ScriptReply) -> F:
-            if reply.__class__ is not ErrorReply:
-                return self.show(task_codec.parse(reply))
+        def show(reply: Reply) -> F:
+            if type(reply) is not ErrorReply:
+                return self.show(task_codec.parse(bytes_of(reply)))
             if reply.code == "NOTFOUND":
                 raise TaskNotFound(id=id, tube=self.shared.name)
             raise self._driver.cannot_update(checked, State(str(reply).split()[1]))
@@ -255,7 +254,7 @@ class VerbPort(Port[F]):
     def _kick(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
         kicked = 0
         while True:
-            some: int = yield from self.ask("kick", min(most - kicked, _KICKS), *respawn)
+            some = number_of((yield from self.ask("kick", min(most - kicked, _KICKS), *respawn)))
             kicked += some
             if some < _KICKS or kicked == most:
                 return kicked
@@ -279,8 +278,8 @@ class VerbPort(Port[F]):
 
     def left(self) -> Flow[int]:
         """How many tasks are ready, delayed or taken."""
-        total, _, buried, *_ = yield from self.ask("statistics")
-        return int(total - buried)
+        total, _, buried, *_ = list_of((yield from self.ask("statistics")))
+        return number_of(total) - number_of(buried)
 
     def release_all(self) -> None:
         """Release whatever is taken."""
@@ -322,9 +321,9 @@ class VerbPort(Port[F]):
         """Stop takes for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
 
-        def watch(ends: ScriptReply) -> None:
+        def watch(ends: Reply) -> None:
             if span is not None:
-                self.shared.watch(int(ends))
+                self.shared.watch(number_of(ends))
 
         if span == 0:
             return self.resume()
@@ -340,7 +339,7 @@ class VerbPort(Port[F]):
         flag("force", force)
         shared = self.shared
         busy = yield from self.ask("drop", "1" if force else "", shared.store.process, shared.queue.count())
-        if busy.__class__ is list:
+        if type(busy) is list:
             raise TubeBusy(name=shared.name, taken=busy[0], waiting=busy[1])
         shared.vanish()
         yield from self.connection.forget_name(shared.name)
@@ -358,7 +357,7 @@ class VerbPort(Port[F]):
         return before
 
 
-def _ignore(reply: ScriptReply) -> None:
+def _ignore(reply: Reply) -> None:
     """Nothing becomes of a reply."""
 
 

@@ -97,11 +97,11 @@ class Columns:
             elif isinstance(column, Same):
                 arrays.append(pa.repeat(pa.scalar(column.value, kind), part.size))
             elif name == "id":
-                arrays.append(_numbers(array("q", column), kind))
+                arrays.append(_numbers(array("q", part.values(name)), kind))
             elif kind == _MOMENT:
                 arrays.append(pa.array(column, pa.int64()).cast(kind))
             else:
-                arrays.append(_texts(column) if kind == pa.string() else pa.array(column, kind))
+                arrays.append(_texts(part.values(name)) if kind == pa.string() else pa.array(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _data(self, stored: Array, kind: DataType) -> Array:

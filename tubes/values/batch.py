@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", default=Any, covariant=True)
 #: How many tasks one `take_many` may ask for.
 MOST: Final = 100_000
 #: Options by name: as users give them, or checked and in the machine's units.
-Options: TypeAlias = Mapping[str, Any]
+Options: TypeAlias = Mapping[str, object]
 _LOOPED: Final = ", in a list or another iterable"
 
 

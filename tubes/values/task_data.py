@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, ParamSpec, overload
+from typing import Final, ParamSpec, cast, overload
 
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.options import text
 from tubes.errors import InvalidOption
+from tubes.values.options import TubeOptions
 
 P = ParamSpec("P")
 
 #: The default tube of task functions, and the options with which it is created if it is missing.
 TASKS: Final = "tasks"
-TASKS_OPTIONS: Final[dict[str, Any]] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
+TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
 
 _MARK: Final = "__tubes_task__"
 
 
 @overload
-def task_data(function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]: ...
+def task_data(function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> dict[str, object]: ...
 @overload
-def task_data(function: str, /, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
-def task_data(function: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def task_data(function: str, /, *args: object, **kwargs: object) -> dict[str, object]: ...
+def task_data(function: Callable[..., object] | str, /, *args: object, **kwargs: object) -> dict[str, object]:
     """Return the data of a task that calls a function, for `put`, `put_many` and `call` with their options.
 
     `function`: a function, which checks the arguments against its signature, or a name.
@@ -47,7 +48,9 @@ def task_data(function: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     return call_of(function, args, kwargs)[1]
 
 
-def call_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def call_of(
+    function: Callable[..., object] | str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[str, dict[str, object]]:
     """The tube and the data of a task that calls a function, given as a function or by name."""
     if isinstance(function, str):
         return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}
@@ -63,7 +66,7 @@ class TaskFunction:
 
     __slots__ = ("_allowed", "_least", "_most", "_required", "_signature", "name", "tube")
 
-    def __init__(self, function: Callable[..., Any], name: str, tube: str) -> None:
+    def __init__(self, function: Callable[..., object], name: str, tube: str) -> None:
         self.name: Final = name
         self.tube: Final = tube
         self._signature: Final = _signature_of(function)
@@ -89,7 +92,7 @@ class TaskFunction:
             self._allowed.append(frozenset(one.name for one in left))
             self._required.append(frozenset(one.name for one in left if one.default is one.empty))
 
-    def check(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise `InvalidOption` if the arguments do not fit."""
         given = len(args)
         if given <= self._most:
@@ -106,11 +109,11 @@ class TaskFunction:
                 raise InvalidOption(option="arguments", value=_shown(args, kwargs), rule=rule) from None
 
 
-def _shown(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def _shown(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
     return (*args, kwargs) if kwargs else tuple(args)
 
 
-def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:
     """The signature without annotations, which are long; None: the function has none."""
     try:
         signature = inspect.signature(function)
@@ -120,7 +123,7 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     return signature.replace(parameters=parameters, return_annotation=signature.empty)
 
 
-def name_of(function: Any, name: str | None = None) -> str:
+def name_of(function: object, name: str | None = None) -> str:
     """The name of a function: the one that is given, or its own."""
     if name is not None:
         return text("name", name)
@@ -131,7 +134,7 @@ def name_of(function: Any, name: str | None = None) -> str:
     return own
 
 
-def mark(function: Any, name: str | None, tube: str) -> TaskFunction:
+def mark(function: Callable[..., object], name: str | None, tube: str) -> TaskFunction:
     """Note by which name, and in which tube, tasks call a function."""
     made = TaskFunction(function, name_of(function, name), tube)
     with suppress(AttributeError, TypeError):  # A method, for example: it is looked at each time.
@@ -139,13 +142,14 @@ def mark(function: Any, name: str | None, tube: str) -> TaskFunction:
     return made
 
 
-def read(data: Any) -> tuple[str, list[Any], dict[str, Any]]:
+def read(data: object) -> tuple[str, list[object], dict[str, object]]:
     """The name and the arguments in a task's data. Raises `ValueError` for other data."""
     if isinstance(data, Mapping):
-        fields: Mapping[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
+        fields = cast("Mapping[object, object]", data)
         name, args, kwargs = fields.get("task"), fields.get("args", []), fields.get("kwargs", {})
         if isinstance(name, str) and isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping):
-            named: dict[Any, Any] = dict(kwargs)  # pyright: ignore[reportUnknownArgumentType]
-            if all(isinstance(each, str) for each in named):
-                return name, [*args], named  # pyright: ignore[reportUnknownVariableType]
+            given = cast("Mapping[object, object]", kwargs)
+            named = {each: value for each, value in given.items() if isinstance(each, str)}
+            if len(named) == len(given):
+                return name, [*args], named
     raise ValueError('the data of a task function must be {"task": name, "args": [...], "kwargs": {...}}')

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import NoneType
-from typing import Final
+from typing import Final, TypeAlias, cast, final
 
 
+@final
 class ErrorReply(Exception):
     """A server's `-ERR …`, as a value."""
 
@@ -20,6 +21,31 @@ class ErrorReply(Exception):
     def code(self) -> str:
         """The first word of the error: what kind of error it is."""
         return str(self).partition(" ")[0]
+
+
+#: What a server answers. Its type is looked at by `type(reply) is`.
+Reply: TypeAlias = "int | bytes | list[Reply] | ErrorReply | None"
+
+
+def number_of(reply: object) -> int:
+    """A number, or the digits of one; these three raise `TypeError` or `ValueError` for anything else."""
+    if not isinstance(reply, (int, bytes)):
+        raise TypeError(f"{reply!r} is no number")
+    return int(reply)
+
+
+def bytes_of(reply: object) -> bytes:
+    """What a server has as a string."""
+    if not isinstance(reply, bytes):
+        raise TypeError(f"{reply!r} is no string")
+    return reply
+
+
+def list_of(reply: object) -> list[Reply]:
+    """The replies of a list."""
+    if not isinstance(reply, list):
+        raise TypeError(f"{reply!r} is no list")
+    return cast("list[Reply]", reply)
 
 
 #: Whatever a server may answer.

@@ -18,6 +18,7 @@ from tubes.errors import ConnectionLost, ServerFull, ServerRefused, TubesError
 from tubes.redis.scripts.assembly import with_source
 from tubes.redis.scripts.replies import ANY
 from tubes.redis.scripts.replies import ErrorReply as ErrorReply
+from tubes.redis.scripts.replies import Reply as Reply
 from tubes.redis.transport.server import ANSWER_TIMEOUT
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ hiredis: Any = _hiredis
 _connections: Final[Any] = redis.Connection
 _packer: Final = _connections()
 
-#: A reply of a server. Its type is checked by `type(reply) is`.
-Reply: TypeAlias = "int | bytes | list[Reply] | ErrorReply | None"
 #: What a command is made of.
 Word: TypeAlias = str | bytes | int | float
 

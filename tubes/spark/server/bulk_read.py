@@ -6,19 +6,22 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter
 from struct import unpack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from tubes.drivers.entry import NOTHING_MORE
 from tubes.errors import TubeNotFound
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import MOST_ATTEMPTS, TAKES, knobs_of
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.wire import pack
 
 if TYPE_CHECKING:
     from tubes.redis.port import Port
     from tubes.redis.transport.script_call import Flow
-    from tubes.sync import Tube
+    from tubes.redis.transport.wire import Reply, Word
+    from tubes.sync import Task, Tube
 
+T = TypeVar("T")
 #: Tasks that one call reads; ids that one looks for.
 _READS: Final = 2_000
 #: How many the first one reads, and bytes that one is to read: large data are not known before. Each looks how large
@@ -51,7 +54,11 @@ class Row(NamedTuple):
 class Same(NamedTuple):
     """A column that has one value for all tasks."""
 
-    value: Any
+    value: object
+
+
+#: A column of a part: its values, of whatever type, or the one that all tasks have.
+Column: TypeAlias = Sequence[Any] | Same
 
 
 class Part:
@@ -59,7 +66,7 @@ class Part:
 
     __slots__ = ("columns", "size")
 
-    def __init__(self, size: int, columns: Mapping[str, Sequence[Any] | Same]) -> None:
+    def __init__(self, size: int, columns: Mapping[str, Column]) -> None:
         self.size: Final = size
         self.columns: Final = columns
 
@@ -68,7 +75,7 @@ class Part:
         column = self.columns[name]
         return [column.value] * self.size if isinstance(column, Same) else column
 
-    def having(self, name: str, values: Container[Any]) -> Part:
+    def having(self, name: str, values: Container[object]) -> Part:
         """Those whose field is among these."""
         column = self.columns.get(name)
         if isinstance(column, Same):
@@ -79,7 +86,7 @@ class Part:
         """Those for which this is true."""
         return self if all(keep) else Part(sum(keep), self._where(keep))
 
-    def _where(self, keep: Sequence[bool]) -> dict[str, Sequence[Any] | Same]:
+    def _where(self, keep: Sequence[bool]) -> dict[str, Column]:
         return {
             name: column if isinstance(column, Same) else list(compress(column, keep))
             for name, column in self.columns.items()
@@ -100,7 +107,7 @@ class Plain(Part):
 
     __slots__ = ("raws",)
 
-    def __init__(self, raws: Sequence[bytes], columns: Mapping[str, Sequence[Any] | Same]) -> None:
+    def __init__(self, raws: Sequence[bytes], columns: Mapping[str, Column]) -> None:
         super().__init__(len(raws), columns)
         self.raws: Final = raws
 
@@ -140,7 +147,7 @@ class BulkReader:
     """
 
     def __init__(self, tube: Tube) -> None:
-        self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
+        self._port: Final[Port[Task]] = cast("Port[Task]", tube._port)
         #: Whether nothing was taken, or due, when it last looked.
         self._idle = True
         self._timed: Final = "TIMED" in knobs_of(self._port.shared.driver)
@@ -150,15 +157,16 @@ class BulkReader:
         reply = self._call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
         if reply is None:
             raise TubeNotFound(name=self._port.shared.name)
-        return Extent(*reply)
+        return Extent(*map(number_of, list_of(reply)))
 
     def ids(self) -> list[int]:
         """The ids of the tasks that are there all the time that this takes, ascending, and of some that are not."""
         found: set[int] = set()
-        cursor: Any = b"0"
+        cursor = b"0"
         while True:
-            cursor, some = self._call("ids", cursor, _IDS, parts=("tasks",))
-            found.update(map(int, some.split()))
+            after, some = list_of(self._call("ids", cursor, _IDS, parts=("tasks",)))
+            found.update(map(int, bytes_of(some).split()))
+            cursor = bytes_of(after)
             if cursor == b"0":
                 return sorted(found)
 
@@ -184,24 +192,30 @@ class BulkReader:
         if self._idle:
             *sizes, raws, busy = self._run(self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due")))
             if not busy:
-                return _part(self._port.tube, ids, raws), sizes
+                return _part(self._port.tube, ids, _column(raws)), [number_of(size) for size in sizes]
             self._idle = False
         commands.append(words.after("ZMSCORE", f"{key}:taken"))
         if self._timed:
             commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
         replies = self._run(self._port.look(*commands))
-        return _part(self._port.tube, ids, *replies[len(ahead) :]), replies[: len(ahead)]
+        told, sizes = map(_column, replies[len(ahead) :]), replies[: len(ahead)]
+        return _part(self._port.tube, ids, *told), [number_of(size) for size in sizes]
 
-    def _call(self, verb: str, *args: Any, parts: tuple[str, ...]) -> Any:
+    def _call(self, verb: str, *args: Word, parts: tuple[str, ...]) -> Reply:
         return self._run(self._port.ask_alone(verb, *args, parts=parts))
 
-    def _run(self, flow: Flow[Any]) -> Any:
+    def _run(self, flow: Flow[T]) -> T:
         return self._port.connection.run(flow)
+
+
+def _column(reply: Reply) -> list[bytes | None]:
+    """What a command answers that looks at each of some tasks."""
+    return cast("list[bytes | None]", list_of(reply))
 
 
 _NOTHING: Final = Same(None)
 #: What a task has that has no options, and is not due by itself.
-_PLAIN: Final[dict[str, Sequence[Any] | Same]] = {
+_PLAIN: Final[dict[str, Column]] = {
     **dict.fromkeys(("utube", "take", "reason", "key", "due", "expires", "max_attempts"), _NOTHING),
     "pri": Same(0),
 }
@@ -218,7 +232,7 @@ def _next(part: Part, count: int, sizes: Sequence[int]) -> int:
 class _Words:
     """Words that several commands end with, packed once."""
 
-    def __init__(self, words: Sequence[Any]) -> None:
+    def __init__(self, words: Sequence[Word]) -> None:
         self._count: Final = len(words)
         # Behind how many there are, the length of the first and that: it must look like a command.
         _, _, _, self._packed = pack("X", *words).split(b"\r\n", 3)
@@ -266,7 +280,7 @@ def _part(
 
 
 _flags: Final = itemgetter(0)
-_EMPTY: Final[dict[str, Sequence[Any] | Same]] = dict.fromkeys(Row._fields, ())
+_EMPTY: Final[dict[str, Column]] = dict.fromkeys(Row._fields, ())
 
 
 def _rows(

@@ -11,19 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from uuid import uuid4
 
 from tubes.errors import TubeFull, Unreadable, WriteAborted
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.msgpack_array import packed
-from tubes.redis.transport.wire import ErrorReply
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
+from tubes.redis.transport.wire import ErrorReply, Reply, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from tubes.backend.interface import Options
     from tubes.redis.batch_port import BatchPort
-    from tubes.sync import Tube
+    from tubes.sync import Task, Tube
 
 #: Tasks that one script puts, so that it holds the server for some milliseconds only; and bytes.
 CHUNK: Final = 1_000
@@ -54,14 +54,14 @@ class Staged(NamedTuple):
 class Head(NamedTuple):
     """What the scripts read of tasks with the same options before their data."""
 
-    words: tuple[Any, ...]
+    words: tuple[Word, ...]
     keyed: bool
 
 
 class Words(NamedTuple):
     """A chunk of tasks as the scripts read it."""
 
-    words: list[Any]
+    words: list[Word]
     tasks: int
     keyed: bool
 
@@ -83,13 +83,13 @@ class Writer:
 
     def __init__(self, tube: Tube) -> None:
         self.tube: Final = tube
-        self._port: Final[BatchPort[Any]] = cast("BatchPort[Any]", tube._port)
+        self._port: Final[BatchPort[Task]] = cast("BatchPort[Task]", tube._port)
         self._shared_tube: Final = self._port.shared
         self._lanes: Final = self._shared_tube.driver.lane is not None
 
     # -- chunks --------------------------------------------------------------------------------------------------------
 
-    def head(self, options: Mapping[str, Any]) -> Head:
+    def head(self, options: Options) -> Head:
         """Options, as `Driver.check_put` checked them, as the scripts read them."""
         new = task_codec.write(self._shared_tube.driver, self._shared_tube.options, options)
         words = (new.flags, new.due, new.pri, new.lane, new.header)
@@ -101,7 +101,7 @@ class Writer:
         if self._lanes:
             most = min(most, CHUNK_WITH_LANES)
         most = min(most, self._shared_tube.options.get("capacity") or most)
-        words: list[Any] = []
+        words: list[Word] = []
         count = size = 0
         keyed = False
         for head, raws in runs:
@@ -133,7 +133,7 @@ class Writer:
         """Put a chunk, all of it or nothing. Waits `timeout` seconds for room, then `TubeFull`."""
         self._put(chunk.keyed, chunk.tasks, "", len(chunk.words), chunk.words, timeout)
 
-    def _put(self, keyed: bool, tasks: int, name: str, count: int, words: Sequence[Any], timeout: float) -> int:
+    def _put(self, keyed: bool, tasks: int, name: str, count: int, words: Sequence[Word], timeout: float) -> int:
         """Put a chunk; how many tasks it had: none if it was brought, and is put already."""
         room = self._shared_tube.options.get("capacity") or ""
         parts = (f"staged:{name}",) if name else ()
@@ -157,8 +157,8 @@ class Writer:
         """Bring a chunk for a write. Raises `WriteAborted` if that was given up."""
         name = uuid4().hex
         parts = (f"chunks:{write}", f"staged:{name}")
-        born: bytes = self._call("write_stage", write, name, STAY, packed(chunk.words), parts=parts)
-        return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed, born.decode())
+        born = self._call("write_stage", write, name, STAY, packed(chunk.words), parts=parts)
+        return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed, bytes_of(born).decode())
 
     def publish(self, name: str, number: int, brought: Iterable[Staged], timeout: float = 0.0) -> int:
         """Put what was brought for the write `name-number`; how many tasks that put.
@@ -201,7 +201,8 @@ class Writer:
         gone = 0
         for first in range(0, len(plan), _LOOKS):
             names = [some.name for some in plan[first : first + _LOOKS]]
-            gone += self._call("write_keep", KNOWN, *names, parts=tuple(f"staged:{chunk}" for chunk in names))
+            parts = tuple(f"staged:{chunk}" for chunk in names)
+            gone += number_of(self._call("write_keep", KNOWN, *names, parts=parts))
         return gone
 
     def _seal(self, name: str, number: int, plan: list[Staged], gone: int) -> tuple[str, list[str]] | None:
@@ -213,7 +214,7 @@ class Writer:
         if reply is None:
             return None
         with validation.reading(self._what(name)):
-            sealed, _, chunks = reply.decode().partition(" ")
+            sealed, _, chunks = bytes_of(reply).decode().partition(" ")
             return sealed, chunks.split()
 
     def _finish(self, name: str, number: str, chunks: list[str], known: int | str, timeout: float) -> int:
@@ -235,7 +236,7 @@ class Writer:
         """Finish writes that somebody sealed a while ago, and has not put: who did it may be gone."""
         count = 0
         others = self._call("write_others", ABANDONED, parts=("sealed",))
-        for name, number, chunks in zip(*(iter(others),) * 3, strict=True):
+        for name, number, chunks in zip(*(map(bytes_of, list_of(others)),) * 3, strict=True):
             # One for which there is no room, or that is lost, is none of this write's business.
             with suppress(TubeFull, WriteAborted):
                 try:
@@ -248,7 +249,7 @@ class Writer:
                     )
         return count
 
-    def _what(self, name: Any) -> str:
+    def _what(self, name: str | bytes) -> str:
         return f"tube {self._shared_tube.name!r}: write {name!r}"
 
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
@@ -259,11 +260,11 @@ class Writer:
         left = 1
         while left:
             words = (STAY if aborted else "", "" if put else STAY)
-            left = self._call("write_clean", write, *words, parts=(f"chunks:{write}",))
+            left = number_of(self._call("write_clean", write, *words, parts=(f"chunks:{write}",)))
 
-    def _call(self, verb: str, *args: Any, parts: tuple[str, ...] = ()) -> Any:
+    def _call(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
         reply = self._port.connection.run(self._port.ask_alone(verb, *args, parts=parts))
-        if reply.__class__ is ErrorReply:
+        if type(reply) is ErrorReply:
             raise WriteAborted(write=args[0], tube=self._shared_tube.name, why=str(reply).partition(" ")[2])
         return reply
 

@@ -9,20 +9,21 @@ lease, not the ttr of the tasks, says for how long they stay the stream's when n
 from __future__ import annotations
 
 from hashlib import sha1
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from tubes.drivers.options import positive, text
 from tubes.errors import StreamFenced, TubeNotFound
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import IDLE, TAKES_WITH_LANES
-from tubes.redis.transport.wire import ErrorReply, pack
+from tubes.redis.scripts.replies import bytes_of, list_of
+from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tubes.redis.connection import Connection
     from tubes.redis.port import Port
-    from tubes.sync import Queue, Tube
+    from tubes.sync import Queue, Task, Tube
 
 #: Tasks that one script takes or acks.
 CHUNK: Final = 1_000
@@ -60,21 +61,22 @@ class Claim(NamedTuple):
         parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
         for first in range(0, len(takes), CHUNK):
             some = [f"{id}.{attempts}" for id, attempts in takes[first : first + CHUNK]]
-            port = cast("Port[Any]", tube._port)
+            port = cast("Port[Task]", tube._port)
             flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *some, parts=parts)
             if port.connection.run(flow).__class__ is ErrorReply:
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
         """What `skip` was told: whoever reads a batch again leaves the same out."""
-        port = cast("Port[Any]", tube._port)
+        port = cast("Port[Task]", tube._port)
         (takes,) = port.connection.run(port.look(pack("SMEMBERS", f"{port.shared.key}:skipped:{self.stream}")))
         with validation.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
-            return frozenset((int(id), int(attempts)) for id, _, attempts in (take.partition(b".") for take in takes))
+            parts = (bytes_of(take).partition(b".") for take in list_of(takes))
+            return frozenset((int(id), int(attempts)) for id, _, attempts in parts)
 
     def check(self, tube: Tube) -> None:
         """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
-        port = cast("Port[Any]", tube._port)
+        port = cast("Port[Task]", tube._port)
         key = port.shared.key
         looks = pack("HGET", f"{key}:stream:{self.stream}", "epoch"), pack("HGET", key, "born")
         epoch, born = port.connection.run(port.look(*looks))
@@ -105,7 +107,7 @@ class Stream:
     def __init__(self, tube: Tube, name: str) -> None:
         self.tube: Final = tube
         self.name: Final = name
-        self._port: Final[Port[Any]] = cast("Port[Any]", tube._port)
+        self._port: Final[Port[Task]] = cast("Port[Task]", tube._port)
         #: Whether its tasks keep others of their lane back.
         self.lanes: Final = self._port.shared.driver.lane is not None
         self._most: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
@@ -129,9 +131,9 @@ class Stream:
         # Others may speak for the same session: answers are kept by caller.
         connection.session.go_by(digest[:32])
         stream = cls(queue.tube(tube), name)
-        reply: bytes = stream._run("stream_open")
+        reply = stream._run("stream_open")
         with validation.reading(f"stream {name!r} of tube {tube!r}"):
-            epoch, first, last, born = reply.split()
+            epoch, first, last, born = bytes_of(reply).split()
             stream._epoch, stream.first, stream.last = epoch, int(first), int(last)
         stream.claim = Claim(name, epoch, born)
         return stream
@@ -167,9 +169,9 @@ class Stream:
             chunks.append(self._chunk(reply))
         return chunks
 
-    def _chunk(self, reply: bytes) -> Chunk:
+    def _chunk(self, reply: Reply) -> Chunk:
         with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
-            return Chunk.of(reply)
+            return Chunk.of(bytes_of(reply))
 
     def ack(self, batch: int) -> int:
         """All batches up to this one are done; how many tasks that ended. Those that others took since are theirs."""
@@ -177,14 +179,13 @@ class Stream:
         for number in range(self.first, min(batch, self.last) + 1):
             left = 1
             while left:
-                reply: bytes = self._run("stream_ack", self._epoch, number)
-                left, done = map(int, reply.split())
+                left, done = map(int, bytes_of(self._run("stream_ack", self._epoch, number)).split())
                 count += done
             self.first = number + 1
         return count
 
-    def _run(self, verb: str, *args: Any) -> Any:
+    def _run(self, verb: str, *args: Word) -> Reply:
         reply = self._port.connection.run(self._port.ask(verb, self.name, *args, parts=self._parts))
-        if reply.__class__ is ErrorReply:
+        if type(reply) is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply
