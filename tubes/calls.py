@@ -254,7 +254,7 @@ class _Step:
     A thread cannot end it early.
     """
 
-    def __init__(self, act: Callable[[], Any], ends: float | None = None) -> None:
+    def __init__(self, act: Callable[[], object], ends: float | None = None) -> None:
         self._act: Final = act
         self._ends: Final = ends
 
@@ -263,10 +263,10 @@ class _Step:
         """Seconds that are left, by the monotonic clock."""
         return None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
 
-    def take(self) -> Any:
+    def take(self) -> object:
         return self._act()
 
-    async def take_async(self) -> Any:
+    async def take_async(self) -> object:
         limit = asyncio.timeout(self.left)
         try:
             async with limit:
@@ -285,7 +285,7 @@ class _Wait(_Step):
         super().__init__(partial(asyncio.wrap_future, future), ends)
         self._future: Final = future
 
-    def take(self) -> Any:
+    def take(self) -> object:
         try:
             return self._future.result(self.left)
         except TimeoutError:
@@ -308,7 +308,7 @@ async def call_async(tube: Any, data: object, timeout: Seconds | None, options: 
 
 
 def _calling(
-    tube: Any, data: object, timeout: Seconds | None, options: Options, begin: Callable[[AnyConnection], Any]
+    tube: Any, data: object, timeout: Seconds | None, options: Options, begin: Callable[[AnyConnection], object]
 ) -> Flow[_Step, Any]:
     patience = _checked(timeout, options)
     connection = tube._port.connection

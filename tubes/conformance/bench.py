@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from tubes import Queue, Task
+    from tubes import AsyncTube, Queue, Task
 
 T = TypeVar("T")
 #: How many real seconds a call may take to come back, and an event to be heard.
@@ -85,7 +85,7 @@ class Bench:
 
     driver: str | Driver
     faces: ClassVar[Sequence[type[Face]]] = (SyncFace, AioFace)
-    options: ClassVar[Mapping[str, Any]] = {}
+    options: ClassVar[Mapping[str, object]] = {}
     session_ttl: float = 30.0
 
     def connect(self, face: Face, clock: ManualClock) -> Any:
@@ -156,7 +156,7 @@ class Bench:
         return self.face
 
     def cancels_late(
-        self, call: Callable[[], Awaitable[object]], tube: Any, serve: Callable[[], Awaitable[object]]
+        self, call: Callable[[], Awaitable[object]], tube: AsyncTube, serve: Callable[[], Awaitable[object]]
     ) -> bool:
         """Cancel a call that waits on a tube right after what serves it; whether the call ended as cancelled.
 
@@ -177,11 +177,11 @@ class Bench:
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def create(self, name: str, **options: Any) -> Any:
+    def create(self, name: str, **options: object) -> Any:
         """Another tube with this driver."""
         return self.queue.create_tube(name, self.driver, **{**self.options, **options})
 
-    def put(self, data: Any = None, *, tube: Any = None, **options: Any) -> Task:
+    def put(self, data: object = None, *, tube: Any = None, **options: object) -> Task:
         """Put a task, in a lane of its own unless one is named: most rules are of tasks that don't meet."""
         if self.knobs.lane is not None and self.knobs.lane not in options:
             options[self.knobs.lane] = f"own-{len(self._ids)}"
@@ -203,14 +203,14 @@ class Bench:
         assert task is not None
         return task
 
-    def taken(self, **options: Any) -> Task:
+    def taken(self, **options: object) -> Task:
         """A new task, taken by the first session. The tube must have nothing else to take."""
         put = self.put(**options)
         task = self.take()
         assert task.id == put.id
         return task
 
-    def buried(self, **options: Any) -> Task:
+    def buried(self, **options: object) -> Task:
         """A new task, buried."""
         task: Task = self.tube.bury(self.put(**options).id)
         return task
@@ -286,7 +286,7 @@ class Bench:
         return eventually(lambda: self.tube.statistics().waiting == count)
 
     @staticmethod
-    def got(call: Future[Any]) -> Any:
+    def got(call: Future[T]) -> T:
         """The answer of a call that has been given one. Raises what the call raised."""
         return call.result(timeout=PATIENCE)
 
@@ -302,7 +302,7 @@ class Bench:
         assert self.state(task) == now
         return True
 
-    def refuses(self, call: Callable[[Any], object], *values: Any, error: type[TubesError] = InvalidOption) -> bool:
+    def refuses(self, call: Callable[[Any], object], *values: object, error: type[TubesError] = InvalidOption) -> bool:
         """Whether a call with each of these raises this error, and changes nothing."""
         for value in values:
             with self.refused(error):

@@ -7,13 +7,13 @@ import inspect
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import tubes
 from tubes.backend.url import DEFAULT_URL
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 
 T = TypeVar("T")
@@ -24,7 +24,8 @@ class Face(Protocol):
 
     name: str
 
-    def connect(self, url: Any = DEFAULT_URL, **options: Any) -> Any:
+    @property
+    def connect(self) -> Callable[..., Any]:
         """A `Queue`, or what looks like one; takes what `tubes.connect` takes."""
         ...
 
@@ -40,7 +41,7 @@ class Face(Protocol):
 def _waiting(where: Any) -> int:
     """How many callers wait on a tube, or on all tubes of a queue."""
     found = where.statistics()
-    return sum(each.waiting for each in found.values()) if hasattr(found, "values") else int(found.waiting)
+    return sum(each.waiting for each in found.values()) if isinstance(found, dict) else int(found.waiting)
 
 
 def _until_waiting(where: object, before: int, future: Future[T]) -> Future[T]:
@@ -49,10 +50,10 @@ def _until_waiting(where: object, before: int, future: Future[T]) -> Future[T]:
     return future
 
 
-def _inner(argument: Any) -> object:
+def _inner(argument: object) -> object:
     """An argument as the asyncio face takes it: a task or a tube, or a list of such."""
-    if argument.__class__ is list and any(isinstance(each, _Blocking) for each in argument):
-        return [getattr(each, "inner", each) for each in argument]
+    if isinstance(argument, list):
+        return [_inner(each) for each in cast("list[object]", argument)]
     return argument.inner if isinstance(argument, _Blocking) else argument
 
 
@@ -60,9 +61,7 @@ class SyncFace:
     """Threads."""
 
     name = "sync"
-
-    def connect(self, url: Any = DEFAULT_URL, **options: Any) -> Any:
-        return tubes.connect(url, **options)
+    connect = staticmethod(tubes.connect)
 
     def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
         future = Future[Any]()
@@ -95,19 +94,19 @@ class AioFace:
 
     def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
         before = _waiting(tube)
-        call = getattr(tube.inner, verb)(*map(_inner, args), **options)
+        call = getattr(_inner(tube), verb)(*map(_inner, args), **options)
         return _until_waiting(tube, before, self._submit(call))
 
     def run(self, call: Coroutine[object, None, object]) -> Any:
         """Await the call in the loop, and answer what it answers."""
         return self._submit(call).result()
 
-    def show(self, answer: Any) -> Any:
+    def show(self, answer: object) -> Any:
         """Make the methods of a queue, a tube or a task block; other answers pass as they are."""
         if hasattr(answer, "__aenter__") or hasattr(answer, "__aiter__"):
             return _Blocking(answer, self)
-        if answer.__class__ is list:
-            return [self.show(each) for each in answer]
+        if isinstance(answer, list):
+            return [self.show(each) for each in cast("list[object]", answer)]
         return answer
 
     def _submit(self, call: Coroutine[object, None, object]) -> Future[Any]:

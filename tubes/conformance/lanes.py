@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import InvalidOption, Item, Task
@@ -15,7 +13,7 @@ from tubes.conformance.ways import LEAVING, RETURNING, Way
 class Lanes(Bench):
     """Lanes, for drivers that have some."""
 
-    def pair(self, **options: Any) -> tuple[Worker, Task, Task]:
+    def pair(self, **options: object) -> tuple[Worker, Task, Task]:
         """Two tasks of one lane: a worker, the task that it has taken, and the neighbour."""
         tasks = self.in_order([self.put(**self.lane("x"), **options) for _ in range(2)])
         worker = self.another()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from tubes import QueueClosed, SessionNotFound, State, Task, TaskNotTaken
@@ -12,7 +11,7 @@ from tubes.conformance.bench import Bench, Worker, needs
 class Sessions(Bench):
     """Sessions."""
 
-    def worker(self, **options: Any) -> tuple[Worker, Task]:
+    def worker(self, **options: object) -> tuple[Worker, Task]:
         """Another session, and a new task that it has taken."""
         worker = self.another()
         self.put(**options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import Task
@@ -15,17 +13,17 @@ from tubes.drivers.options import SECOND
 class Throttled(Bench):
     """A bench for tubes with lanes."""
 
-    def throttle(self, **options: Any) -> None:
+    def throttle(self, **options: object) -> None:
         """Go on with another tube, that has these options."""
         self.tube = self.create("throttled", **options)
         self.knobs = self.tube.driver
 
-    def throttled(self, *lanes: str, **options: Any) -> list[Task]:
+    def throttled(self, *lanes: str, **options: object) -> list[Task]:
         """Go on with a tube that has these options, and a task in each of these lanes; answers them as `fill` does."""
         self.throttle(**options)
         return self.fill(*lanes)
 
-    def fill(self, *lanes: str, **options: Any) -> list[Task]:
+    def fill(self, *lanes: str, **options: object) -> list[Task]:
         """Put a task into each of these lanes; answers them in the driver's order."""
         return self.in_order([self.put(**self.lane(lane), **options) for lane in lanes])
 

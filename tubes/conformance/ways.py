@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tubes import Task
 from tubes.conformance.bench import Bench, Worker
@@ -16,7 +15,7 @@ class Way:
 
     go: Callable[[Bench, Worker, Task], object]
     needs: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 #: The task is ready again.

@@ -71,7 +71,7 @@ class Tracing:
     def put(
         self, tube: aio.AsyncTube[T], data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]
     ) -> Awaitable[AsyncTask[T] | None]: ...
-    def put(self, tube: Any, data: object, **options: Any) -> Any:
+    def put(self, tube: Any, data: object, **options: Any) -> object:
         """Call `tube.put` in a span. Raises the same errors."""
         return self._traced("put", tube, lambda: tube.put(data, **self._with_context(options)), _say)
 
@@ -93,10 +93,10 @@ class Tracing:
         timeout: Seconds | None = None,
         **options: Unpack[PutOptions],
     ) -> Awaitable[list[AsyncTask[T]]]: ...
-    def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> Any:
+    def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> object:
         """Call `tube.put_many` in one span, to which all its tasks are linked. Raises the same errors."""
 
-        def put() -> Any:
+        def put() -> object:
             return tube.put_many(self._each_with_context(items), **self._with_context(options))
 
         return self._traced("put_many", tube, put, _count)
@@ -123,7 +123,7 @@ class Tracing:
     def take(self, tube: sync.Tube[T], timeout: Seconds | None = None) -> Task[T] | None: ...
     @overload
     def take(self, tube: aio.AsyncTube[T], timeout: Seconds | None = None) -> Awaitable[AsyncTask[T] | None]: ...
-    def take(self, tube: Any, timeout: Seconds | None = None) -> Any:
+    def take(self, tube: Any, timeout: Seconds | None = None) -> object:
         """Call `tube.take` in a span, which includes the wait and is linked to the put of the task."""
         return self._traced("take", tube, lambda: tube.take(timeout), self._link)
 
@@ -161,7 +161,7 @@ class Tracing:
     def _extract(self, task: Task | AsyncTask) -> Context:
         return self._propagator.extract(dict(task.context or {}), context=Context())
 
-    def _traced(self, operation: str, tube: Any, call: Callable[[], Any], say: Callable[[Span, Any], None]) -> Any:
+    def _traced(self, operation: str, tube: Any, call: Callable[[], Any], say: Callable[[Span, Any], None]) -> object:
         """Call in a span; `say` adds the result to it. For asyncio, returns an awaitable."""
         kind = SpanKind.CONSUMER if operation == "take" else SpanKind.PRODUCER
         if isinstance(tube, aio.AsyncTube):
@@ -173,7 +173,7 @@ class Tracing:
 
     async def _traced_async(
         self, operation: str, tube: str, kind: SpanKind, call: Callable[[], Any], say: Callable[[Span, Any], None]
-    ) -> Any:
+    ) -> object:
         with self._span(operation, tube, kind) as span:
             answer = await call()
             say(span, answer)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
@@ -240,16 +240,16 @@ def _histogram(name: str) -> Histogram:
     return Histogram(name, about, labels, registry=None, buckets=BUCKETS)
 
 
-def _families() -> dict[str, Any]:
+def _families() -> dict[str, GaugeMetricFamily | CounterMetricFamily]:
     """The metrics of a scrape, empty."""
-    made: dict[str, Any] = {
+    made: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
         name: GaugeMetricFamily(name, about, labels=labels) for name, (about, labels) in _GAUGES.items()
     }
     made |= {name: CounterMetricFamily(name, about, labels=labels) for name, (about, labels) in _COUNTERS.items()}
     return made
 
 
-def _add(families: dict[str, Any], name: str, seen: Overview) -> None:
+def _add(families: dict[str, GaugeMetricFamily | CounterMetricFamily], name: str, seen: Overview) -> None:
     """Add one tube to the metrics of a scrape."""
     counted = seen.statistics
     for state in ("ready", "taken", "delayed", "buried"):

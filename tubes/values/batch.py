@@ -42,7 +42,7 @@ class Item(Generic[T_co]):
 
     def __init__(self, data: T_co, **options: Unpack[PutOptions]) -> None:
         self.data = data
-        self.options: Options = options
+        self.options = options
 
     def __repr__(self) -> str:
         shown = "".join(f", {name}={value!r}" for name, value in self.options.items())
@@ -138,15 +138,16 @@ def _runs(driver: Driver, codec: Codec | None, items: list[object], base: Option
 def _options_of(driver: Driver, base: Options, item: Item) -> Options:
     if not item.options:
         return base
-    if "timeout" in item.options:
+    given: Options = item.options
+    if "timeout" in given:
         rule = "is an option of the batch, not of an Item"
-        raise InvalidOption(option="timeout", value=item.options["timeout"], rule=rule)
-    own = driver.check_put(item.options, alone=False)
+        raise InvalidOption(option="timeout", value=given["timeout"], rule=rule)
+    own = driver.check_put(given, alone=False)
     options = {**base, **own}
     if "at" in options and "delay" in options:  # The item's own counts.
         del options["delay" if "at" in own else "at"]
     if "key" not in options:
-        driver.check_keyless(item.options)
+        driver.check_keyless(given)
     return options
 
 

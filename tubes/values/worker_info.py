@@ -67,7 +67,7 @@ class WorkerInfo:
         return sum(handler.concurrency for handler in self.handlers)
 
 
-def fields_of(info: WorkerInfo) -> dict[str, Any]:
+def fields_of(info: WorkerInfo) -> dict[str, object]:
     """A description as it is stored."""
     return asdict(info)
 

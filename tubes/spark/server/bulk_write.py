@@ -142,7 +142,7 @@ class Writer:
             flow = self._port.ask(
                 "put_keyed" if keyed else "put_many", tasks, name, count, room, "", "", *words, parts=parts
             )
-            reply = self._port.connection.run(flow)
+            reply = self._port.run(flow)
             if reply is not None and reply.__class__ is not ErrorReply:
                 return tasks
             if reply is not None:
@@ -263,7 +263,7 @@ class Writer:
             left = number_of(self._call("write_clean", write, *words, parts=(f"chunks:{write}",)))
 
     def _call(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
-        reply = self._port.connection.run(self._port.ask_alone(verb, *args, parts=parts))
+        reply = self._port.run(self._port.ask_alone(verb, *args, parts=parts))
         if type(reply) is ErrorReply:
             raise WriteAborted(write=args[0], tube=self._shared_tube.name, why=str(reply).partition(" ")[2])
         return reply

@@ -63,13 +63,13 @@ class Claim(NamedTuple):
             some = [f"{id}.{attempts}" for id, attempts in takes[first : first + CHUNK]]
             port = cast("Port[Task]", tube._port)
             flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *some, parts=parts)
-            if port.connection.run(flow).__class__ is ErrorReply:
+            if port.run(flow).__class__ is ErrorReply:
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
         """What `skip` was told: whoever reads a batch again leaves the same out."""
         port = cast("Port[Task]", tube._port)
-        (takes,) = port.connection.run(port.look(pack("SMEMBERS", f"{port.shared.key}:skipped:{self.stream}")))
+        (takes,) = port.run(port.look(pack("SMEMBERS", f"{port.shared.key}:skipped:{self.stream}")))
         with validation.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
             parts = (bytes_of(take).partition(b".") for take in list_of(takes))
             return frozenset((int(id), int(attempts)) for id, _, attempts in parts)
@@ -79,7 +79,7 @@ class Claim(NamedTuple):
         port = cast("Port[Task]", tube._port)
         key = port.shared.key
         looks = pack("HGET", f"{key}:stream:{self.stream}", "epoch"), pack("HGET", key, "born")
-        epoch, born = port.connection.run(port.look(*looks))
+        epoch, born = port.run(port.look(*looks))
         if born != self.born:
             raise TubeNotFound(name=tube.name)
         if epoch != self.epoch:
@@ -185,7 +185,7 @@ class Stream:
         return count
 
     def _run(self, verb: str, *args: Word) -> Reply:
-        reply = self._port.connection.run(self._port.ask(verb, self.name, *args, parts=self._parts))
+        reply = self._port.run(self._port.ask(verb, self.name, *args, parts=self._parts))
         if type(reply) is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply
