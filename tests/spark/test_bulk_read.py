@@ -9,12 +9,12 @@ import redis
 
 import tubes
 from tubes import TubeNotFound
-from tubes.spark.server.bulk_read import BulkReader, Part, Row
+from tubes.spark.server.bulk_read import BulkReader, Row, Table
 from tubes.testing import LocalServer
 
 
-def rows_of(parts: Iterable[Part]) -> list[Row]:
-    return [row for part in parts for row in part.rows()]
+def rows_of(tables: Iterable[Table]) -> list[Row]:
+    return [row for table in tables for row in table.rows()]
 
 
 def test_a_record_says_what_a_peek_says(url: str) -> None:

@@ -12,7 +12,7 @@ from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.quick import port_of
-from tubes.memory.store import Session
+from tubes.memory.store import MemorySession
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Connection(ConnectionBase):
         self._api: Final = api
         self._ports: Final[dict[SharedTube, MemoryPort]] = {}
         with store.lock:
-            self.session = Session(store)
+            self.session = MemorySession(store)
             self.session.join(lease)
             store.sessions[self.session.uuid] = self.session
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tubes.values.codecs import Codec
 
 
-class Session:
-    """The holder of tasks: one connection, or several that share its uuid."""
+class MemorySession:
+    """Who tasks belong to: one connection, or several that share its uuid."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.uuid: Final = uuid4().hex
@@ -116,7 +116,7 @@ class MemoryStore:
         #: Whether this is a fork's copy of a store that belongs to the parent.
         self.forked = False
         self.shared_tubes: Final[dict[str, SharedTube]] = {}
-        self.sessions: Final[dict[str, Session]] = {}
+        self.sessions: Final[dict[str, MemorySession]] = {}
         _stores.add(self)
 
     def keep_out(self, lock: Any) -> None:

@@ -24,9 +24,9 @@ from tubes.errors import (
     TubesError,
 )
 from tubes.redis import validation
+from tubes.redis.all_tubes import living, overview
 from tubes.redis.batch_port import RedisPort
 from tubes.redis.coalesced_puts import Channels, LoopPort
-from tubes.redis.overview import living, overview
 from tubes.redis.port import Port, PortConnection
 from tubes.redis.quick import ThreadPort
 from tubes.redis.repair import examine
@@ -182,10 +182,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """The port of a living tube."""
         self.check()
         name = check_tube_name(name)
-        reply = yield from self.session.open(name, "any")
-        if reply is None:
-            raise TubeNotFound(name=name)
-        return (yield from self._opened(name, reply))
+        return (yield from self._opened(name, (yield from self.session.open(name, "any"))))
 
     @verb
     def names(self) -> Flow[list[str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption
 from tubes.spark.arrow import Array, DataType, RecordBatch, pa, pc
-from tubes.spark.server.bulk_read import Part, Plain, Same
+from tubes.spark.server.bulk_read import Plain, Same, Table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -66,28 +66,28 @@ class Columns:
             types_of["data"] = pa.binary()
         self.schema: Final = pa.schema([(name, types_of[name]) for name in self.names])
 
-    def batches(self, parts: Iterable[Part]) -> Iterator[RecordBatch]:
+    def batches(self, tables: Iterable[Table]) -> Iterator[RecordBatch]:
         """These tasks, many at once."""
         some: list[RecordBatch] = []
         rows = size = 0
-        for part in parts:
-            if part.size:
-                some.append(self._batch(part))
-                rows += part.size
+        for table in tables:
+            if table.size:
+                some.append(self._batch(table))
+                rows += table.size
                 size += some[-1].nbytes
             if rows >= _ROWS or size >= _BYTES:
                 yield from _together(some)
                 some, rows, size = [], 0, 0
         yield from _together(some)
 
-    def _batch(self, part: Part) -> RecordBatch:
-        raws = pa.array(part.raws, pa.binary()) if isinstance(part, Plain) else None
+    def _batch(self, table: Table) -> RecordBatch:
+        raws = pa.array(table.raws, pa.binary()) if isinstance(table, Plain) else None
         arrays: list[Array] = []
         for name, kind in zip(self.names, self.schema.types, strict=True):
-            column = part.columns.get(name)
+            column = table.columns.get(name)
             if name == "data":
                 stored = (
-                    pa.array(part.values(name), pa.binary())
+                    pa.array(table.values(name), pa.binary())
                     if raws is None
                     else pc.binary_slice(raws, Plain.HEAD, _END)
                 )
@@ -95,13 +95,13 @@ class Columns:
             elif column is None:
                 arrays.append(_moments(pc.binary_slice(raws, 0, Plain.HEAD)))
             elif isinstance(column, Same):
-                arrays.append(pa.repeat(pa.scalar(column.value, kind), part.size))
+                arrays.append(pa.repeat(pa.scalar(column.value, kind), table.size))
             elif name == "id":
-                arrays.append(_numbers(array("q", part.values(name)), kind))
+                arrays.append(_numbers(array("q", table.values(name)), kind))
             elif kind == _MOMENT:
                 arrays.append(pa.array(column, pa.int64()).cast(kind))
             else:
-                arrays.append(_texts(part.values(name)) if kind == pa.string() else pa.array(column, kind))
+                arrays.append(_texts(table.values(name)) if kind == pa.string() else pa.array(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _data(self, stored: Array, kind: DataType) -> Array:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tubes.errors import TubesError
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
-from tubes.spark.server.bulk_read import BulkReader, Part
+from tubes.spark.server.bulk_read import BulkReader, Table
 from tubes.spark.server.streams import Chunk, Claim, Stream
 from tubes.spark.workers import freeze_loaded
 
@@ -235,8 +235,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tube = self._settings.find(queue)
             before = claim.skipped(tube)
 
-            def still_ours(part: Part) -> Part:
-                ours = part.having("state", "tr")
+            def still_ours(table: Table) -> Table:
+                ours = table.having("state", "tr")
                 known = zip(*map(ours.values, ("id", "attempts", "take")), strict=True)
                 # If the lease has lost a task and nobody took it, only its attempts are known.
                 return ours.where(
@@ -246,12 +246,12 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     ]
                 )
 
-            def delivered() -> Iterator[Part]:
-                for part in BulkReader(tube).of(partition.ids):
-                    ours = still_ours(part)
-                    if ours.size < part.size:
+            def delivered() -> Iterator[Table]:
+                for table in BulkReader(tube).of(partition.ids):
+                    ours = still_ours(table)
+                    if ours.size < table.size:
                         # An ack is only for delivered tasks.
-                        left_out = {(id, by[id]) for id in set(part.values("id")) - set(ours.values("id"))}
+                        left_out = {(id, by[id]) for id in set(table.values("id")) - set(ours.values("id"))}
                         claim.skip(tube, sorted(left_out - before))
                     yield ours
 

@@ -73,8 +73,8 @@ class SnapshotReader(DataSourceReader):
         with self._settings.connect() as queue:
             records = BulkReader(self._settings.find(queue))
             if isinstance(partition, Between):
-                parts = records.between(partition.first, partition.end)
+                tables = records.between(partition.first, partition.end)
             else:
                 assert isinstance(partition, Named)
-                parts = records.of(partition.ids)
-            yield from self._columns.batches(part.having("state", states) for part in parts)
+                tables = records.of(partition.ids)
+            yield from self._columns.batches(table.having("state", states) for table in tables)

@@ -27,8 +27,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--backoff", action="store_true", help="for a tube with backoff=1")
     parser.add_argument("--altered", action="store_true", help="for a tube that was altered")
     asked = parser.parse_args(words)
-    rests = ((SECOND,), 0.0, 0) if asked.backoff else None
-    settings = TubeSettings(rests, 60_000 if asked.idle else None, asked.capacity, asked.altered)
+    backoff = ((SECOND,), 0.0, 0) if asked.backoff else None
+    settings = TubeSettings(backoff, 60_000 if asked.idle else None, asked.capacity, asked.altered)
     try:
         driver = Registry().find(asked.driver)
     except DriverNotFound as error:

@@ -84,7 +84,7 @@ class TubeSettings(NamedTuple):
     """What the scripts of a tube have to know of its options."""
 
     #: The delays of its backoff, their jitter and its seed.
-    rests: tuple[tuple[int, ...], float, int] | None = None
+    backoff: tuple[tuple[int, ...], float, int] | None = None
     #: After how many milliseconds without use it goes by itself; None: never.
     idle: int | None = None
     #: Whether it takes no more than so many tasks.
@@ -95,10 +95,10 @@ class TubeSettings(NamedTuple):
     @classmethod
     def of(cls, options: Mapping[str, Any], *, is_altered: bool = False) -> TubeSettings:
         """By checked options. They become a part of the scripts: hence none but numbers."""
-        rests: RetryDelays | None = options.get("backoff")
+        backoff: RetryDelays | None = options.get("backoff")
         idle = options.get("idle")
         return cls(
-            None if rests is None else rests.fields,
+            None if backoff is None else backoff.fields,
             None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
             bool(options.get("capacity")),
             is_altered,
@@ -153,7 +153,7 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
         "ORDER_PRI": driver.signs[0] != 0,
         "LIST": not lane and driver.rank is None and not driver.signs[0],
         "ENDS_TAKEN": not driver.ttl_spares_taken,
-        "BACKOFF": settings.rests is not None,
+        "BACKOFF": settings.backoff is not None,
         "BRIEF": settings.idle is not None,
         "ROOM": settings.bounded,
         "ALTERED": settings.altered,
@@ -164,7 +164,7 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
 def _words_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
     """What stands for the words in capitals that depend on the driver and the tube."""
     newest = driver.signs[1] < 0
-    delays, jitter, seed = settings.rests or ((), 0, 0)
+    delays, jitter, seed = settings.backoff or ((), 0, 0)
     return {
         "SOME": "50" if driver.lane is not None else "200",
         "NEWEST_FIRST": "true" if newest else "false",

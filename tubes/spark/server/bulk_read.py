@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter
 from struct import unpack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from tubes.drivers.entry import NOTHING_MORE
 from tubes.errors import TubeNotFound
@@ -17,11 +17,9 @@ from tubes.redis.transport.wire import pack
 
 if TYPE_CHECKING:
     from tubes.redis.port import Port
-    from tubes.redis.transport.script_call import Flow
     from tubes.redis.transport.wire import Reply, Word
     from tubes.sync import Task, Tube
 
-T = TypeVar("T")
 #: Tasks that one call reads; ids that one looks for.
 _READS: Final = 2_000
 #: How many the first one reads, and bytes that one is to read: large data are not known before. Each looks how large
@@ -57,11 +55,11 @@ class Same(NamedTuple):
     value: object
 
 
-#: A column of a part: its values, of whatever type, or the one that all tasks have.
+#: A column of a table: its values, of whatever type, or the one that all tasks have.
 Column: TypeAlias = Sequence[Any] | Same
 
 
-class Part:
+class Table:
     """Some tasks, by columns: the fields of `Row`."""
 
     __slots__ = ("columns", "size")
@@ -75,16 +73,16 @@ class Part:
         column = self.columns[name]
         return [column.value] * self.size if isinstance(column, Same) else column
 
-    def having(self, name: str, values: Container[object]) -> Part:
+    def having(self, name: str, values: Container[object]) -> Table:
         """Those whose field is among these."""
         column = self.columns.get(name)
         if isinstance(column, Same):
-            return self if column.value in values else Part(0, _EMPTY)
+            return self if column.value in values else Table(0, _EMPTY)
         return self.where([value in values for value in self.values(name)])
 
-    def where(self, keep: Sequence[bool]) -> Part:
+    def where(self, keep: Sequence[bool]) -> Table:
         """Those for which this is true."""
-        return self if all(keep) else Part(sum(keep), self._where(keep))
+        return self if all(keep) else Table(sum(keep), self._where(keep))
 
     def _where(self, keep: Sequence[bool]) -> dict[str, Column]:
         return {
@@ -93,11 +91,11 @@ class Part:
         }
 
     def rows(self) -> list[Row]:
-        """Give the tasks of this part one by one, as rows."""
+        """Give the tasks of this table one by one, as rows."""
         return [Row(*row) for row in zip(*(self.values(name) for name in Row._fields), strict=True)]
 
 
-class Plain(Part):
+class Plain(Table):
     """Tasks without options, of which nothing is stored but the moment of the put, in `HEAD` bytes, and the data.
 
     Millions of them are read as they are stored, in `raws`, and looked at all together.
@@ -119,7 +117,7 @@ class Plain(Part):
             return unpack(f">{self.size}Q", b"".join([raw[: self.HEAD] for raw in self.raws]))
         return super().values(name)
 
-    def where(self, keep: Sequence[bool]) -> Part:
+    def where(self, keep: Sequence[bool]) -> Table:
         """Those for which this is true."""
         return self if all(keep) else Plain(list(compress(self.raws, keep)), self._where(keep))
 
@@ -141,8 +139,8 @@ class BulkReader:
     ...     tube = queue.create_tube("mail", "utubettl")
     ...     tasks = tube.put("to ann", utube="ann"), tube.put("to bob", delay=5)
     ...     records = BulkReader(tube)
-    ...     (part,) = records.between(0, records.extent().next)
-    ...     [(row.id, row.state, row.utube, row.data) for row in part.rows()]
+    ...     (table,) = records.between(0, records.extent().next)
+    ...     [(row.id, row.state, row.utube, row.data) for row in table.rows()]
     [(0, 'r', 'ann', b'"to ann"'), (1, '~', None, b'"to bob"')]
     """
 
@@ -170,42 +168,41 @@ class BulkReader:
             if cursor == b"0":
                 return sorted(found)
 
-    def between(self, first: int, end: int) -> Iterator[Part]:
+    def between(self, first: int, end: int) -> Iterator[Table]:
         """The tasks with ids from `first` to before `end`."""
         return self.of(range(first, end))
 
-    def of(self, ids: Sequence[int]) -> Iterator[Part]:
+    def of(self, ids: Sequence[int]) -> Iterator[Table]:
         """The tasks with these ids that are there."""
         start, count = 0, _FIRST
         while start < len(ids):
             end = start + count
-            part, sizes = self._read(ids[start:end], ids[end : end + _READS : _READS // _PROBES])
-            yield part
-            start, count = end, _next(part, count, sizes)
+            table, sizes = self._read(ids[start:end], ids[end : end + _READS : _READS // _PROBES])
+            yield table
+            start, count = end, _next(table, count, sizes)
 
-    def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Part, list[int]]:
+    def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Table, list[int]]:
         """Tasks, and how large some others are."""
         key = self._port.shared.key
         words = _Words(ids)
         commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in ahead]
         commands.append(words.after("HMGET", f"{key}:tasks"))
         if self._idle:
-            *sizes, raws, busy = self._run(self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due")))
+            *sizes, raws, busy = self._port.run(
+                self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due"))
+            )
             if not busy:
                 return _part(self._port.tube, ids, _column(raws)), [number_of(size) for size in sizes]
             self._idle = False
         commands.append(words.after("ZMSCORE", f"{key}:taken"))
         if self._timed:
             commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
-        replies = self._run(self._port.look(*commands))
+        replies = self._port.run(self._port.look(*commands))
         told, sizes = map(_column, replies[len(ahead) :]), replies[: len(ahead)]
         return _part(self._port.tube, ids, *told), [number_of(size) for size in sizes]
 
     def _call(self, verb: str, *args: Word, parts: tuple[str, ...]) -> Reply:
-        return self._run(self._port.ask_alone(verb, *args, parts=parts))
-
-    def _run(self, flow: Flow[T]) -> T:
-        return self._port.connection.run(flow)
+        return self._port.run(self._port.ask_alone(verb, *args, parts=parts))
 
 
 def _column(reply: Reply) -> list[bytes | None]:
@@ -221,11 +218,11 @@ _PLAIN: Final[dict[str, Column]] = {
 }
 
 
-def _next(part: Part, count: int, sizes: Sequence[int]) -> int:
+def _next(table: Table, count: int, sizes: Sequence[int]) -> int:
     """How many tasks to read next, after this many, of which these are there; `sizes`: of some of the next ones."""
-    raws = part.raws if isinstance(part, Plain) else part.values("data")
+    raws = table.raws if isinstance(table, Plain) else table.values("data")
     there = list(filter(None, sizes))
-    mean = max(sum(map(len, raws)) // (part.size or 1), sum(there) // (len(there) or 1), 1)
+    mean = max(sum(map(len, raws)) // (table.size or 1), sum(there) // (len(there) or 1), 1)
     return max(1, min(_READS, count * 10, _BYTES // mean))
 
 
@@ -249,7 +246,7 @@ def _part(
     raws: list[bytes | None],
     takes: Sequence[bytes | None] = (),
     moments: Sequence[bytes | None] = (),
-) -> Part:
+) -> Table:
     """What the server answers; without `takes` or `moments` it has none of these tasks there.
 
     Tasks that cannot be read are left out.
@@ -259,7 +256,7 @@ def _part(
         ids, takes, moments = list(compress(ids, there)), list(compress(takes, there)), list(compress(moments, there))
     found = [raw for raw in raws if raw is not None]
     if not found:
-        return Part(0, _EMPTY)
+        return Table(0, _EMPTY)
     if min(map(len, found)) < Plain.HEAD:
         readable = [raw if raw and len(raw) >= Plain.HEAD else None for raw in raws if raw is not None]
         for id, raw in zip(ids, readable, strict=True):
@@ -272,7 +269,7 @@ def _part(
         nothing = (None,) * len(found)
         rows = list(_rows(tube, ids, found, takes or nothing, moments or nothing))
         columns = zip(*rows, strict=True) if rows else ((),) * len(Row._fields)
-        return Part(len(rows), dict(zip(Row._fields, columns, strict=True)))
+        return Table(len(rows), dict(zip(Row._fields, columns, strict=True)))
     if free == len(takes):
         return Plain(found, {**_PLAIN, "id": ids, "state": Same("r"), "attempts": Same(0)})
     numbers = [int(take) % TAKES for take in takes if take is not None]
