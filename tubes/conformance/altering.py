@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Altering(Bench):
     """Options, and changes of them."""
 
-    def options_of(self, tube: Any) -> dict[str, Any]:
+    def options_of(self, tube: Any) -> dict[str, object]:
         """The tube's options, without those that the driver needs."""
         return {name: value for name, value in tube.options.items() if name not in self.options}
 
@@ -28,7 +28,7 @@ class Altering(Bench):
         return {name: value for name, value in given.items() if name == "max_attempts" or self.knows(name)}
 
     @staticmethod
-    def facts(task: Task, names: Iterable[str]) -> dict[str, Any]:
+    def facts(task: Task, names: Iterable[str]) -> dict[str, object]:
         """What a task has of these."""
         return {name: getattr(task, name) for name in names}
 
@@ -64,14 +64,14 @@ class Altering(Bench):
             [5.0, 1.0, 30.0],
         ],
     )
-    def test_a_backoff_is_what_was_given(self, given: Any) -> None:
+    def test_a_backoff_is_what_was_given(self, given: object) -> None:
         assert self.create("resting", backoff=given).options["backoff"] == given
         self.tube.alter(backoff=given)
         assert self.tube.options["backoff"] == given
 
     @needs("delay")
     @pytest.mark.parametrize("given", [[7], [3, 6], [0], Backoff(50, cap=60), [0, 0, 0]])
-    def test_a_backoff_means_what_was_given(self, given: Any) -> None:
+    def test_a_backoff_means_what_was_given(self, given: object) -> None:
         self.create("resting", backoff=given)
         shown = self.queue.tube("resting").options["backoff"]
         assert self.create("resting", backoff=shown, if_not_exists=True).options["backoff"] == shown
@@ -412,7 +412,7 @@ class Altering(Bench):
         assert self.options_of(self.tube) == {}
 
     @pytest.mark.parametrize("how", ["replace", "", True, 1, ["keep"]])
-    def test_another_word_is_refused(self, how: Any) -> None:
+    def test_another_word_is_refused(self, how: object) -> None:
         with self.refused(InvalidOption):
             self.create("contract", if_exists=how)
 

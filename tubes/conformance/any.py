@@ -242,7 +242,7 @@ class TakeAny(Bench):
         """Three more tubes: a, b and c."""
         return [self.create(name) for name in "abc"]
 
-    def begin_any(self, tubes: list[Any], queue: Any = None, **options: Any) -> Future[Any]:
+    def begin_any(self, tubes: list[Any], queue: Any = None, **options: object) -> Future[Any]:
         """Start a `take_any`, until it stands in the line of each tube."""
         queue = self.queue if queue is None else queue
         tubes = [tube if isinstance(tube, str) else tube.name for tube in tubes]

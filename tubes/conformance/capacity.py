@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,7 +23,7 @@ ROOM: dict[str, Callable[[Bench, Task], object]] = {
 class Capacity(Bench):
     """Capacity: every driver accepts one."""
 
-    def full(self, capacity: int = 2) -> Any:
+    def full(self, capacity: int = 2) -> Task:
         """Work in a full tube; answers its first task, taken."""
         self.tube = self.create("full", capacity=capacity)
         first = self.taken()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import InvalidOption, TaskNotFound, TubeNotFound
@@ -40,7 +38,7 @@ class Looking(Bench):
     @lacks("capacity")
     def test_few_tasks_with_ids_far_apart_are_all_seen(self) -> None:
         first = self.put("first")
-        between: Any = self.tube.put_many(range(2500))
+        between = self.tube.put_many(range(2500))
         last = self.put("last")
         self.tube.delete_many(between)
         assert [task.data for task in self.tube.tasks()] == ["first", "last"]

@@ -276,7 +276,7 @@ class Port(PortBase[F]):
 
         self._do(act)
 
-    def withdraw(self, waiter: Waiter, *, undo: bool) -> Any:
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
         shared = self.shared
         with self._store.lock:

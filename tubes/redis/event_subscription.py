@@ -11,7 +11,7 @@ from tubes.backend.listeners import tell
 from tubes.backend.retry import Outage
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
-from tubes.redis.scripts.replies import LIST, number_of
+from tubes.redis.scripts.replies import LIST, Reply, bytes_of, number_of
 from tubes.redis.transport.script_call import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
@@ -121,7 +121,7 @@ class EventSubscription:
                         self._wire = wire
                     outage.end()
                     self._shared.emptiness.ask()
-                message: Any = wire.hear(_SILENCE)
+                message = wire.hear(_SILENCE)
                 silent = message is None
                 if silent:
                     if asked:
@@ -129,7 +129,7 @@ class EventSubscription:
                         raise ConnectionLost(url=wire.url, why="it did not reply in time")
                     wire.send(pack("PING"))
                 asked = silent
-                if message.__class__ is list:
+                if type(message) is list:
                     self._take_in(message)
             except Exception as error:  # All listeners depend on it.
                 with self._lock:
@@ -142,11 +142,11 @@ class EventSubscription:
         if wire is not None:
             wire.close()
 
-    def _take_in(self, message: list[Any]) -> None:
+    def _take_in(self, message: list[Reply]) -> None:
         try:
             if message[0] == b"message":
-                self._tell(message[2])
-        except Exception as error:  # Any client may publish there.
+                self._tell(bytes_of(message[2]))
+        except Exception as error:  # Anybody may publish there.
             if not self._is_foreign:
                 self._is_foreign = True
                 _log.warning(

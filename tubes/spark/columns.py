@@ -6,7 +6,7 @@ import json
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tubes.errors import InvalidOption
 from tubes.spark.arrow import Array, DataType, RecordBatch, pa, pc
@@ -171,7 +171,7 @@ def _unpacked(stored: Array) -> Array:
 
     def text(raw: bytes) -> bytes:
         try:
-            data: Any = msgspec.msgpack.decode(raw)
+            data: object = msgspec.msgpack.decode(raw)
         except msgspec.DecodeError:
             return raw
         return data.encode("utf-8", "replace") if isinstance(data, str) else msgspec.json.encode(data)

@@ -46,7 +46,7 @@ def handler_of(function: Handler, known: TaskFunction) -> Handler:
     """The handler that calls a function with the arguments that a task has."""
 
     @functools.wraps(function)
-    def handle(task: Any) -> Any:
+    def handle(task: Any) -> object:
         args, kwargs = arguments_of(known, task)
         current.set(task)
         return function(*args, **kwargs)
@@ -54,7 +54,7 @@ def handler_of(function: Handler, known: TaskFunction) -> Handler:
     return handle
 
 
-def arguments_of(known: TaskFunction, task: Any) -> tuple[list[Any], dict[str, Any]]:
+def arguments_of(known: TaskFunction, task: Any) -> tuple[list[object], dict[str, object]]:
     """The arguments that a task has for a function. Raises `Bury` where they do not fit."""
     _, args, kwargs = _read(task)
     try:
@@ -64,13 +64,13 @@ def arguments_of(known: TaskFunction, task: Any) -> tuple[list[Any], dict[str, A
     return args, kwargs
 
 
-def _unknown(task: Any) -> Any:
+def _unknown(task: Any) -> object:
     name, _, _ = _read(task)
     log.warning("task %d of tube %r names a function that this worker does not have: %r", task.id, task.tube, name)
     raise Retry(reason=f"there is no task function {name!r} in this worker")
 
 
-def _read(task: Any) -> tuple[str, list[Any], dict[str, Any]]:
+def _read(task: Any) -> tuple[str, list[object], dict[str, object]]:
     try:
         return read(task.data)
     except ValueError as error:

@@ -31,8 +31,8 @@ class Target:
     #: Whether it is called in another process.
     process: bool = False
     #: What a task has for the function; None: that is called with the task.
-    arguments: Callable[[Any], tuple[list[Any], dict[str, Any]]] | None = None
-    #: When it is called, too.
+    arguments: Callable[[Any], tuple[list[object], dict[str, object]]] | None = None
+    #: When it is to be called, besides.
     schedule: Schedule | None = None
 
     @property
@@ -80,7 +80,7 @@ class Route:
             return None
 
 
-def is_async(function: Any) -> bool:
+def is_async(function: Callable[..., object]) -> bool:
     """Whether a function, or what is called like one, is to be awaited."""
     called = getattr(function.__class__, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(called)

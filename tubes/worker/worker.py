@@ -26,7 +26,7 @@ from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
 from tubes.worker.signals import heeding
 from tubes.worker.summary import AT_ONCE, Summary
 
-H = TypeVar("H", bound=Callable[..., Any])
+H = TypeVar("H", bound=Callable[..., object])
 #: A tube, or several in the order of preference.
 Tubes = sync.Tube | aio.AsyncTube | str | Iterable[sync.Tube | aio.AsyncTube | str]
 
@@ -74,7 +74,7 @@ class Worker:
         self._queue: Final = queue
         self._routes: list[Route] = []
         self._hooks: list[Hook] = []
-        self._lifespans: list[Callable[[], Any]] = []
+        self._lifespans: list[Callable[[], object]] = []
         self._has_async_hook = False
         self._lock: Final = threading.Lock()
         self._is_running = False
@@ -488,7 +488,7 @@ class Worker:
             self._run.follow({route: route.concurrency or self.concurrency for route in self._routes})
 
 
-def _calls(target: Target, function: Callable[..., Any]) -> bool:
+def _calls(target: Target, function: Callable[..., object]) -> bool:
     return bool(target.function == function)
 
 
