@@ -41,7 +41,7 @@ class Face(Protocol):
 def _waiting(where: Any) -> int:
     """How many callers wait on a tube, or on all tubes of a queue."""
     found = where.statistics()
-    return sum(each.waiting for each in found.values()) if isinstance(found, dict) else int(found.waiting)
+    return sum(each.waiting for each in found.values()) if hasattr(found, "values") else int(found.waiting)
 
 
 def _until_waiting(where: object, before: int, future: Future[T]) -> Future[T]:
