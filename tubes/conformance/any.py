@@ -38,7 +38,7 @@ class TakeAny(Bench):
         self.put(tube=second)
         other = self.another().queue
         task = other.take_any(["a", "b"], timeout=0)
-        with pytest.raises(Exception, match="is not taken"):
+        with pytest.raises(Exception, match="does not hold"):
             second.ack(task.id)
         assert task.ack().state == State.DONE
         assert first.statistics().tasks["total"] == 0
