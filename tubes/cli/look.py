@@ -87,7 +87,7 @@ def overview_json(name: str, seen: library.Overview) -> dict[str, object]:
     """A tube at a glance, for JSON."""
     facts = dataclasses.asdict(seen)
     counted = facts.pop("statistics")
-    options = options_json(seen.options)
+    options = None if seen.options is None else options_json(seen.options)
     return {"tube": name, **facts, **counted, "options": options, "paused": until(counted["paused"])}
 
 
@@ -145,8 +145,11 @@ def _one(seen: library.Overview, due: list[int]) -> Any:
     made.add_row(text("pause"), text(pause_of(seen) or "no", "yellow" if counted.paused else ""))
     made.add_row(text("calls"), text("  ".join(f"{call} {count}" for call, count in counted.calls.items() if count)))
     made.add_row(text("driver"), text(seen.driver))
-    given = (f"{name}={json.dumps(value)}" for name, value in options_json(seen.options).items())
-    made.add_row(text("options"), text("  ".join(given)))
+    if seen.options is None:
+        made.add_row(text("options"), text("cannot be read: see tubes check", "red"))
+    else:
+        given = (f"{name}={json.dumps(value)}" for name, value in options_json(seen.options).items())
+        made.add_row(text("options"), text("  ".join(given)))
     return made
 
 

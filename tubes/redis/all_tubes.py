@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import shown
@@ -53,7 +54,9 @@ def _seen(store: RedisStore, name: str, now: int, about: list[Reply], *, ages: b
         raise Unreadable(what=f"tube {name!r}", why=bytes_of(about[0]).decode(errors="replace"))
     driver, options, counted, *numbers, due = about
     kind = validation.driver_name(name, driver)
-    given = shown(validation.options_told(name, options))
+    given: dict[str, Any] | None = None
+    with suppress(Unreadable):  # Who only counts does not need them.
+        given = shown(validation.options_told(name, options))
     with validation.reading(f"tube {name!r}"):
         statistics = statistics_of(counted, store.count_waiting(name, list_of(counted)[4]), now)
     sessions, lanes, resting = map(number_of, numbers)

@@ -28,8 +28,8 @@ class Overview:
     at: float
     #: How many live sessions have opened the tube.
     sessions: int
-    #: What the tube was given, as `Tube.options` shows it.
-    options: dict[str, Any]
+    #: What the tube was given, as `Tube.options` shows it; None where the server's options cannot be read.
+    options: dict[str, Any] | None
     #: How many lanes `Tube.utubes` lists, and how many of them cool down or are blocked.
     utubes: int = 0
     resting: int = 0

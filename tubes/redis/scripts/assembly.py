@@ -13,6 +13,7 @@ from functools import cache, partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
 from tubes.redis.scripts.expansion import expanded
 from tubes.redis.scripts.gate import WORDS, gated
@@ -25,7 +26,6 @@ from tubes.redis.scripts.rights import EVERYBODY
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tubes.drivers.backoff import RetryDelays
     from tubes.drivers.driver import Driver
 
 #: Verbs that need no machine: the same for all drivers.
@@ -94,11 +94,11 @@ class TubeSettings(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *, is_altered: bool = False) -> TubeSettings:
-        """By checked options. They become a part of the scripts: hence none but numbers."""
-        backoff: RetryDelays | None = options.get("backoff")
-        idle = options.get("idle")
+        """By checked options. They become a part of the scripts, so they are checked again to be numbers only."""
+        backoff, idle = options.get("backoff"), options.get("idle")
+        fields = backoff.fields if isinstance(backoff, RetryDelays) else backoff
         return cls(
-            None if backoff is None else backoff.fields,
+            None if fields is None else RetryDelays.from_fields(fields).fields,
             None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
             bool(options.get("capacity")),
             is_altered,
