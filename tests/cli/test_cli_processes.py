@@ -187,7 +187,7 @@ def test_a_process_that_is_killed_is_replaced(url: str, folder: Path, queue: tub
         code, said = ended(process)
     assert code == Exit.DONE
     assert f"process {killed} was killed by SIGKILL; another one starts in 0.5 s" in said
-    assert jobs.statistics().tasks["buried"] == 1
+    assert eventually(lambda: jobs.statistics().tasks["buried"] == 1)
 
 
 def test_no_process_outlives_its_supervisor(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:

@@ -114,7 +114,7 @@ def test_a_line_that_is_none_is_named(place: str, queue: tubes.Queue, line: str)
         ('"ttl": "long"', "ttl='long': must be a number of seconds;"),
         ('"ttl": 5, "delay": [1]', "delay=[1]: must be a number of seconds;"),
         ('"pri": 1.5', "pri=1.5: must be a whole number;"),
-        ('"key": 7', "key=7: must be a string"),
+        ('"key": 7', "key=7: must be a non-empty string"),
         ('"context": {"a": 1}', "context"),
         ('"state": "buried", "delay": "x"', "delay='x': must be a number of seconds;"),
         ('"state": "buried", "reason": 7', "reason must be a string, not 7"),

@@ -15,6 +15,7 @@ import tubes
 from tests.support.internals import port_of
 from tests.support.worker import Worker
 from tubes.conformance.bench import eventually
+from tubes.redis.edition import Edition
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -187,13 +188,13 @@ def test_a_queue_that_is_closed_while_one_of_its_tubes_turns_out_to_be_gone_is_c
         tasks = [queue.create_tube(name).put("job") for name in ("gone", "load")]
         assert all(queue.tube(task.tube).take(timeout=0) for task in tasks)
         gone = port_of(queue.tube("gone")).shared
-        script = type(gone).script
+        script = Edition.script
 
-        def noticed(shared: Any, verb: str) -> Any:
+        def noticed(edition: Edition, verb: str) -> Any:
             gone.vanish()  # As by the thread that renews the leases.
-            return script(shared, verb)
+            return script(edition, verb)
 
-        monkeypatch.setattr(type(gone), "script", noticed)
+        monkeypatch.setattr(Edition, "script", noticed)
         queue.close()
         monkeypatch.undo()
         assert other.tube("load").statistics().tasks["ready"] == 1
