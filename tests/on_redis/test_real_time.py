@@ -136,7 +136,7 @@ def test_a_loop_goes_on_when_a_task_was_lost_and_says_so(url: str, caplog: pytes
                 task.bury()
                 break
         assert seen == [0, 0, 1]
-        assert "ended too late" in caplog.text
+        assert "was finished too late" in caplog.text
 
 
 def test_a_loop_waits_for_more(url: str) -> None:
