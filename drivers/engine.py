@@ -518,6 +518,21 @@ class Engine:
             self._note_late(now, entry)
         self._go(entry, "release")
 
+    def decline(self, now: int, entry: Entry, delay: int) -> None:
+        """Give a held task back as if it had not been taken. Its attempt does not count.
+
+        A delay does not prolong its life, so a task that everybody declines ends by its ttl.
+        """
+        entry.attempts -= 1
+        if delay:
+            self.dated = self.ticking = True
+            entry.until = now + delay
+            self._go(entry, "release_delayed")
+            return
+        if not self._ends_taken:
+            self._note_late(now, entry)
+        self._go(entry, "release")
+
     def _delay(self, now: int, entry: Entry, delay: int) -> None:
         """Set the end of a delay that is about to begin; it prolongs the task's life."""
         self.dated = self.ticking = True

@@ -655,6 +655,11 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.release(task, delay, reason)
         return await answer if type(answer) is CoroutineType else answer
 
+    async def _decline(self, task: AsyncTask[T], delay: Seconds) -> AsyncTask[T]:
+        """Give a task back for another taker: the attempt does not count, and the delay does not prolong its life."""
+        answer = self._port.decline(task, delay)
+        return await answer if type(answer) is CoroutineType else answer
+
     async def touch(self, task: AsyncTask[T] | int, seconds: Seconds) -> AsyncTask[T]:
         """Add seconds to the time to run; the task's ttl and ttr grow by them for good. 0 changes nothing. O(log n).
 

@@ -693,6 +693,10 @@ class Tube(Generic[T, R]):
         delay = delay_of(delay, at, self._port.connection.micros)
         return self._port.release(task, delay, reason)
 
+    def _decline(self, task: Task[T], delay: Seconds) -> Task[T]:
+        """Give a task back for another taker: the attempt does not count, and the delay does not prolong its life."""
+        return self._port.decline(task, delay)
+
     def touch(self, task: Task[T] | int, seconds: Seconds) -> Task[T]:
         """Add seconds to the time to run; the task's ttl and ttr grow by them for good. 0 changes nothing. O(log n).
 

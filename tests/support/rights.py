@@ -17,7 +17,7 @@ _SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", 
 _PUTS: Final = ("put", "put_many", "put_keyed", "stage", "unput")
 _TAKES: Final = (
     *("take", "take_many", "next", "untake", "peek", "ack", "ack_many", "release", "release_many"),
-    *("bury", "touch", "renew_many", "statistics", "session"),
+    *("bury", "decline", "touch", "renew_many", "statistics", "session"),
 )
 #: What is sent besides scripts.
 _CALLS: Final = {"EVAL", "EVALSHA", "CLIENT|SETINFO", "CONFIG|GET"}

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
@@ -229,26 +230,56 @@ def test_what_it_returns_comes_to_the_caller(queue: tubes.Queue) -> None:
         assert tube.call(task_data("send_slowly", "bob"), timeout=20) == "slowly to bob"
 
 
-def test_a_name_that_no_worker_knows_is_tried_again_and_then_buried(
-    queue: tubes.Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("driver", ["fifottl", "fifo"])
+def test_a_name_that_this_worker_does_not_know_is_left_to_others(
+    queue: tubes.Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture, driver: str
 ) -> None:
-    queue.enqueue("new", "secret")
+    tube = queue.create_tube(TASKS, driver, max_attempts=1)
+    tube.put_many([task_data("new", "secret"), task_data("new", "too")])
     old, new = Worker(queue), Worker(queue)
     old.task(send_email)
-    seen: list[str] = []
-    new.task("new")(seen.append)
-    assert old.run(burst=True) == Summary(released=1)
-    assert "calls a function that this worker does not have: 'new'" in caplog.text
-    clock.advance(1)
-    assert new.run(burst=True) == Summary(acked=1)
-    assert seen == ["secret"]
-    queue.enqueue("gone")
-    for seconds in (1, 5, 0):
-        old.run(burst=True)
-        clock.advance(seconds)
-    (dead,) = queue.tube(TASKS).buried()
-    assert (dead.reason or "").endswith("there is no task function 'gone' in this worker")
+    seen: list[tuple[str, int]] = []
+    new.task("new")(lambda to: seen.append((to, current_task().attempts)))
+    for _ in range(5):
+        assert old.run(burst=True) == Summary(released=2)
+        clock.advance(30)
+    assert [record.getMessage() for record in caplog.records] == [
+        "task 0 of tube 'tasks' is left to other workers, and so are all that call 'new': this one does not have it"
+    ] * 5  # Once in each run.
+    assert new.run(burst=True) == Summary(acked=2)
+    assert seen == [("secret", 1), ("too", 1)]
     assert "secret" not in caplog.text
+
+
+def test_old_workers_leave_a_new_function_to_a_new_worker(queue: tubes.Queue, clock: ManualClock) -> None:
+    tube = queue.create_tube(TASKS, "fifottl", max_attempts=1)
+    workers = [Worker(queue, concurrency=4) for _ in range(4)]
+    seen: list[int] = []
+    hooked: list[int] = []
+    for worker in workers:
+        worker.task(send_email)
+        worker.around(lambda task: nullcontext(hooked.append(task.id)))  # type: ignore[func-returns-value]
+    workers[0].task("new")(seen.append)
+    with ExitStack() as stack:
+        for worker in workers[1:]:
+            stack.enter_context(running(worker))
+        tube.put_many(task_data("new", number) for number in range(20))
+        assert eventually(lambda: tube.statistics().tasks["delayed"] == 20)
+        stack.enter_context(running(workers[0]))
+        assert eventually(lambda: bool(clock.advance(30)) or len(seen) == 20)  # type: ignore[func-returns-value]
+    assert sorted(seen) == list(range(20)) == sorted(hooked)  # The old ones have called no hook.
+    assert tube.statistics().tasks["buried"] == 0
+
+
+def test_a_ttl_ends_what_no_worker_knows(queue: tubes.Queue, clock: ManualClock) -> None:
+    tube = queue.create_tube(TASKS, "fifottl", ttl=60)
+    queue.enqueue("gone")
+    worker = Worker(queue)
+    worker.task(send_email)
+    for _ in range(7):
+        worker.run(burst=True)
+        clock.advance(15)
+    assert tube.statistics().tasks["total"] == 0
 
 
 def test_arguments_that_do_not_fit_bury_a_task_at_once(queue: tubes.Queue) -> None:

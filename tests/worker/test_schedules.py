@@ -342,14 +342,17 @@ def test_of_a_schedule_that_was_removed_the_function_is_called_once_more(
     assert queue.tube(TASKS).tasks() == []
 
 
-def test_of_a_function_that_was_removed_one_call_is_buried(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_of_a_function_that_was_removed_one_call_waits_for_a_week(queue: tubes.Queue, clock: ManualClock) -> None:
     Program(queue, 60).run()
     new = Program(queue, None, name="other")
     for _ in range(6):
         clock.advance(60)
         new.run()
-    (dead,) = queue.tube(TASKS).tasks()
-    assert (dead.state, (dead.reason or "").endswith("no task function 'sweep' in this worker")) == ("!", True)
+    (left,) = queue.tube(TASKS).tasks()
+    assert (left.state, left.attempts) == ("~", 0)
+    clock.advance(7 * 86400)
+    new.run()
+    assert queue.tube(TASKS).tasks() == []
 
 
 # -- tubes -------------------------------------------------------------------------------------------------------------

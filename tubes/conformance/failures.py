@@ -31,6 +31,31 @@ class Failures(Bench):
         assert (self.count("release"), self.count("bury"), self.count("buried")) == (2, 1, 1)
         assert self.tube.take(timeout=0) is None
 
+    def test_a_task_that_is_left_to_another_taker_loses_no_attempt(self) -> None:
+        self.put(max_attempts=1)
+        for _ in range(3):
+            left = self.tube._decline(self.take(), 0)
+            assert (left.state, left.attempts) == ("r", 0)
+        task = self.take()
+        assert task.attempts == 1
+        self.tube._decline(task, 0)
+        with pytest.raises(TaskNotTaken):
+            self.tube._decline(task, 0)
+        assert self.tube.release(self.take()).state == "!"
+
+    @needs("delay", "ttl")
+    def test_a_task_that_is_left_to_another_taker_may_rest_and_lives_no_longer(self) -> None:
+        self.put(ttl=10)
+        left = self.tube._decline(self.take(), 5)
+        assert (left.state, left.attempts, left.ttl) == ("~", 0, 10)
+        self.clock.advance(4)
+        assert self.tube.take(timeout=0) is None
+        self.clock.advance(2)
+        self.tube._decline(self.take(), 5)
+        self.clock.advance(5)
+        assert self.tube.take(timeout=0) is None
+        assert self.count("total") == 0
+
     @needs("delay")
     def test_a_delay_does_not_save_the_last_attempt(self) -> None:
         self.put(max_attempts=1)

@@ -157,6 +157,11 @@ class VerbPort(Port[F]):
         """Give a held task back at once: nothing has failed."""
         return self._do_held(task, self._engine.release)
 
+    def decline(self, task: object, delay: Seconds) -> F:
+        """Give a held task back, for another taker: the attempt does not count. Without delays it is ready at once."""
+        span = micros("delay", delay) if "delay" in self._driver.options else 0
+        return self._do_held(task, lambda now, entry: self._engine.decline(now, entry, span))
+
     def touch(self, task: object, seconds: Seconds) -> F:
         """Prolong the time to run of a held task."""
         span = micros("seconds", seconds)

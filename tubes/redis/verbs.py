@@ -197,6 +197,10 @@ class VerbPort(Port[F]):
         """Give a held task back at once: nothing has failed."""
         return self.call("release", self.about(task, "", ends=True))
 
+    def decline(self, task: object, delay: Seconds) -> F:
+        """Give a held task back, for another taker: the attempt does not count. Without delays it is ready at once."""
+        return self.call("decline", self.about(task, micros("delay", delay), ends=True))
+
     def rest_word(self, delay: Seconds | None) -> int | str:
         """For how long a task that is released rests, as scripts are told it."""
         if delay is not None:

@@ -47,12 +47,14 @@ def carry_out(
     tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, ended: Callable[[], bool]
 ) -> Flow[_Step, Outcome]:
     """Carry out a verdict, however long the backend is away, unless the run has `ended`."""
-    verb = getattr(tube, verdict.verb)
+    verb: Callable[..., Any] = tube._decline if verdict.verb == "decline" else getattr(tube, verdict.verb)
     facts: dict[str, Seconds | str | None] = {}
     if verdict.verb == "bury":
         facts = {"reason": verdict.reason}
     elif verdict.verb == "release":
         facts = {"delay": verdict.delay, "reason": verdict.reason}
+    elif verdict.verb == "decline":
+        facts = {"delay": verdict.delay}
     failures = 0
     while True:
         try:

@@ -6,17 +6,22 @@ import functools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption
 from tubes.values.task_data import TaskFunction, read
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Bury, Retry
-from tubes.worker.routes import Target
+from tubes.worker.outcomes import Bury, Verdict
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
     from tubes.sync import Task
+    from tubes.values.task import TaskView
     from tubes.worker.hooks import Handler
 
+#: Seconds for which a task rests whose function this worker does not have, at least and at most.
+_REST: Final = (1.0, 30.0)
+#: So many names of such functions are logged.
+_NAMES: Final = 1000
 #: The task whose function runs.
 current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")
 
@@ -64,10 +69,31 @@ def arguments_of(known: TaskFunction, task: Any) -> tuple[list[object], dict[str
     return args, kwargs
 
 
-def _unknown(task: Any) -> object:
-    name, _, _ = _read(task)
-    log.warning("task %d of tube %r names a function that this worker does not have: %r", task.id, task.tube, name)
-    raise Retry(reason=f"there is no task function {name!r} in this worker")
+class Unknown:
+    """What becomes of tasks that name functions which a worker does not have."""
+
+    def __init__(self) -> None:
+        self._names: Final[set[str]] = set()
+
+    def verdict(self, task: TaskView) -> Verdict:
+        """Leave the task to a worker that has the function, as one of another version may. Log each name once.
+
+        The older the task, the longer it rests: many of them must not keep workers from all other work.
+        """
+        try:
+            name, _, _ = read(task.data)
+        except ValueError as error:
+            return Verdict("bury", f"ValueError: {error}")
+        if name not in self._names and len(self._names) < _NAMES:
+            self._names.add(name)
+            log.warning(
+                "task %d of tube %r is left to other workers, and so are all that call %r: this one does not have it",
+                task.id,
+                task.tube,
+                name,
+            )
+        age = task._tube._port.connection.micros() / SECOND - task.created
+        return Verdict("decline", delay=min(max(age / 4, _REST[0]), _REST[1]), is_logged=True)
 
 
 def _read(task: Any) -> tuple[str, list[object], dict[str, object]]:
@@ -75,7 +101,3 @@ def _read(task: Any) -> tuple[str, list[object], dict[str, object]]:
         return read(task.data)
     except ValueError as error:
         raise Bury(f"ValueError: {error}") from None
-
-
-#: Called with a task that names no function of this worker.
-UNKNOWN: Final = Target(_unknown, _unknown)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 from tubes.errors import CodecError
 from tubes.sync import Task
 from tubes.values.task import FINISHED, of_other_api
+from tubes.worker.functions import Unknown
 from tubes.worker.hooks import surround, surround_async
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Verdict, name_of, reason_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.processes import Processes
+from tubes.worker.routes import UNKNOWN
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
@@ -37,6 +39,7 @@ class Handling:
         self._pool: Final = pool
         self._processes: Final = processes
         self._hooks: Final = hooks
+        self._unknown: Final = Unknown()
         self._handlers: Final[dict[Target, Handler]] = {}
 
     async def handle(self, task: AsyncTask, target: Target) -> Verdict:
@@ -47,6 +50,8 @@ class Handling:
             why = str(error) if isinstance(error, CodecError) else reason_of(error)
             log.error("%s is buried, since its data cannot be decoded", name_of(task))
             return Verdict("bury", f"CodecError: {why}", is_logged=True)
+        if target is UNKNOWN:
+            return self._unknown.verdict(task)
         try:
             handler = self._handlers.get(target)
             if handler is None:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from tubes.worker.routes import UNKNOWN
+
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
     from tubes.worker.outcomes import Verdict
@@ -50,7 +52,7 @@ class InFlight:
         #: Whether its handler took too long, and the task has gone back.
         self.given_up = False
         #: Seconds of a renewal; when the next one is due.
-        self.span, self.renews_at = _renewal(task)
+        self.span, self.renews_at = _renewal(task, target)
         #: When it was taken.
         self.began: Final = time.monotonic()
         #: When the task is finished without its handler; a thread cannot be cancelled.
@@ -68,9 +70,11 @@ class InFlight:
         self.renews_at = now + max(self.span / 3, _SHORTEST)
 
 
-def _renewal(task: AsyncTask) -> tuple[float, float]:
+def _renewal(task: AsyncTask, target: Target) -> tuple[float, float]:
     """How long a renewal lasts, and when the first one is due, by the monotonic clock."""
     driver = task._tube.driver
+    if target is UNKNOWN and "delay" in driver.options:  # It goes back at once, and its ttl counts.
+        return 0.0, NEVER
     dies = task.expires is not None and not driver.ttl_spares_taken
     if "ttr" not in driver.options or task.ttr == 0 or not (dies or task.ttr):
         return 0.0, NEVER

@@ -63,7 +63,8 @@ class Verdict(NamedTuple):
     """What the end of a handler means for its task, and for a caller."""
 
     #: The method to call.
-    verb: Literal["ack", "release", "bury"]
+    #: "decline": another worker should have the task, and the attempt does not count.
+    verb: Literal["ack", "release", "bury", "decline"]
     #: Why, if it is not an ack.
     reason: str | None = None
     #: Seconds of a release; None: the tube's backoff.
@@ -79,12 +80,15 @@ class Verdict(NamedTuple):
 
     def is_last(self, task: TaskView) -> bool:
         """Whether this is the last attempt."""
+        if self.verb == "decline":
+            return False
         return self.verb != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)
 
     def is_endless(self, task: TaskView) -> bool:
-        """Whether the task is released without a delay of the handler's, and without a limit of attempts."""
+        """Whether the task is given back without a delay of its own, and without a limit of attempts."""
         later = bool(self.delay) and "delay" in task._tube.driver.options
-        return self.verb == "release" and not later and task.max_attempts is None and task._take != FINISHED
+        limited = self.verb != "decline" and task.max_attempts is not None
+        return self.verb in ("release", "decline") and not later and not limited and task._take != FINISHED
 
 
 def verdict_of(error: BaseException) -> Verdict:

@@ -47,6 +47,14 @@ class Target:
         return is_async(self.function)
 
 
+def _none(task: object) -> None:
+    """No function."""
+
+
+#: Of a task that names no function of this worker.
+UNKNOWN: Final = Target(_none, _none)
+
+
 @dataclass(frozen=True)
 class Route:
     """Tubes in the order of preference, the handlers of their tasks, and how many run at a time."""
@@ -69,15 +77,15 @@ class Route:
         """The names of its handlers, for logs and lists."""
         return self.target.name if isinstance(self.target, Target) else ", ".join(self.target)
 
-    def target_of(self, task: TaskView) -> Target | None:
-        """The handler of this task; None: it names no function of this route."""
+    def target_of(self, task: TaskView) -> Target:
+        """The handler of this task; `UNKNOWN`: it names no function of this route."""
         if isinstance(self.target, Target):
             return self.target
         try:
             data: Any = task.data
             return self.target[data["task"]]
         except BaseException:  # Of the codec, or of whatever the data is.
-            return None
+            return UNKNOWN
 
 
 def is_async(function: Callable[..., object]) -> bool:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 from tubes import sync
 from tubes.backend.flow import run
 from tubes.calls import answer, is_call
-from tubes.drivers.options import SECOND
+from tubes.drivers.options import SECOND, seconds
 from tubes.values.task import FINISHED
 from tubes.values.worker_info import NAMED, HandlerInfo, HeldTask
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
-from tubes.worker.functions import UNKNOWN
 from tubes.worker.handling import Handling, overtime
 from tubes.worker.in_flight import NEVER, InFlight
 from tubes.worker.lease_renewer import LeaseRenewer
@@ -175,7 +174,7 @@ class Run:
 
     def _start(self, task: AsyncTask, route: Route) -> None:
         """A task was taken: have its handler called."""
-        one = InFlight(task, route, route.target_of(task) or UNKNOWN)
+        one = InFlight(task, route, route.target_of(task))
         self._in_flight.add(one)
         self._renewer.add(one)
         if (task.tube, task.id) in self._tried:
@@ -217,7 +216,8 @@ class Run:
         if self._would_spin(task, verdict):
             # Hold it meanwhile: other workers would fail, too.
             one.ends_at = NEVER
-            await self._lifetime.rest(RETRY.delay(task.attempts))
+            asked = verdict.delay if verdict.verb == "decline" else None
+            await self._lifetime.rest(RETRY.delay(task.attempts) if asked is None else seconds("delay", asked))
         if self._burst and verdict.is_endless(task):
             self._set_aside(one, verdict)
         elif self._renewer.claim(one):

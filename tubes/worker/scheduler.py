@@ -31,6 +31,8 @@ _LATEST: Final = 30.0
 #: Seconds for which a finished occurrence is remembered after the next one is due: the clocks of two processes must not
 #: differ by more.
 _SLACK: Final = 60
+#: Seconds for which an occurrence waits for a worker that has its function, unless the tube has a ttl.
+_KEPT: Final = 7 * 86400.0
 
 
 class Scheduler:
@@ -111,14 +113,16 @@ class Scheduler:
         tube = await self._tube(tube_name)
         if "delay" not in tube.driver.options:
             raise tube.driver.lacks("delay")
-        own_lane: Any = {} if tube.driver.lane is None else {"utube": name}
+        own: Any = {} if tube.driver.lane is None else {"utube": name}
+        if "ttl" in tube.driver.options and "ttl" not in tube._port.shared.options:
+            own["ttl"] = _KEPT
         items: list[object] = [
             Item(
                 {"task": name, "args": [], "kwargs": {}, "at": moment / SECOND},  # pyright: ignore[reportUnknownArgumentType]
                 key=f"{name}@{_shown(moment)}",
                 key_ttl=(schedule.after(moment) - moment) / SECOND + _SLACK,
                 delay=max(moment - now, 0) / SECOND,
-                **own_lane,
+                **own,
             )
             for moment in moments
         ]

@@ -185,8 +185,8 @@ class Worker:
         `process`: whether it is called in another process, as for `on`; `current_task` returns a `ProcessTask` there.
 
         `Tube.call` returns what the function returns; errors count as for `on`. A task whose arguments do not fit is
-        buried. A task whose name this worker does not know is released like a failed one, since a newer worker may know
-        it; after its last attempt it is buried, and the reason says so.
+        buried. A task whose name this worker does not know is left to other workers: it comes again some seconds
+        later, and loses no attempt.
 
         Returns the function unchanged. Raises `InvalidOption` for a tube that has a handler, for a name that is in use
         in the tube, and for anything but a function.

@@ -1,0 +1,21 @@
+-- Give a held task back as if it had not been taken: it is for another taker. Its attempt does not count, and a delay
+-- does not prolong its life.
+-- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready (0: at once)
+-- answers  as for ack
+--#include begin
+--#include held_task
+local due
+task.attempts = task.attempts - 1
+--#if TIMED
+local span = tonumber(ARGV[9])
+if span > 0 then
+  due = now + span
+--#move release_delayed t
+else
+--#move release t
+end
+--#else
+--#move release t
+--#end
+--#include outlived
+--#include reply
