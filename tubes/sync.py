@@ -35,7 +35,7 @@ from tubes.values.overview import Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import FINISHED, R, T, TaskView, log_lost
-from tubes.values.task_data import TASKS, TASKS_OPTIONS, call_of
+from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of
 from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, info_of
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ class Queue:
             return tube.put(data)
 
     def _task_tube(self, name: str) -> Tube:
-        """Find a tube of task functions; the default one is created if it does not exist."""
+        """Find a tube of task functions; the default ones are created if they do not exist."""
         tube: Tube | None = None
         while tube is None:
             try:
                 tube = self.tube(name)
             except TubeNotFound:
-                if name != TASKS:
+                if name not in (TASKS, SCHEDULES):
                     raise
                 with suppress(TubeExists):  # Another process has created it since.
                     tube = self.create_tube(name, "fifottl", **TASKS_OPTIONS)
@@ -609,8 +609,8 @@ class Tube(Generic[T, R]):
     def wait_empty(self, timeout: Seconds | None = None) -> bool:
         """Wait until no task of this tube is ready, delayed or taken. Returns False when the time is over first.
 
-        A task in backoff counts; a buried one does not, nor does a put that waits for room. Other programs may put
-        tasks before this returns.
+        A delayed task counts, however long its delay, and so does one in backoff. A buried one does not, nor does a put
+        that waits for room. Other programs may put tasks before this returns.
 
         `timeout`: seconds to wait; None: for ever; 0: do not wait. Nothing polls: the end of the last task wakes the
         caller, in any process, and so does the end of a ttl. On a server the caller receives the tube's events

@@ -64,7 +64,7 @@ def test_calls_of_a_schedule_survive_their_workers(valkey: LocalServer, url: str
     pick = random.Random(7)
     crew = Crew(url)
     with tubes.connect(url) as queue:
-        queue.create_tube("tasks", "fifottl", ttr=60)  # A call may be begun any number of times.
+        queue.create_tube("schedules", "fifottl", ttr=60)  # A call may be begun any number of times.
     try:
         for _ in range(3):
             crew.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -17,7 +18,7 @@ from tubes import ExtraMissing, InvalidOption
 from tubes.conformance.bench import eventually
 from tubes.drivers.options import SECOND
 from tubes.testing import ManualClock
-from tubes.values.task_data import TASKS
+from tubes.values.task_data import SCHEDULES, TASKS
 from tubes.worker import Summary, Worker, current_task, scheduler
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule, latest
 
@@ -201,7 +202,46 @@ def test_a_function_may_have_several_schedules_and_be_a_task_function(queue: tub
         worker.run(burst=True)
         clock.advance(20)
     assert calls == [0, 100, 120, 200, 240]
-    assert [task.data["task"] for task in queue.tube(TASKS).tasks()] == ["tick"]
+    assert [task.data["task"] for task in queue.tube(SCHEDULES).tasks()] == ["tick"]
+    assert queue.tube(TASKS).wait_empty(0)
+
+
+def test_calls_wait_in_a_tube_of_their_own(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+    calls: list[str] = []
+    worker.task("job")(lambda: calls.append("job"))
+    worker.every(60, "sweep")(lambda: calls.append("sweep"))
+    queue.enqueue("job")
+    assert worker.run(burst=True) == Summary(acked=1)
+    assert queue.tube(TASKS).wait_empty(0)
+    assert not queue.tube(SCHEDULES).wait_empty(0)
+    clock.advance(60)
+    assert worker.run(burst=True) == Summary(acked=1)
+    assert calls == ["job", "sweep"]
+
+
+def test_a_function_that_is_called_at_once_is_called_from_that_tube(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    calls: list[str] = []
+
+    @worker.every(60)
+    def sweep() -> None:
+        calls.append(current_task().tube)
+
+    queue.enqueue(sweep)
+    worker.run(burst=True)
+    assert calls == [SCHEDULES]
+
+
+def test_a_scheduled_function_keeps_how_it_is_called(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+    worker.every(60)(worker.task("pid", process=True)(os.getpid))
+    (route,) = [route for route in worker._routes if route.tubes == (SCHEDULES,)]
+    assert isinstance(route.target, dict)
+    assert route.target["pid"].process
+    worker.run(burst=True)
+    clock.advance(60)
+    assert worker.run(burst=True) == Summary(acked=1)
 
 
 def test_async_functions_are_called_too(queue: tubes.Queue, clock: ManualClock) -> None:
@@ -298,7 +338,7 @@ def test_a_schedule_may_be_added_while_a_worker_runs(queue: tubes.Queue, clock: 
     program = Program(queue, interval=None)
     with running(program.worker):
         program.worker.every(60, "other")(program.sweep)
-        assert eventually(lambda: TASKS in queue.tubes() and len(queue.tube(TASKS).tasks()) == 1)
+        assert eventually(lambda: SCHEDULES in queue.tubes() and len(queue.tube(SCHEDULES).tasks()) == 1)
         clock.advance(60)
         assert eventually(lambda: program.calls == [60])
 
@@ -396,7 +436,7 @@ BAD: list[Callable[[Worker], Any]] = [
     lambda worker: worker.every(60, "")(lambda: None),
     lambda worker: worker.every(60)(lambda: None),
     lambda worker: worker.every(60, "a", tube="mail")(lambda: None),
-    lambda worker: worker.every(60, "taken")(lambda: None),
+    lambda worker: worker.every(60, "taken", tube=TASKS)(lambda: None),
     lambda worker: worker.every(60, "a", timeout=0)(lambda: None),
 ]
 

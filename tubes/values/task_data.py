@@ -14,8 +14,9 @@ from tubes.values.options import TubeOptions
 
 P = ParamSpec("P")
 
-#: The default tube of task functions, and the options with which it is created if it is missing.
+#: The default tubes of task functions and of schedules, and the options with which they are made if they are missing.
 TASKS: Final = "tasks"
+SCHEDULES: Final = "schedules"
 TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
 
 _MARK: Final = "__tubes_task__"

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, overload
 from tubes import aio, sync
 from tubes.drivers.options import Seconds, flag, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
-from tubes.values.task_data import TASKS, TaskFunction, mark, name_of
+from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, mark, name_of
 from tubes.worker.connections import connected
 from tubes.worker.functions import arguments_of, handler_of
 from tubes.worker.hooks import Hook, check_hook, enter
@@ -219,15 +219,18 @@ class Worker:
         interval: Seconds,
         name: str | None = None,
         *,
-        tube: sync.Tube | aio.AsyncTube | str = TASKS,
+        tube: sync.Tube | aio.AsyncTube | str = SCHEDULES,
         timeout: Seconds | None = None,
     ) -> Callable[[H], H]:
         """Call a function at an interval: once each time, however many workers and processes run. A decorator.
 
         `interval`: seconds, at least 1, or a `timedelta`. The function is called at all multiples of it since the epoch
         (`every(3600)`: at each full hour, UTC), by the clock of the queue.
-        All else is as for `task`, and the function is called without arguments. The driver of `tube` needs delays. Put
-        this decorator on top of `task(process=True)` to have it called in another process.
+        `tube`: where its calls wait, by default the tube `schedules`, which is created if it does not exist. It is a
+        tube like any other: `concurrency` of its functions run at a time, besides those of other tubes. Its driver
+        needs delays.
+        All else is as for `task`, and the function is called without arguments. Put this decorator on top of
+        `task(process=True)` to have it called in another process.
 
         The next call is a task with a delay and a unique key: all workers put it, and one of them takes it. It can fail
         and be tried again like any task. If several calls become due while no worker runs, or while all are busy, only
@@ -256,7 +259,7 @@ class Worker:
         name: str | None = None,
         *,
         timezone: str | tzinfo = "UTC",
-        tube: sync.Tube | aio.AsyncTube | str = TASKS,
+        tube: sync.Tube | aio.AsyncTube | str = SCHEDULES,
         timeout: Seconds | None = None,
     ) -> Callable[[H], H]:
         """Call a function at the times of a cron expression; all else is as for `every`. A decorator.
@@ -306,17 +309,21 @@ class Worker:
             route = next((route for route in self._routes if place in route.tubes), None) or Route(names, {})
             if isinstance(route.target, Target):
                 raise InvalidOption(option="tube", value=place, rule="already has a handler: remove that first")
+            same: dict[str, Target] = {}
             if schedule is not None:
                 TaskFunction(function, own_name, place).check((), {})
                 # A function may have several schedules, and be a task function besides.
-                same = [known for known, target in route.target.items() if _calls(target, function)]
-                own_name = same[0] if same and name is None else own_name
+                same = self._targets_of(function, route)
+                own_name = next(iter(same)) if same and name is None else own_name
             before = route.target.get(own_name)
             if before is not None and (schedule is None or not _calls(before, function)):
                 rule = f"is already a task function of tube {place!r}"
                 raise InvalidOption(option="name", value=own_name, rule=rule)
             if before is not None and before.schedule is not None and schedule is not None:
                 schedule = AnyOf([before.schedule, schedule])
+            if before is None and own_name in same:
+                before = same[own_name]
+                before = dataclasses.replace(before, schedule=None, timeout=before.timeout if limit is None else limit)
             if before is None:
                 known = mark(function, own_name, place)
                 arguments = partial(arguments_of, known)
@@ -329,6 +336,16 @@ class Worker:
                 self._routes = [*self._routes, route]
         self._tell()
         return function
+
+    def _targets_of(self, function: Callable[..., object], route: Route) -> dict[str, Target]:
+        """What calls this function already, by name: first in this route, then in others."""
+        found: dict[str, Target] = {}
+        for one in (route, *self._routes):
+            if not isinstance(one.target, Target):
+                for name, target in one.target.items():
+                    if _calls(target, function):
+                        found.setdefault(name, target)
+        return found
 
     def off(self, tubes: Tubes) -> None:
         """Take no more tasks from these tubes; those that were taken are finished.
