@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,18 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
 
     yield about
     assert SECRET not in caplog.text
+
+
+def sleep(task: Any) -> None:
+    time.sleep(task.data)
+
+
+def sleep_briefly(task: Any) -> None:
+    time.sleep(0.5)
+
+
+async def sleep_async(task: Any) -> None:
+    await asyncio.sleep(task.data)
 
 
 def work(queue: tubes.Queue, error: Exception, *, is_async: bool) -> None:
@@ -94,9 +107,50 @@ def test_another_attempt_is_news_and_no_failure(
     work(queue, Retry(delay=30, reason="it is closed"), is_async=is_async)
     assert lines() == [
         "INFO task 0 of tube 'mail' asked for another attempt (attempt 1/2), again in 30 s: max_attempts: retry",
-        "WARNING task 0 of tube 'mail' asked for another attempt (attempt 2/2), buried: Retry: it is closed",
+        "WARNING task 0 of tube 'mail' has no attempt left (attempt 2/2), buried: Retry: it is closed",
     ]
     assert tube.buried()[0].reason == "Retry: it is closed"
+
+
+def test_records_about_a_task_have_its_fields(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    queue.create_tube("mail", max_attempts=2).put(SECRET, context={"request": "4bf9"})
+    work(queue, ValueError(), is_async=is_async)
+    fields = [tuple(vars(one).get(name) for name in ("tube", "task", "attempt", "context")) for one in caplog.records]
+    assert fields == [("mail", 0, 1, {"request": "4bf9"}), ("mail", 0, 2, {"request": "4bf9"})]
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_a_handler_that_takes_too_long_is_one_line(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture, is_async: bool, process: bool
+) -> None:
+    queue.create_tube("mail", max_attempts=1).put(3600)
+    worker = Worker(queue)
+    if process:
+        worker.on("mail", sleep, timeout=0.05, process=True)
+    elif is_async:
+        worker.on("mail", sleep_async, timeout=0.05)
+    else:
+        worker.on("mail", sleep_briefly, timeout=0.05)
+    worker.run(burst=True)
+    assert "TimeoutError: the handler took longer" in caplog.text
+    assert [one.exc_info for one in caplog.records if "TimeoutError" in one.getMessage()] == [None]
+
+
+def test_it_has_ended_when_its_lifespan_has_closed(queue: tubes.Queue, lines: Any) -> None:
+    worker = Worker(queue)
+    worker.on(queue.create_tube("mail"), print)
+    seen: list[list[str]] = []
+
+    @worker.lifespan
+    def pool() -> Iterator[None]:
+        yield
+        seen.append(lines("has ended"))
+
+    worker.run(burst=True)
+    assert seen == [[]]
+    assert len(lines("has ended")) == 1
 
 
 def test_what_a_handler_gives_up_is_said(queue: tubes.Queue, lines: Any, is_async: bool) -> None:

@@ -10,7 +10,7 @@ from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption
 from tubes.values.task_data import TaskFunction, read
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Bury, Verdict
+from tubes.worker.outcomes import Bury, Verdict, name_of
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
@@ -87,9 +87,8 @@ class Unknown:
         if name not in self._names and len(self._names) < _NAMES:
             self._names.add(name)
             log.warning(
-                "task %d of tube %r is left to other workers, and so are all that call %r: this one does not have it",
-                task.id,
-                task.tube,
+                "%s is left to other workers, and so are all that call %r: this one does not have it",
+                name_of(task),
                 name,
             )
         age = task._tube._port.connection.micros() / SECOND - task.created

@@ -12,13 +12,26 @@ from typing import Any, Final
 from typing_extensions import override
 
 
+class TaskName(str):
+    """The name of a task in a log line, from which the line's record gets its fields."""
+
+    __slots__ = ("fields",)
+    fields: dict[str, object]
+
+
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose calls never fail: an error in a program's log setup must not end tasks or threads."""
+    """A logger whose calls never fail: an error in a program's log setup must not end tasks or threads.
+
+    A record about a task has its fields: `tube`, `task`, `attempt` and `context`.
+    """
 
     @override
     def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
         try:
             more["stacklevel"] = 2  # The caller's line.
+            for task in args:
+                if isinstance(task, TaskName):
+                    more["extra"] = task.fields
             super().log(level, msg, *args, **more)
         except Exception:
             if logging.raiseExceptions and sys.stderr is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from tubes.drivers.options import Seconds, micros, seconds
 from tubes.values.task import FINISHED, TaskView
-from tubes.worker.logs import log
+from tubes.worker.logs import TaskName, log
 
 #: Characters of a reason.
 _LONGEST: Final = 500
@@ -128,13 +129,19 @@ def log_verdict(
         level, what = logging.WARNING if outcome in ("released", "aside") else logging.ERROR, "failed"
     elif verdict.verb == "bury":
         level, what = logging.WARNING, "was given up by its handler"
+    elif outcome == "buried":
+        level, what = logging.WARNING, "has no attempt left"
     else:
         level, what = logging.INFO if outcome in ("released", "aside") else logging.WARNING, "asked for another attempt"
-    trace = None if verdict.error is None else trace_of(verdict.error)
+    trace = None if verdict.error is None or _is_of_worker(verdict.error) else trace_of(verdict.error)
     why = "" if verdict.reason is None else f": {verdict.reason}"
     log.log(level, "%s %s (attempt %s), %s%s", name_of(task), what, attempt, then, why, exc_info=trace)
 
 
+#: What an error has, whatever its class calls so.
+_trace_of: Final[Callable[[BaseException], TracebackType | None]] = BaseException.__dict__["__traceback__"].__get__
+_cause_of: Final[Callable[[BaseException], BaseException | None]] = BaseException.__dict__["__cause__"].__get__
+_dict_of: Final[Callable[[BaseException], dict[str, object]]] = BaseException.__dict__["__dict__"].__get__
 #: The name of a class, whatever its own class says.
 _name_of: Final[Any] = type.__dict__["__name__"].__get__
 
@@ -153,15 +160,28 @@ def _shown(error: BaseException) -> str:
     return said if len(said) <= _LONGEST else said[:_LONGEST] + "..."
 
 
-def name_of(task: TaskView) -> str:
+def name_of(task: TaskView) -> TaskName:
     """A task in a log: without its data."""
-    return f"task {task.id} of tube {task.tube!r}"
+    name = TaskName(f"task {task.id} of tube {task.tube!r}")
+    name.fields = {"tube": task.tube, "task": task.id, "attempt": task.attempts, "context": task.context}
+    return name
+
+
+def _is_of_worker(error: BaseException) -> bool:
+    """Whether the worker has made this error, as when a handler takes too long: its traceback tells nothing."""
+    if _cause_of(error) is not None or "__notes__" in _dict_of(error):
+        return False
+    trace = _trace_of(error)
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__package__") != __package__:
+            return False
+        trace = trace.tb_next
+    return True
 
 
 def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """An error as its handler has raised it, for a log: without the frames of who has called that."""
-    # Whatever its class calls so.
-    whole: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    whole = _trace_of(error)
     trace = whole
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next

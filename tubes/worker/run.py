@@ -108,7 +108,6 @@ class Run:
                 await self._cut_off()
             else:
                 await self._release_aside()
-            log.info("has ended: %s", self._summary.in_words())
             return self._summary
         finally:
             self._lifetime.end()

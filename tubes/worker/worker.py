@@ -19,6 +19,7 @@ from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, mark, name_of
 from tubes.worker.connections import connected
 from tubes.worker.functions import arguments_of, handler_of
 from tubes.worker.hooks import Hook, check_hook, enter
+from tubes.worker.logs import log
 from tubes.worker.processes import check_process
 from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
@@ -466,6 +467,7 @@ class Worker:
         self._is_asked = asyncio.Event()
         if self._asked is not None:
             self._is_asked.set()
+        summary: Summary | None = None
         try:
             async with AsyncExitStack() as stack:
                 for hook in self._lifespans:
@@ -475,8 +477,13 @@ class Worker:
                         return Summary()
                     self._run = Run(connections, self._hooks, burst=burst)
                     self._heed()
-                    return await self._run.work(self.grace)
-            return Summary()  # A lifespan has handled an error of the run.
+                    summary = await self._run.work(self.grace)
+            # When all that a lifespan closes is closed.
+            # A lifespan has handled an error of the run.
+            if summary is None:  # pyright: ignore[reportUnnecessaryComparison]
+                return Summary()
+            log.info("has ended: %s", summary.in_words())
+            return summary
         finally:
             self._run = self._loop = None
             self._is_running = False
