@@ -27,6 +27,11 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
 #: What no tube can be given later: its ready tasks stand in this order. With the value that it has if nothing was said.
 _ORDER: Final = "order", "fifo"
 
+#: What a caller may do whose `create_tube` finds a tube that it does not expect.
+WAYS_TO_USE_IT: Final = (
+    'if_exists="update" gives it these options, "keep" uses it as it is, tube.alter() changes options'
+)
+
 
 def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a tube after checked changes; None: back to the default.

@@ -252,7 +252,8 @@ def test_a_hold_says_for_how_long_it_is(shell: Shell, queue: tubes.Queue) -> Non
 
 def test_a_tube_that_is_there_is_no_error_if_one_says_so(shell: Shell) -> None:
     shell("create", "mail")
-    assert "exists already: pass --if-not-exists to use it" in shell("create", "mail", code=Exit.REFUSED).stderr
+    told = "exists already: --if-not-exists uses it, `tubes alter mail` changes its options"
+    assert told in shell("create", "mail", code=Exit.REFUSED).stderr
     shell("create", "mail", "--if-not-exists")
 
 

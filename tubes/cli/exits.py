@@ -16,6 +16,7 @@ from typing_extensions import override
 import tubes
 from tubes.backend.url import redact_url
 from tubes.cli.streams import prepare, printable
+from tubes.drivers.tube_options import WAYS_TO_USE_IT
 
 
 class Exit(IntEnum):
@@ -110,7 +111,8 @@ def in_words_of_the_command(error: BaseException) -> str:
         name = error.facts["name"]
         return f"there is no tube {name!r}: `tubes tubes` lists those that are there, `tubes create {name}` makes it"
     if isinstance(error, tubes.TubeExists):
-        return str(error).replace("if_not_exists=True", "--if-not-exists")
+        name = error.facts["name"]
+        return str(error).replace(WAYS_TO_USE_IT, f"--if-not-exists uses it, `tubes alter {name}` changes its options")
     return str(error)
 
 

@@ -47,7 +47,8 @@ class Queues(Bench):
 
     def test_a_name_is_given_once(self) -> None:
         self.put()
-        with self.refused(TubeExists):
+        ways = r'if_exists="update" .*, "keep" .*, tube.alter\(\)'
+        with self.refused(TubeExists, match=f"tube 'contract' exists already: {ways}"):
             self.create("contract")
 
     def test_a_living_tube_is_answered_if_it_is_what_was_asked_for(self) -> None:

@@ -14,7 +14,7 @@ from tubes.backend.clock import soon, system_clock
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
-from tubes.drivers.tube_options import difference
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.shared_tube import SharedTube
 from tubes.values.codecs import find as find_codec
@@ -144,7 +144,7 @@ class MemoryStore:
                 self.registry.register(driver)
                 shared = self.shared_tubes[name] = SharedTube(self.clock, lambda: self.lock, driver, name, checked)
             elif if_exists == "raise":
-                raise TubeExists(name=name, why="pass if_not_exists=True to use it")
+                raise TubeExists(name=name, why=WAYS_TO_USE_IT)
             elif shared.driver != driver:
                 raise TubeExists(name=name, why=f"with driver {shared.driver.name!r}, not {driver.name!r}")
             elif if_exists == "same" and shared.options != checked:

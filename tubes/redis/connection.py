@@ -14,7 +14,7 @@ from tubes.backend.flow import run
 from tubes.backend.port import ConnectionBase, session_name, with_json
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
-from tubes.drivers.tube_options import difference
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
@@ -125,7 +125,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             assert reply is not None  # It is made where it is not there.
             if not isinstance(reply, OpenedTube):
                 if if_exists == "raise":
-                    raise TubeExists(name=name, why="pass if_not_exists=True to use it")
+                    raise TubeExists(name=name, why=WAYS_TO_USE_IT)
                 if reply[0] != about[0]:
                     its = validation.driver_name(name, reply[0])
                     raise TubeExists(name=name, why=f"with driver {its!r}, not {driver.name!r}")
