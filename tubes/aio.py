@@ -268,6 +268,14 @@ class AsyncQueue:
         answer = self._connection.examine(name, True)
         return await answer if type(answer) is CoroutineType else answer
 
+    @overload
+    async def take_any(
+        self, tubes: Iterable[AsyncTube[T, Any]], timeout: Seconds | None = None, *, fair: bool = False
+    ) -> AsyncTask[T] | None: ...
+    @overload
+    async def take_any(
+        self, tubes: Iterable[AsyncTube | str], timeout: Seconds | None = None, *, fair: bool = False
+    ) -> AsyncTask | None: ...
     async def take_any(
         self, tubes: Iterable[AsyncTube | str], timeout: Seconds | None = None, *, fair: bool = False
     ) -> AsyncTask | None:
@@ -601,6 +609,13 @@ class AsyncTube(Generic[T, R]):
             return is_empty
         ended = await LoopWaiter(self._port.clock, patience, EMPTY).wait(self._port)
         return ended is not None
+
+    async def join(self) -> None:
+        """Wait until no task of this tube is ready, delayed or taken: `wait_empty` without a timeout.
+
+        `Tube.join` shows an example.
+        """
+        await self.wait_empty()
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 

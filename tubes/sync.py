@@ -270,6 +270,14 @@ class Queue:
         """
         return self._connection.examine(name, True)
 
+    @overload
+    def take_any(
+        self, tubes: Iterable[Tube[T, Any]], timeout: Seconds | None = None, *, fair: bool = False
+    ) -> Task[T] | None: ...
+    @overload
+    def take_any(
+        self, tubes: Iterable[Tube | str], timeout: Seconds | None = None, *, fair: bool = False
+    ) -> Task | None: ...
     def take_any(
         self, tubes: Iterable[Tube | str], timeout: Seconds | None = None, *, fair: bool = False
     ) -> Task | None:
@@ -633,6 +641,18 @@ class Tube(Generic[T, R]):
             return is_empty
         ended = ThreadWaiter(self._port.clock, patience, EMPTY).wait(self._port)
         return ended is not None
+
+    def join(self) -> None:
+        """Wait until no task of this tube is ready, delayed or taken: `wait_empty` without a timeout.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     for task in tube.put_many(["to ann", "to bob"]):
+        ...         _ = tube.take().ack()
+        ...     tube.join()
+        """
+        self.wait_empty()
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,10 @@ def test_type_checkers_know_the_data_of_a_typed_tube_and_refuse_what_is_no_optio
             assert_type(task.data["to"], str)
             assert task.state == "taken"
             assert_type(task.ack(), tubes.Task[Mail])
+        if one := assert_type(queue.take_any([mails, mails], 0), tubes.Task[Mail] | None):
+            assert_type(one.release().data, Mail)
         untyped = queue.create_tube("any")
+        assert_type(queue.take_any([mails, untyped, "any"], 0), tubes.Task | None)
         assert_type(untyped.put(5).data, Any)
         with pytest.raises(tubes.OptionNotSupported):
             mails.put({"to": "ann"}, prio=3)  # type: ignore[call-overload]
@@ -59,9 +62,10 @@ def test_type_checkers_know_what_a_call_returns() -> None:
     def ask(squares: tubes.Tube[int, float]) -> None:
         assert_type(squares.call(3), float)
 
-    async def ask_async(squares: tubes.AsyncTube[int, float]) -> None:
+    async def ask_async(queue: tubes.AsyncQueue, squares: tubes.AsyncTube[int, float]) -> None:
         assert_type(await squares.call(3), float)
         assert_type(await squares.put(3), tubes.AsyncTask[int])
+        assert_type(await queue.take_any([squares]), tubes.AsyncTask[int] | None)
         async for task in squares:
             assert_type(task.data, int)
 

@@ -8,21 +8,23 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from tubes import InvalidOption, QueueClosed, TubeNotFound
 from tubes.conformance.bench import Bench, eventually, needs
 
 
 class Emptiness(Bench):
-    """wait_empty."""
+    """wait_empty and join."""
 
-    def waits(self, *args: object, tube: Any = None) -> Future[bool]:
+    def waits(self, *args: object, tube: Any = None, verb: str = "wait_empty") -> Future[Any]:
         """A call that waits until the tube is empty. It ends as well if that comes before it has begun."""
-        future = Future[bool]()
+        future = Future[Any]()
         asked = self.tube if tube is None else tube
 
         def call() -> None:
             try:
-                future.set_result(asked.wait_empty(*args))
+                future.set_result(getattr(asked, verb)(*args))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -41,6 +43,24 @@ class Emptiness(Bench):
         assert not self.tube.wait_empty(0)
         self.tube.ack(task)
         assert self.tube.wait_empty(0)
+
+    def test_a_join_returns_when_the_last_task_is_done(self) -> None:
+        assert self.tube.join() is None
+        for _ in range(2):
+            self.put()
+        call = self.waits(verb="join")
+        for _ in range(2):
+            assert not call.done()
+            self.tube.ack(self.take())
+        assert self.got(call) is None
+
+    def test_a_join_ends_with_the_queue(self) -> None:
+        other = self.another()
+        self.put()
+        call = self.waits(tube=other.tube, verb="join")
+        other.queue.close()
+        with pytest.raises(QueueClosed):
+            self.got(call)
 
     @needs("delay")
     def test_a_delayed_task_counts(self) -> None:
