@@ -53,7 +53,7 @@ def _until_waiting(where: object, before: int, future: Future[T]) -> Future[T]:
 def _inner(argument: object) -> object:
     """An argument as the asyncio face takes it: a task or a tube, or a list of such."""
     if isinstance(argument, list):
-        return [_inner(each) for each in cast("list[object]", argument)]
+        return [each.inner if isinstance(each, _Blocking) else each for each in cast("list[object]", argument)]
     return argument.inner if isinstance(argument, _Blocking) else argument
 
 
