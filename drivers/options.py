@@ -52,12 +52,19 @@ def micros(option: str, value: Any) -> int:
     if isinstance(value, timedelta):
         span = value // _MICROSECOND
     elif not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise InvalidOption(option=option, value=value, rule="must be a number of seconds")
+        raise InvalidOption(option=option, value=value, rule=_rule_of_seconds(option, value))
     else:
         span = round(value * SECOND) if 0 <= value <= MAX_SECONDS else -1
     if not 0 <= span <= MAX_SECONDS * SECOND:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {MAX_SECONDS} seconds (100 years)")
     return span
+
+
+def _rule_of_seconds(option: str, value: object) -> str:
+    rule = "must be a number of seconds"
+    if not isinstance(value, datetime):
+        return rule
+    return f"{rule} or a timedelta" + ("; at= takes a moment" if option == "delay" else "")
 
 
 def seconds(option: str, value: Any) -> float:

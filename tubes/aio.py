@@ -78,8 +78,8 @@ def connect(
     server at least 0.1. None: 30.
     `connect_timeout`: seconds to wait for a server that does not reply. None: 10.
 
-    A URL may also have `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. Arguments
-    override it.
+    A URL may also have `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. If an
+    argument says something else, the argument wins.
 
     Raises `InvalidOption` for a bad URL, codec or option, and `ConnectionLost` if no server replies.
 

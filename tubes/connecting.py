@@ -44,9 +44,21 @@ def _number(place: Place, setting: str) -> Any:
 
 
 def connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
+    """A connection to what the URL names, or else the environment. An error says that the value came from there."""
+    if url is not DEFAULT_URL:
+        return _connect(url, given, api)
+    try:
+        return _connect(url_of_environment() or "memory://", given, api)
+    except InvalidOption as error:
+        if error.facts["option"] != "url":
+            raise
+        facts = error.facts
+    # Not inside the block: the error has no context.
+    raise InvalidOption(**{**facts, "option": "TUBES_URL"})
+
+
+def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
     """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
-    if url is DEFAULT_URL:
-        url = url_of_environment() or "memory://"
     place: Place | None = None
     if isinstance(url, str):
         place = read(url)

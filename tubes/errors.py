@@ -12,6 +12,8 @@ from typing import Any, Final
 
 # Characters of a value in a message.
 _LONGEST: Final = 500
+# Characters of the data of a task.
+_BRIEF: Final = 80
 
 
 class TubesError(Exception):
@@ -42,6 +44,11 @@ class _Shown:
 
     def __repr__(self) -> str:
         return cut(repr, self._value)
+
+    @property
+    def brief(self) -> str:
+        """Its type, and the beginning: data may be long, and private."""
+        return f"{type.__dict__['__name__'].__get__(type(self._value))} {cut(repr, self._value, _BRIEF)}"
 
 
 def cut(show: Callable[[object], str], value: object, longest: int = _LONGEST) -> str:
@@ -134,7 +141,7 @@ class InvalidOption(TubesError, ValueError):
 
 
 class CodecError(TubesError, ValueError):
-    """codec {codec!r} cannot {action} {value!r}: {why}."""
+    """codec {codec!r} cannot {action} {value.brief}: {why}."""
 
 
 class ExtraMissing(TubesError, ModuleNotFoundError):

@@ -31,9 +31,19 @@ def test_without_a_url_the_environment_says_where(face: Face, monkeypatch: pytes
 
 
 def test_a_url_of_the_environment_is_checked_as_any(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUBES_URL", "ftp://host")
-    with pytest.raises(InvalidOption, match="must be memory://"):
-        face.connect()
+    for value, told in (
+        ("foo", r"TUBES_URL='\*\*\*': must be memory://"),
+        ("localhost:6379", "TUBES_URL='localhost:6379': must be memory://"),
+        ("ftp://who:hunter@host", r"TUBES_URL='ftp://\*\*\*': must be memory://"),
+        ("who:hunter@host", r"TUBES_URL='\*\*\*': must be memory://"),
+        ("memory://name?ttl=5", r"TUBES_URL='memory://name\?ttl=\*\*\*': has an unknown setting 'ttl'"),
+        ("redis://host?pasword=hunter", r"TUBES_URL='redis://host\?pasword=\*\*\*': has an unknown setting"),
+        ("memory://?session_ttl=never", "session_ttl='never': must be a number of seconds"),
+    ):
+        monkeypatch.setenv("TUBES_URL", value)
+        with pytest.raises(InvalidOption, match=f"^{told}") as refused:
+            face.connect()
+        assert refused.value.__context__ is None
 
 
 def test_an_argument_overrides_what_the_url_says(face: Face) -> None:

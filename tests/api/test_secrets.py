@@ -364,6 +364,9 @@ def test_an_error_says_which_rule_a_url_breaks(seen: Seen, url: str, rule: str) 
         ("unix:///tmp/s?prefix=a%26b", "unix:///tmp/s?prefix=***"),
         ("redis://who:pw", "redis://***"),
         ("what:ever", "***"),
+        ("who:pw@host", "***"),
+        ("amqp://who:pw@host", "amqp://***"),
+        ("localhost:6379", "localhost:6379"),
         ("memory://name", "memory://name"),
     ],
 )

@@ -398,6 +398,16 @@ def test_one_store_has_one_codec() -> None:
                 tubes.connect("memory://one-codec", codec=other)
 
 
+@pytest.mark.parametrize("codec", ["json", "raw"])
+def test_a_codec_error_shows_the_type_of_the_data_and_only_its_beginning(codec: str) -> None:
+    with tubes.connect(codec=codec) as queue:
+        tube = queue.create_tube("t")
+        with pytest.raises(CodecError) as refused:
+            tube.put({"user": "ann", "token": f"{'-' * 80}hunter", "more": object()})
+    assert f"codec '{codec}' cannot encode dict {{'user': 'ann', 'token': '---" in str(refused.value)
+    assert "hunter" not in str(refused.value)
+
+
 def test_what_an_own_codec_raises_is_a_codec_error() -> None:
     class Picky:
         def encode(self, data: Any) -> bytes:

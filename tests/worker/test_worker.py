@@ -240,7 +240,7 @@ def test_a_task_that_cannot_be_decoded_is_buried_and_the_others_are_not(kind: An
         assert work(queue, kind(lambda task: seen.append(task.data))) == Summary(acked=2, buried=1)
         assert seen == [1, 3]
         (dead,) = tube.buried()
-        assert (dead.id, str(dead.reason)[:46]) == (1, "CodecError: codec 'Picky' cannot decode b'two'")
+        assert (dead.id, str(dead.reason)[:52]) == (1, "CodecError: codec 'Picky' cannot decode bytes b'two'")
 
 
 def test_handlers_see_the_context_variables_of_who_runs_the_worker_and_not_each_others(

@@ -21,6 +21,9 @@ SHORTEST_LEASE: Final = SECOND // 10
 _SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory):(//)?", re.IGNORECASE)
 # A host, or an IPv6 address, perhaps with a zone; and a port.
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
+# What is often given instead, and may be shown. Any other word may be a password that got into the wrong variable.
+_OTHER: Final = re.compile(r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|file|ftp)://", re.I)
+_HOST_ONLY: Final = re.compile(r"(localhost|[0-9]{1,3}(\.[0-9]{1,3}){3})(:[0-9]{1,5})?", re.ASCII)
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that a URL may give as settings.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
@@ -92,7 +95,7 @@ def read(url: str) -> Place:
         raise InvalidOption(option="url", value=hidden, rule="must be printable, without spaces")
     if not found:
         rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
-        raise InvalidOption(option="url", value=hidden, rule=rule)
+        raise InvalidOption(option="url", value=_of_no_scheme(url), rule=rule)
     if not found[2]:
         scheme = found[0].lower()
         raise InvalidOption(option="url", value=hidden, rule=f"must have two slashes after {scheme!r}: {scheme}//")
@@ -116,6 +119,14 @@ def read(url: str) -> Place:
     shown = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
     told = "&".join(f"{name}={_value(name, value)}" for name, values in settings.items() for value in values)
     return Place(parts.scheme, tuple(hosts), parts.path, settings, f"{shown}?{told}" if told else shown)
+
+
+def _of_no_scheme(url: str) -> str:
+    """What may be shown of a text that begins with no scheme of ours."""
+    if _HOST_ONLY.fullmatch(url):
+        return url
+    other = _OTHER.match(url)
+    return f"{other[0]}{_HIDDEN}" if other else _HIDDEN
 
 
 def _split(url: str) -> SplitResult | None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
 from functools import partial
 
-from tubes import Backoff, OptionNotSupported
+from tubes import Backoff, InvalidOption, OptionNotSupported
 from tubes.conformance.bench import Bench, lacks, needs
 
 TASKS = ("pri", "ttl", "ttr", "delay", "utube")
@@ -142,6 +142,14 @@ class Options(Bench):
             tube = self.create(f"of-{type(backoff).__name__}", backoff=backoff)
             tube.put(0, **self.lane("a"))
             assert tube.release(tube.take(0)).due == self.clock.now() + 60
+
+    @needs("delay")
+    def test_a_moment_is_no_delay_and_the_error_says_where_it_goes(self) -> None:
+        soon = datetime.now(UTC) + timedelta(minutes=1)
+        with self.refused(InvalidOption, match="delay=.* must be a number of seconds or a timedelta; at= takes a mom"):
+            self.tube.put(0, delay=soon)
+        with self.refused(InvalidOption, match="must be a number of seconds or a timedelta$"):
+            self.tube.take(soon)
 
     @lacks("delay")
     def test_where_there_are_no_delays_no_moment_is_taken(self) -> None:
