@@ -12,8 +12,8 @@ from typing import Any, Final
 
 # Characters of a value in a message.
 _LONGEST: Final = 500
-# Characters of the data of a task.
-_BRIEF: Final = 80
+# Characters that an error, a log or a reason quotes from the data of a task, which anybody may have written.
+_EXCERPT: Final = 80
 
 
 class TubesError(Exception):
@@ -48,7 +48,7 @@ class _Shown:
     @property
     def brief(self) -> str:
         """Its type, and the beginning: data may be long, and private."""
-        return f"{type.__dict__['__name__'].__get__(type(self._value))} {cut(repr, self._value, _BRIEF)}"
+        return f"{type.__dict__['__name__'].__get__(type(self._value))} {cut(repr, self._value, _EXCERPT)}"
 
 
 def cut(show: Callable[[object], str], value: object, longest: int = _LONGEST) -> str:
@@ -58,6 +58,11 @@ def cut(show: Callable[[object], str], value: object, longest: int = _LONGEST) -
     except Exception:  # Too many digits, too deep, or the user's own __repr__.
         return f"<{type.__dict__['__name__'].__get__(type(value))}>"
     return shown if len(shown) <= longest else shown[:longest] + "..."
+
+
+def excerpt(value: object) -> str:
+    """The beginning of something that stands in a task's data, for a log or a reason."""
+    return cut(repr, value, _EXCERPT)
 
 
 def _rebuild(kind: type[TubesError], facts: dict[str, object]) -> TubesError:

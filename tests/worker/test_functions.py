@@ -416,3 +416,18 @@ def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, bad: Any) 
     queue.enqueue(send_email, "ann")
     queue.tube("mail").put("bob")
     assert worker.run(burst=True) == Summary(acked=2)
+
+
+def test_what_a_log_or_a_reason_quotes_from_a_task_is_cut(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker(queue)
+    worker.task(send_email)
+    tube = queue.create_tube(TASKS, "fifottl", max_attempts=1)
+    tube.put({"task": "u" * 100_000})
+    wrong = tube.put({"task": "send_email", "args": ["ann"], "kwargs": {"k" * 100_000: 1}})
+    assert worker.run(burst=True) == Summary(buried=1, released=1)
+    (dead,) = tube.buried()
+    assert dead.id == wrong.id
+    assert "got an unexpected keyword argument 'kkk" in (dead.reason or "")
+    assert len(dead.reason or "") < 300
+    assert "all that call 'uuu" in caplog.text
+    assert len(caplog.text) < 3000

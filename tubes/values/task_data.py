@@ -9,7 +9,7 @@ from typing import Final, ParamSpec, cast, overload
 
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.options import text
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, cut
 from tubes.values.options import TubeOptions
 
 P = ParamSpec("P")
@@ -19,6 +19,8 @@ TASKS: Final = "tasks"
 SCHEDULES: Final = "schedules"
 TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
 
+#: Characters of why arguments do not fit: it has the names of keyword arguments, which anybody may have written.
+_WHY: Final = 150
 _MARK: Final = "__tubes_task__"
 
 
@@ -106,7 +108,7 @@ class TaskFunction:
             try:
                 self._signature.bind(*args, **kwargs)
             except TypeError as error:
-                rule = f"{self.name}{self._signature}: {error}"
+                rule = f"{self.name}{self._signature}: {cut(str, str(error), _WHY)}"
                 raise InvalidOption(option="arguments", value=_shown(args, kwargs), rule=rule) from None
 
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, excerpt
 from tubes.values.task_data import TaskFunction, read
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Bury, Verdict, name_of
@@ -87,9 +87,9 @@ class Unknown:
         if name not in self._names and len(self._names) < _NAMES:
             self._names.add(name)
             log.warning(
-                "%s is left to other workers, and so are all that call %r: this one does not have it",
+                "%s is left to other workers, and so are all that call %s: this one does not have it",
                 name_of(task),
-                name,
+                excerpt(name),
             )
         age = task._tube._port.connection.micros() / SECOND - task.created
         return Verdict("decline", delay=min(max(age / 4, _REST[0]), _REST[1]), is_logged=True)
