@@ -6,19 +6,23 @@ import functools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tubes
+from tests.support import orphan_worker
 from tests.support.crunching import act, awaited, crunch, tick
 from tests.worker.test_worker_running import running
 from tubes import CallFailed, InvalidOption, task_data
 from tubes.conformance.bench import eventually
 from tubes.values.task_data import TASKS
-from tubes.worker import Summary, Worker
+from tubes.worker import Summary, Worker, processes
 from tubes.worker.processes import Processes
 
 #: Seconds: processes start slowly on a machine that is busy.
@@ -113,6 +117,49 @@ def test_processes_end_with_their_run(queue: tubes.Queue, tube: tubes.Tube) -> N
         assert run.end(patience=PATIENCE) == Summary(acked=1, cut_off=1, exit_code=3)
     assert eventually(lambda: not is_alive(pid))
     assert tube.statistics().tasks["ready"] + tube.statistics().tasks["buried"] == 1
+
+
+def test_a_death_is_noticed_while_a_child_of_the_process_lives(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+    worker.on(tube, crunch, process=True)
+    with running(worker):
+        tube.call("pid", timeout=PATIENCE)
+        began = time.monotonic()
+        with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: by SIGKILL"):
+            tube.call("fork and die", timeout=PATIENCE)
+        assert time.monotonic() - began < 30  # The child of the process lives for a minute.
+
+
+# The process has not begun to watch its parent while it imports the program: then only the parent can kill it.
+@pytest.mark.parametrize(("end", "words"), [("kill", []), ("two signals", []), ("two signals", ["hang"])])
+def test_no_process_outlives_its_worker(url: str, tmp_path: Path, end: str, words: list[str]) -> None:
+    pids = tmp_path / "pids"
+    program = Path(orphan_worker.__file__)
+    worker = subprocess.Popen([sys.executable, str(program), url, str(pids), *words])
+    try:
+        assert eventually(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        if end == "kill":
+            worker.kill()
+        else:
+            worker.terminate()
+            worker.terminate()
+        assert worker.wait(PATIENCE) in (-signal.SIGKILL, 0)
+        assert eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_process_that_does_not_start_fails_its_attempt(
+    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_START", 0.001)
+    worker = Worker(queue)
+    worker.on(tube, crunch, process=True)
+    tube.put("pid")
+    assert worker.run(burst=True) == Summary(buried=1)
+    assert tube.buried()[0].reason == "TimeoutError: a process for the handler did not start in 0.001 s"
+    assert not [child for child in multiprocessing.active_children() if child.name == "tubes-handler"]
 
 
 def test_task_functions_run_in_processes_too(queue: tubes.Queue) -> None:

@@ -6,13 +6,15 @@ Each works on one call at a time, so that one that dies, or is killed since it t
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption, TubesError
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 #: Seconds that an idle process gets to end.
 _MOMENT: Final = 1.0
+#: Seconds that a process gets to start, with all that the main module of the program imports.
+_START: Final = 60.0
+#: Seconds between two looks whether a process has died: its end does not close its pipe while a child of it lives.
+_LOOK: Final = 0.5
+_NAME: Final = "tubes-handler"
 
 
 class ProcessDied(TubesError):
@@ -75,9 +82,9 @@ class Processes:
         work = pickle.dumps((target.function, args, kwargs, facts))
         child = self._begun(work)
         try:
-            if not child.pipe.poll(target.timeout):
+            if (answer := child.receive(target.timeout)) is None:
                 raise TimeoutError(f"the handler took longer than {target.timeout} s")
-            is_good, result = pickle.loads(child.pipe.recv_bytes())
+            is_good, result = pickle.loads(answer)
         except (EOFError, ConnectionError):
             raise ProcessDied(how=self._end(child)) from None
         except BaseException:
@@ -92,20 +99,20 @@ class Processes:
     def _begun(self, work: bytes) -> _Child:
         """A process that has this work. One that has died while it was idle is none."""
         while True:
+            # A process is started under the lock: `close` finds each of them.
             with self._lock:
-                child = self._idle.pop() if self._idle else None
-            was_idle = child is not None
-            if child is None:
-                child = _Child()
-                with self._lock:
-                    self._all.add(child)
-                    closed = self._closed
-                if closed:
+                was_idle = bool(self._idle)
+                child = self._idle.pop() if was_idle else _Child()
+                self._all.add(child)
+                if self._closed:
                     child.process.kill()
             try:
+                if not was_idle and child.receive(_START) is None:
+                    self._end(child)
+                    raise TimeoutError(f"a process for the handler did not start in {_START:g} s")
                 child.pipe.send_bytes(work)
                 return child
-            except OSError:
+            except (EOFError, ConnectionError):
                 how = self._end(child)
                 if not was_idle:
                     raise ProcessDied(how=how) from None
@@ -139,11 +146,23 @@ class _Child:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), name="tubes-handler")
+        self.process = context.Process(target=_serve, args=(theirs,), name=_NAME)
         with theirs:
             self.process.start()
-        with suppress(EOFError, OSError):  # Then whoever uses it finds that it has died.
-            self.pipe.recv_bytes()
+
+    def receive(self, timeout: float | None) -> bytes | None:
+        """What it sends next; None: nothing in so many seconds. Raises `EOFError` if it has died."""
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _LOOK if ends is None else min(ends - time.monotonic(), _LOOK)
+            # Whether it lives is asked before the pipe: what it has sent before it died counts.
+            is_alive = self.process.is_alive()
+            if self.pipe.poll(max(left, 0) if is_alive else 0):
+                return self.pipe.recv_bytes()
+            if not is_alive:
+                raise EOFError
+            if left <= 0:
+                return None
 
     def end(self) -> str:
         """End it, if it has not died; how it has ended."""
@@ -166,6 +185,7 @@ class _Child:
 
 def _serve(pipe: Connection) -> None:
     """What a process does, until its parent hangs up or dies."""
+    threading.Thread(target=_end_with_parent, name="tubes-parent", daemon=True).start()
     # The parent says when it is over: a signal to the whole group means the parent, which has its grace.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -173,6 +193,23 @@ def _serve(pipe: Connection) -> None:
         pipe.send_bytes(b"ready")
         while True:
             pipe.send_bytes(_done(pipe.recv_bytes()))
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has died, whatever the handler does: its task goes to another worker."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    # A fork of the parent may hold the sentinel open.
+    while os.getppid() == parent.pid and not wait([parent.sentinel], _MOMENT):
+        pass
+    os._exit(1)
+
+
+def kill_all() -> None:
+    """Kill all processes of handlers, before this one ends without further ado."""
+    for process in multiprocessing.active_children():
+        if process.name == _NAME:
+            process.kill()
 
 
 def _done(work: bytes) -> bytes:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, TypeAlias
 
+from tubes.worker.processes import kill_all
+
 #: Python's handler of a signal; None: it was not set by Python.
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
@@ -63,13 +65,20 @@ def _default(handler: _Handler) -> Callable[[int, FrameType | None], object] | i
 
 def end_soon(code: int) -> threading.Timer:
     """End the process with this code in a moment, unless the returned timer is cancelled."""
-    timer = threading.Timer(_LAST_MOMENT, os._exit, [code])
+    timer = threading.Timer(_LAST_MOMENT, _end, [code])
     timer.daemon = True
     try:
         timer.start()
     except RuntimeError:  # The system has no thread for it.
-        os._exit(code)
+        _end(code)
     return timer
+
+
+def _end(code: int) -> None:
+    try:
+        kill_all()
+    finally:
+        os._exit(code)
 
 
 @contextmanager
