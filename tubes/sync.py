@@ -36,7 +36,7 @@ from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import FINISHED, R, T, TaskView, log_lost
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of
-from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, info_of
+from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, infos_of
 
 if TYPE_CHECKING:
     import redis
@@ -236,7 +236,7 @@ class Queue:
         start = 0
         while tasks := tube.tasks(start):
             start = tasks[-1].id + 1
-            found += [info for task in tasks if (info := info_of(task.data, task.created)) is not None]
+            found += infos_of(tasks)
         return sorted(found, key=lambda info: (info.host, info.pid, info.started))
 
     def _workers_tube(self) -> Tube:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import socket
@@ -17,6 +18,7 @@ from tests.worker.test_worker_running import running
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
 from tubes.testing import ManualClock
+from tubes.values import codecs
 from tubes.values.worker_info import FORGOTTEN, WORKERS, HeldTask, WorkerInfo, info_of
 from tubes.worker import Worker, presence
 
@@ -151,6 +153,44 @@ def test_what_another_version_has_written_is_read_as_far_as_possible() -> None:
     assert info_of(fields, 4.0) == WorkerInfo("a", "h", 1, 2.0, 4.0)
     for bad in (None, 7, {}, {**fields, "tasks": [{"tube": "x"}]}, {**fields, "handlers": 7}):
         assert info_of(bad, 4.0) is None
+
+
+GOOD: dict[str, Any] = {"id": "good", "host": "h", "pid": 1, "started": 2.0}
+BAD: list[object] = [
+    *[[1], "pid", None, {"id": "x"}],
+    *[GOOD | {"pid": bad} for bad in ("x", True, -1, 1.5, None, 10**30)],
+    *[GOOD | {"host": bad} for bad in (5, None, ["x"])],
+    *[GOOD | {"started": bad} for bad in ({}, "x", 1e300, float("inf"), float("nan"), -1e300)],
+    *[GOOD | {"acked": bad} for bad in ("<script>", None, float("inf"))],
+    *[GOOD | {"handlers": [{"name": "n", "tubes": ["t"], "concurrency": bad}]} for bad in (float("inf"), "9" * 5000)],
+    GOOD | {"tasks": [{"tube": "t", "id": float("inf"), "attempts": 1, "since": 1}]},
+    GOOD | {"tasks": [{"tube": "t", "id": 1, "attempts": 1, "since": 1e300}]},
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_an_entry_that_is_wrong_is_left_out(queue: tubes.Queue, bad: object) -> None:
+    tube = queue._workers_tube()
+    tube.put(GOOD)
+    if tube._port.codec is None:
+        tube.put(bad)
+    else:
+        put_raw(tube, json.dumps(bad).encode())
+    assert [(one.id, one.pid) for one in queue.workers()] == [("good", 1)]
+
+
+@pytest.mark.parametrize("bad", [b"\xff{", b"[" * 100_000, b"9" * 5000])
+def test_an_entry_that_is_not_json_is_left_out(url: str, bad: bytes) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue._workers_tube()
+        tube.put(GOOD)
+        put_raw(tube, bad)
+        assert [one.id for one in queue.workers()] == ["good"]
+
+
+def put_raw(tube: tubes.Tube, raw: bytes) -> None:
+    tube._port.codec = codecs.find("raw")
+    tube.put(raw)
 
 
 def test_workers_in_an_event_loop_are_listed(queue: tubes.Queue) -> None:

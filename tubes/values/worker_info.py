@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.options import MAX_COUNT
+from tubes.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tubes.values.task import TaskView
 
 #: The tube in which workers describe themselves. `Queue.tubes` does not list it.
 WORKERS: Final = "tubes.workers"
@@ -12,6 +21,9 @@ BEAT: Final = 5.0
 FORGOTTEN: Final = 15.0
 #: How many of its tasks a worker lists.
 NAMED: Final = 100
+#: Seconds since the epoch, at least and at most: about the years 70 and 9998, which every time zone can show.
+_EARLIEST: Final = -60_000_000_000
+_LATEST: Final = 253_370_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +84,57 @@ def fields_of(info: WorkerInfo) -> dict[str, object]:
     return asdict(info)
 
 
+def infos_of(tasks: Iterable[TaskView]) -> list[WorkerInfo]:
+    """The descriptions that these tasks hold, without those that cannot be read."""
+    found: list[WorkerInfo] = []
+    for task in tasks:
+        with suppress(CodecError):
+            if (info := info_of(task.data, task.created)) is not None:
+                found.append(info)
+    return found
+
+
 def info_of(fields: Any, seen: float) -> WorkerInfo | None:
     """The stored description; None if it cannot be read, for example because another version wrote it."""
     try:
-        known: dict[str, Any] = {name: fields[name] for name in WorkerInfo.__dataclass_fields__ if name in fields}
-        handlers = tuple(
-            HandlerInfo(str(one["name"]), tuple(map(str, one["tubes"])), int(one["concurrency"]))
-            for one in known.get("handlers", ())
+        return WorkerInfo(
+            id=_text(fields["id"]),
+            host=_text(fields["host"]),
+            pid=_count(fields["pid"]),
+            started=_time(fields["started"]),
+            seen=seen,
+            handlers=tuple(
+                HandlerInfo(_text(one["name"]), tuple(map(_text, one["tubes"])), _count(one["concurrency"]))
+                for one in fields.get("handlers", ())
+            ),
+            tasks=tuple(
+                HeldTask(_text(one["tube"]), _count(one["id"]), _count(one["attempts"]), _time(one["since"]))
+                for one in fields.get("tasks", ())
+            ),
+            stopping=fields.get("stopping", False) is True,
+            **{name: _count(fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
         )
-        tasks = tuple(
-            HeldTask(str(one["tube"]), int(one["id"]), int(one["attempts"]), float(one["since"]))
-            for one in known.get("tasks", ())
-        )
-        known |= {"seen": seen, "handlers": handlers, "tasks": tasks}
-        return WorkerInfo(**known)
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    if not 0 <= value <= MAX_COUNT:
+        raise ValueError
+    return value
+
+
+def _time(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError
+    if not _EARLIEST <= value <= _LATEST:
+        raise ValueError
+    return float(value)
