@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, TypedDict, assert_type
 
 import pytest
@@ -24,6 +26,15 @@ from tubes.drivers.tube_options import OF_TUBES
 def test_the_options_of_type_checkers_are_those_that_are_checked(told: Any, checked: set[str]) -> None:
     assert told.__annotations__.keys() == checked
     assert told.__required_keys__ == set()
+
+
+def test_the_examples_of_the_page_of_types_pass_a_type_checker(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api", reason="needs the extra `check`")
+    page = (Path(__file__).parents[2] / "docs/howto/types.md").read_text()
+    program = tmp_path / "types_page.py"
+    program.write_text("".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)))
+    told, _, code = api.run([str(program), "--strict", f"--cache-dir={tmp_path}"])
+    assert code == 0, told
 
 
 class Mail(TypedDict):
