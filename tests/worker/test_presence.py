@@ -156,13 +156,21 @@ def test_what_another_version_has_written_is_read_as_far_as_possible() -> None:
 
 
 GOOD: dict[str, Any] = {"id": "good", "host": "h", "pid": 1, "started": 2.0}
+
+
+def with_each(field: str, *values: object) -> list[dict[str, Any]]:
+    return [GOOD | {field: value} for value in values]
+
+
 BAD: list[object] = [
     *[[1], "pid", None, {"id": "x"}],
-    *[GOOD | {"pid": bad} for bad in ("x", True, -1, 1.5, None, 10**30)],
-    *[GOOD | {"host": bad} for bad in (5, None, ["x"])],
-    *[GOOD | {"started": bad} for bad in ({}, "x", 1e300, float("inf"), float("nan"), -1e300)],
-    *[GOOD | {"acked": bad} for bad in ("<script>", None, float("inf"))],
-    *[GOOD | {"handlers": [{"name": "n", "tubes": ["t"], "concurrency": bad}]} for bad in (float("inf"), "9" * 5000)],
+    *with_each("pid", "x", True, -1, 1.5, None, 10**30),
+    *with_each("host", 5, None, ["x"]),
+    *with_each("started", {}, "x", 1e300, float("inf"), float("nan"), -1e300),
+    *with_each("acked", "<script>", None, float("inf")),
+    *with_each(
+        "handlers", *([{"name": "n", "tubes": ["t"], "concurrency": bad}] for bad in (float("inf"), "9" * 5000))
+    ),
     GOOD | {"tasks": [{"tube": "t", "id": float("inf"), "attempts": 1, "since": 1}]},
     GOOD | {"tasks": [{"tube": "t", "id": 1, "attempts": 1, "since": 1e300}]},
 ]
@@ -189,7 +197,8 @@ def test_an_entry_that_is_not_json_is_left_out(url: str, bad: bytes) -> None:
 
 
 def put_raw(tube: tubes.Tube, raw: bytes) -> None:
-    tube._port.codec = codecs.find("raw")
+    port: Any = tube._port
+    port.codec = codecs.find("raw")
     tube.put(raw)
 
 

@@ -59,7 +59,7 @@ def handler_of(function: Handler, known: TaskFunction) -> Handler:
     return handle
 
 
-def arguments_of(known: TaskFunction, task: Any) -> tuple[list[object], dict[str, object]]:
+def arguments_of(known: TaskFunction, task: TaskView) -> tuple[list[object], dict[str, object]]:
     """The arguments that a task has for a function. Raises `Bury` where they do not fit."""
     _, args, kwargs = _read(task)
     try:
@@ -95,7 +95,7 @@ class Unknown:
         return Verdict("decline", delay=min(max(age / 4, _REST[0]), _REST[1]), is_logged=True)
 
 
-def _read(task: Any) -> tuple[str, list[object], dict[str, object]]:
+def _read(task: TaskView) -> tuple[str, list[object], dict[str, object]]:
     try:
         return read(task.data)
     except ValueError as error:
