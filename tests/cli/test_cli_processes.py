@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ import pytest
 
 import tubes
 from tests.support.processes import python
+from tubes.cli import supervisor as supervising
 from tubes.cli.exits import Exit
 from tubes.conformance.bench import eventually
+from tubes.drivers.backoff import Backoff
 
 PROGRAM = """
 import os
@@ -213,6 +216,26 @@ def test_processes_that_die_at_their_start_again_and_again_are_given_up(
         "tubes: the processes do not start: 5 in a row have died, the last one has ended with exit code 99"
     )
     assert len((folder / "starts").read_text()) == 5
+
+
+@pytest.mark.parametrize(("burst", "code"), [(False, Exit.DONE), (True, Exit.UNREACHABLE)])
+def test_processes_wait_for_a_server_that_is_away_and_bursts_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, burst: bool, code: Exit
+) -> None:
+    monkeypatch.setattr(supervising, "_BACKOFF", Backoff(0.01))
+    starts = tmp_path / "starts"
+    starts.touch()
+
+    async def main() -> Exit:
+        made = supervising.Supervisor(["sh", "-c", f"echo >> {starts}; exit {int(Exit.UNREACHABLE)}"], 2, burst=burst)
+        running = asyncio.create_task(made.run())
+        while not running.done() and starts.stat().st_size <= 6:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        made._stop()
+        return await running
+
+    assert asyncio.run(main()) == code
+    assert (starts.stat().st_size > 6) is not burst
 
 
 def test_a_start_that_fails_is_tried_again(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:

@@ -130,7 +130,13 @@ class Supervisor:
                 await self._rest(None)
             else:
                 deaths = 1 if is_ready and time.monotonic() - began > _WELL else deaths + 1
-                if not is_ready and (deaths >= _STARTS or (code in _HOPELESS and not self._is_well.is_set())):
+                # A server that is away comes back, and a worker waits for it. A burst does not.
+                waits = code == Exit.UNREACHABLE and not self._burst
+                if (
+                    not is_ready
+                    and not waits
+                    and (deaths >= _STARTS or (code in _HOPELESS and not self._is_well.is_set()))
+                ):
                     self._give_up(code, deaths)
                     return
                 seconds = _BACKOFF.delay(deaths)
