@@ -13,6 +13,8 @@ from tubes.errors import InvalidOption
 
 #: How many delays may differ; the last one repeats.
 _MOST: Final = 1000
+# So many delays are rather a list than a Backoff.
+_LISTED: Final = 4
 # Delays in a message.
 _SHOWN: Final = 5
 #: From a microsecond to the longest time in one step.
@@ -96,17 +98,20 @@ class RetryDelays:
         return self.delays, self.jitter, self.seed
 
     def given(self) -> Backoff | list[float] | RetryDelays:
-        """As a user may have given it: a `Backoff` if one means the same, or else a list of seconds.
+        """As a user may have given it: a list of few seconds, a `Backoff` if one means the same, or a longer list.
 
-        A list has no jitter. Where no factor is found that makes just these delays it is what it is: `of` takes that.
+        Nothing stored says which it was. A list has no jitter. Where no factor is found that makes just these delays it
+        is what it is: `of` takes that.
         """
         delays = [delay / SECOND for delay in self.delays]
+        if len(delays) <= _LISTED and not (self.jitter or self.seed):
+            return delays
         for factor, cap in _guesses(delays):
             with suppress(InvalidOption):
                 found = Backoff(delays[0], factor, cap, self.jitter, self.seed)
                 if RetryDelays.of(found) == self:
                     return found
-        return self if self.jitter else delays
+        return self if self.jitter or self.seed else delays
 
     def after(self, id: int, attempts: int) -> int:
         """How long this task waits after so many attempts."""

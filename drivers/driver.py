@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol
 
 from tubes.drivers import options as known
@@ -94,7 +94,7 @@ class Ranked(Protocol):
     def created(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Driver:
     """How the tasks of a tube behave. Two drivers with equal fields are the same driver.
 
@@ -109,8 +109,8 @@ class Driver:
     equal ones by id.
     `rank_lua`: the same as a Lua expression, for servers.
 
-    >>> Driver("lifo", order="-id").order
-    '-id'
+    >>> Driver("lifo", options={"ttr"}, order="-id")
+    Driver('lifo', options=['ttr'], order='-id')
     """
 
     name: str
@@ -165,6 +165,13 @@ class Driver:
         values = (name, wanted, order, lane, ttl_spares_taken, rank, rank_lua, signs, of_tasks, of_tubes)
         for slot, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, slot, value)
+
+    def __repr__(self) -> str:
+        given: dict[str, Any] = {}
+        for each in fields(self)[1:]:
+            if each.compare and (value := getattr(self, each.name)) != each.default:
+                given[each.name] = sorted(value) if each.name == "options" else value
+        return f"Driver({', '.join([repr(self.name), *(f'{name}={value!r}' for name, value in given.items())])})"
 
     def check_put(self, options: Mapping[str, Any], *, alone: bool = True) -> dict[str, Any]:
         """The options of a put, checked and in the machine's units; None counts as not given.

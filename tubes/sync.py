@@ -384,8 +384,8 @@ class Tube(Generic[T, R]):
     def options(self) -> Mapping[str, Any]:
         """The options that the tube was created with, or given by `alter`; read-only. O(1).
 
-        It has only those that were given, in the units of `create_tube`: times are seconds, and `backoff` is a
-        `Backoff` if one means the same, or else a list of seconds. So
+        It has only those that were given, in the units of `create_tube`: times are seconds. `backoff` is a list of
+        seconds if it has at most four delays and no jitter, or else a `Backoff` if one means the same. So
         `create_tube("copy", tube.driver, **tube.options)` creates a tube that works in the same way.
 
         On a server these are the options as of the last call on this tube in this process. If another process may have

@@ -56,10 +56,13 @@ class Altering(Bench):
         "given",
         [
             Backoff(1),
-            Backoff(60, factor=1),
+            Backoff(60, factor=1, jitter=0.5),
             Backoff(0.5, factor=1.7, cap=99, jitter=0.3, seed=7),
-            Backoff(5000, factor=1, cap=5000),
             Backoff(1, factor=3.14159, cap=1e9, jitter=1),
+            [60.0],
+            [1.0, 5.0],
+            [1.0, 5.0, 25.0],
+            [1.0, 2.0, 4.0, 8.0],
             [0.0, 1.0],
             [5.0, 1.0, 30.0],
         ],
@@ -70,7 +73,7 @@ class Altering(Bench):
         assert self.tube.options["backoff"] == given
 
     @needs("delay")
-    @pytest.mark.parametrize("given", [[7], [3, 6], [0], Backoff(50, cap=60), [0, 0, 0]])
+    @pytest.mark.parametrize("given", [Backoff(50, cap=60), Backoff(5, factor=1), Backoff(1, cap=2, seed=3), [1] * 9])
     def test_a_backoff_means_what_was_given(self, given: object) -> None:
         self.create("resting", backoff=given)
         shown = self.queue.tube("resting").options["backoff"]
