@@ -31,6 +31,8 @@ _ORDERS: Final = {
 }
 
 
+#: Names of the tubes that the library makes itself: the list of workers, and the replies of calls.
+_RESERVED: Final = re.compile(r"tubes\..*|reply\.[0-9a-f]{26}")
 #: The rule for names of drivers and of stores in memory.
 NAMES: Final = "1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
 _TUBE_NAMES: Final = "1 to 255 characters of A-Z, a-z, 0-9, and _ - . : + / ; $ ( )"
@@ -54,9 +56,12 @@ def check_name(what: str, name: Any) -> str:
 
 
 def check_tube_name(name: Any) -> str:
-    """The name of a tube."""
+    """The name of a user's tube."""
     if not isinstance(name, str) or not is_tube_name(name):
         raise InvalidOption(option="tube", value=name, rule=f"must be {_TUBE_NAMES}")
+    if _RESERVED.fullmatch(name):
+        rule = "is reserved: names that begin with 'tubes.', or are 'reply.' and 26 hex digits, are the library's own"
+        raise InvalidOption(option="tube", value=name, rule=rule)
     return str.__str__(name)
 
 

@@ -114,6 +114,7 @@ class AsyncQueue:
         """Create a tube. O(1).
 
         `name`: 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`, as in `mails:high`.
+            Names that begin with `tubes.`, or are `reply.` and 26 hex digits, are reserved: the library uses them.
         `driver`: a registered name, or a `Driver`, which is registered with it.
         `if_exists`: what happens if the tube exists. "raise", the default, raises `TubeExists`. "keep" returns the tube
         with the options that it has. "update" gives it these options, as `AsyncTube.alter` does: those that are left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import textwrap
@@ -133,12 +134,22 @@ def test_closing_a_queue_ends_its_calls(queue: tubes.Queue, face: Face) -> None:
         connection.tube("nobody")
 
 
-def test_a_reply_tube_is_not_seen_and_goes_with_its_queue(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def let_reserved_names_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look at the library's own tubes."""
+    monkeypatch.setattr("tubes.drivers.driver._RESERVED", re.compile("(?!)"))
+
+
+def test_a_reply_tube_is_not_seen_and_goes_with_its_queue(
+    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tubes.connect(queue) as other:
         other.tube("squares").call("ann", timeout=20)
         assert queue.tubes() == ["squares"]
         assert list(queue.statistics()) == ["squares"]
         replies: Any = other._connection.replies
+        with pytest.raises(InvalidOption, match="is reserved"):
+            queue.tube(replies.name)
+        let_reserved_names_in(monkeypatch)
         assert queue.tube(replies.name).statistics().tasks["total"] == 0
     with pytest.raises(tubes.TubeNotFound):
         queue.tube(replies.name)
@@ -148,6 +159,7 @@ def test_a_reply_tube_goes_when_nothing_is_called(
     queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tubes.calls._LINGER", 0.1)
+    let_reserved_names_in(monkeypatch)
     assert tube.call("ann", timeout=20) == ["ann", None]
     name = queue._connection.replies.name
 

@@ -90,6 +90,18 @@ class Queues(Bench):
             assert self.refuses(call, "", "x" * 256, "a b", "{a}", "a*", "a?", "[a", "a\\b", "ä", "a\n", 7, None)
         assert self.queue.tubes() == ["contract"]
 
+    def test_names_of_the_librarys_own_tubes_are_reserved(self) -> None:
+        self.queue.workers()
+        reserved = ("tubes.workers", "tubes.mine", "reply." + "0" * 26)
+        for call in (self.create, self.queue.tube, self.queue.statistics, self.queue.check, self.queue.repair):
+            assert self.refuses(call, *reserved)
+        assert self.refuses(lambda name: self.create(name, if_exists="keep"), *reserved)
+        assert self.refuses(lambda name: self.create(name, if_exists="update"), *reserved)
+        assert self.queue.tubes() == ["contract"]
+        assert self.queue.workers() == []
+        for name in ("tubes", "tubes-workers", "reply.x", "reply.mail", "reply"):
+            assert self.create(name).name == name
+
     def test_letters_digits_and_a_few_signs_make_a_name(self) -> None:
         for name in ("a", "x" * 255, "Crawl_2.jobs-new", "0", "mails:high", "a+b/c;d$(e)", ":", "-"):
             assert self.create(name).name == name

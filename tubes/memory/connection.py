@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.backend.port import ConnectionBase, session_name, with_json
+from tubes.drivers.driver import check_tube_name
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
@@ -55,7 +56,7 @@ class Connection(ConnectionBase):
     def find(self, name: str) -> MemoryPort:
         """The port of a living tube."""
         self.check()
-        return self._port(self.store.find(name))
+        return self._port(self.store.find(check_tube_name(name)))
 
     def _port(self, shared: SharedTube) -> MemoryPort:
         """The port of this connection for a tube, made on first use; the tube may be dropped by now."""
@@ -77,6 +78,7 @@ class Connection(ConnectionBase):
     ) -> MemoryPort:
         """The port of a new tube, or of the living one, if `if_exists` allows it."""
         self.check()
+        name = check_tube_name(name)
         while True:
             shared = self.store.create(name, driver, if_exists, temporary, options)
             with suppress(TubeNotFound):  # It was dropped meanwhile: try again.
@@ -104,7 +106,8 @@ class Connection(ConnectionBase):
 
     def find_replies(self, name: str) -> MemoryPort:
         """The port of a caller's reply tube. Raises `TubeNotFound` when nobody waits any more."""
-        return self.find(name)
+        self.check()
+        return self._port(self.store.find(name))
 
     def forget(self, shared: SharedTube) -> None:
         """The tube was dropped. Under the lock."""
@@ -139,7 +142,7 @@ class Connection(ConnectionBase):
     def examine(self, name: str, repairs: bool) -> list[Problem]:
         """The problems of a tube; `repairs`: repair them."""
         self.check()
-        shared = self.store.find(name)
+        shared = self.store.find(check_tube_name(name))
         with self.store.lock:
             try:
                 check_engine(shared.engine)

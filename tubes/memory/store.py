@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon, system_clock
-from tubes.drivers.driver import Driver, check_name, check_tube_name
+from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference
@@ -132,7 +132,6 @@ class MemoryStore:
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> SharedTube:
         """A new tube, or the living one, if `if_exists` allows it; an update of its options is up to the caller."""
-        name = check_tube_name(name)
         flag("temporary", temporary)
         if not isinstance(driver, Driver):
             driver = self._named_driver(name, driver, if_exists)
@@ -162,7 +161,6 @@ class MemoryStore:
 
     def find(self, name: str) -> SharedTube:
         """The living tube of this name."""
-        name = check_tube_name(name)
         with self.lock:
             try:
                 return self.shared_tubes[name]
