@@ -8,6 +8,7 @@ plain ones here: servers know no others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -79,15 +80,21 @@ def moment(option: str, value: Any) -> int:
     >>> moment("at", datetime(1970, 1, 1, 0, 1, tzinfo=UTC))
     60000000
     """
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidOption(option=option, value=value, rule="must be a datetime with a time zone")
-    return (value - _EPOCH) // _MICROSECOND
+    try:
+        if isinstance(value, datetime) and value.utcoffset() is not None:
+            return (value - _EPOCH) // _MICROSECOND
+    except Exception as error:  # Too near the ends of the calendar, or the time zone's own.
+        rule = f"must be a datetime that UTC has, too: {type(error).__name__}"
+        raise InvalidOption(option=option, value=value, rule=rule) from error
+    raise InvalidOption(option=option, value=value, rule="must be a datetime with a time zone")
 
 
 def until(at: int, now: int) -> int:
     """Microseconds from now until a moment; 0 if it is past."""
     if at - now > MAX_SECONDS * SECOND:
-        far = _EPOCH + at * _MICROSECOND
+        far: object = at / SECOND
+        with suppress(OverflowError):  # It is in UTC's calendar.
+            far = _EPOCH + at * _MICROSECOND
         raise InvalidOption(option="at", value=far, rule=f"must be within {MAX_SECONDS} seconds (100 years)")
     return max(at - now, 0)
 

@@ -132,6 +132,8 @@ def test_an_interval_must_be_a_second_at_least(queue: tubes.Queue, interval: Any
         ("* * * *", "UTC"),
         ("* * * * * *", "UTC"),
         ("61 * * * *", "UTC"),
+        ("0-0/99999999999 * * * *", "UTC"),
+        ("0," * 200 + "0 * * * *", "UTC"),
         ("a b c d e", "UTC"),
         ("0 0 30 2 *", "UTC"),
         ("@daily", "UTC"),
@@ -448,3 +450,14 @@ def test_bad_input_is_refused(queue: tubes.Queue, bad: Any) -> None:
     worker.task("taken")(lambda: 1)
     with pytest.raises(InvalidOption):
         bad(worker)
+
+
+@pytest.mark.parametrize("at", [-1, 1e300, 253_370_764_801, 10**400])
+def test_an_occurrence_of_a_time_that_no_calendar_has_is_buried_at_once(queue: tubes.Queue, at: float) -> None:
+    program = Program(queue)
+    tube = queue.create_tube(TASKS, "fifottl", max_attempts=3)
+    tube.put({"task": "sweep", "args": [], "kwargs": {}, "at": at})
+    assert program.run().buried == 1
+    (dead,) = tube.buried()
+    assert (dead.reason or "").startswith("ValueError: at=")
+    assert (dead.attempts, program.calls) == (1, [])

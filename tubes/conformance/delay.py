@@ -87,7 +87,8 @@ class Delay(Bench):
         naive = datetime(2030, 1, 1)
         task = self.taken()
         other = self.put()
-        bads: list[Any] = [naive, naive.date(), 5, "2030-01-01T00:00:00Z", True, timedelta(5)]
+        last = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
+        bads: list[Any] = [naive, naive.date(), 5, "2030-01-01T00:00:00Z", True, timedelta(5), last]
         for bad in (*bads, self.moment(101 * 365 * 86400)):
             with self.refused(InvalidOption):
                 self.tube.put(0, at=bad)

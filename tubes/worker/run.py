@@ -188,10 +188,8 @@ class Run:
         """All work on a task, from its take to its end."""
         try:
             schedule = one.target.schedule
-            if schedule is None or await self._scheduler.begins(one.task, schedule):
-                verdict = await self._handling.handle(one.task, one.target)
-            else:
-                verdict = Verdict("ack")
+            skipped = None if schedule is None else await self._scheduler.skips(one.task, schedule)
+            verdict = skipped or await self._handling.handle(one.task, one.target)
             if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
                 # It was cut off, lost or given up, and finished there.
                 if one.given_up and not verdict.is_cancelled:

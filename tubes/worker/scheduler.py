@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
-from tubes.errors import QueueClosed, TubesError
+from tubes.errors import QueueClosed, TubesError, excerpt
 from tubes.values.batch import Item
 from tubes.worker.logs import log
+from tubes.worker.outcomes import Verdict
 from tubes.worker.routes import Target
 from tubes.worker.schedules import Schedule, latest
 
@@ -33,6 +34,8 @@ _LATEST: Final = 30.0
 _SLACK: Final = 60
 #: Seconds for which an occurrence waits for a worker that has its function, unless the tube has a ttl.
 _KEPT: Final = 7 * 86400.0
+#: Seconds since the epoch to the year 9999, the last that Python's calendar has.
+_LAST: Final = 253_370_764_800
 
 
 class Scheduler:
@@ -87,16 +90,18 @@ class Scheduler:
             except Exception:  # A time zone of the user's own, for example.
                 log.exception("the next call of %r could not be put", name)
 
-    async def begins(self, task: AsyncTask, schedule: Schedule) -> bool:
-        """Put the next occurrence, if this task is an occurrence and not a task of a program.
+    async def skips(self, task: AsyncTask, schedule: Schedule) -> Verdict | None:
+        """Put the next occurrence, if this task is an occurrence and not a task of a program. None: it is to be called.
 
-        False: skip it, since a later one, which is in the tube now, was due before it began. An occurrence that has
-        begun is tried again like any other task.
+        It is skipped where a later one, which is in the tube now, was due before it began. An occurrence that has begun
+        is tried again like any other task. One of a time that no calendar has is buried.
         """
         data: Any = task.data
         name, at = data["task"], data.get("at")
         if not isinstance(at, (int, float)):
-            return True
+            return None
+        if not 0 <= at <= _LAST:
+            return Verdict("bury", f"ValueError: at={excerpt(at)} is not a time of an occurrence")
         moment, now = round(at * SECOND), self._now()
         late = latest(schedule, moment, now) if task.attempts == 1 else None
         moments = [schedule.after(max(now, moment))] if late is None else [late, schedule.after(max(now, late))]
@@ -104,10 +109,11 @@ class Scheduler:
             await self._put(task.tube, name, schedule, now, moments)
         except TubesError as error:  # It is put a little later, and none is left out.
             log.warning("the next call of %r could not be put yet: %s", name, error)
-            return True
-        if late is not None:
-            log.info("%r is not called for %s: a later call is due", name, _shown(moment))
-        return late is None
+            return None
+        if late is None:
+            return None
+        log.info("%r is not called for %s: a later call is due", name, _shown(moment))
+        return Verdict("ack")
 
     async def _put(self, tube_name: str, name: str, schedule: Schedule, now: int, moments: list[int]) -> None:
         tube = await self._tube(tube_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -11,6 +12,10 @@ from tubes.errors import InvalidOption, needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+#: Characters of a cron expression.
+_LONGEST: Final = 400
 
 
 class Schedule(Protocol):
@@ -46,6 +51,9 @@ class Cron:
         self._occurrences: Final[Any] = CronSim
         if len(line.split()) != 5:
             rule = "must have five fields: minute, hour, day of the month, month, day of the week"
+            raise InvalidOption(option="line", value=line, rule=rule)
+        if len(line) > _LONGEST or re.search(r"\d{5}", line):  # cronsim would count for hours.
+            rule = f"must have at most {_LONGEST} characters, and numbers of at most 4 digits"
             raise InvalidOption(option="line", value=line, rule=rule)
         try:
             next(self._from(0))
