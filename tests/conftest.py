@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from importlib import import_module
@@ -21,6 +22,19 @@ from tubes.testing import LocalServer
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: many tests wait for others to do something."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """What a test, or a program on a page, sets up for logs ends with it."""
+    root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(logging.WARNING)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("tubes") and isinstance(logger, logging.Logger):
+            logger.setLevel(logging.NOTSET)
+            logger.disabled, logger.propagate = False, True
 
 
 #: Files of which one process runs all, the longest first: they share what is slow to start, or start a Spark each.
