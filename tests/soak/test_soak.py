@@ -163,7 +163,7 @@ class Story:
 
     def tell(self, event: str, id: int, state: str, **facts: Any) -> None:
         task: Any = SimpleNamespace(
-            **{"id": id, "state": state, "pri": 0, "utube": None, "data": None, "attempts": 1} | facts
+            **{"id": id, "state": tubes.State(state), "pri": 0, "utube": None, "data": None, "attempts": 1} | facts
         )
         self.listener.hear(task, event)
 
