@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tubes.aio import AsyncTask, AsyncTube
+    from tubes.aio import AsyncTube
+    from tubes.worker.in_flight import InFlight
+    from tubes.worker.outcomes import Outcome
 
 
 class Acks:
-    """Gathers acks, tube by tube."""
+    """Gathers acks, tube by tube. `end`: called with each task and its outcome; `fail`: with one and the error."""
 
-    def __init__(self) -> None:
-        self._gathered: Final[dict[AsyncTube, list[tuple[AsyncTask, asyncio.Future[bool]]]]] = {}
+    def __init__(
+        self, end: Callable[[InFlight, Outcome], object], fail: Callable[[InFlight, BaseException], object]
+    ) -> None:
+        self._end: Final = end
+        self._fail: Final = fail
+        self._gathered: Final[dict[AsyncTube, list[InFlight]]] = {}
         self._senders: Final[set[asyncio.Task[None]]] = set()
 
-    async def ack(self, task: AsyncTask) -> bool:
-        """The work on a task is done; False: it is not ours any more. Raises what the backend raises."""
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        group = self._gathered.setdefault(task._tube, [])
-        group.append((task, done))
-        if len(group) == 1:
-            sender = asyncio.get_running_loop().create_task(self._send(task._tube))
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
-        return await done
+    def add(self, one: InFlight) -> None:
+        """The work on this task is done: ack it with the others of this turn."""
+        tube = one.task._tube
+        group = self._gathered.get(tube)
+        if group is not None:
+            group.append(one)
+            return
+        self._gathered[tube] = [one]
+        sender = asyncio.get_running_loop().create_task(self._send(tube))
+        self._senders.add(sender)
+        sender.add_done_callback(self._senders.discard)
 
     async def _send(self, tube: AsyncTube) -> None:
         group = self._gathered.pop(tube)
         try:
-            answers = await tube.ack_many([task for task, _ in group])
+            acked = await tube.ack_many([one.task for one in group])
         except BaseException as error:
-            for _, done in group:
-                if not done.done():
-                    done.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+            for one in group:
+                self._fail(one, error)
             if not isinstance(error, Exception):
                 raise
         else:
-            for task, done in group:
-                if not done.done():
-                    done.set_result(answers.get(task.id, False))
+            for one in group:
+                self._end(one, "acked" if acked.get(one.task.id) else "lost")

@@ -26,7 +26,6 @@ from tubes.errors import (
     TubeNotFound,
     TubesError,
 )
-from tubes.worker.acks import Acks
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason_of
@@ -97,19 +96,9 @@ class Finishing:
     def __init__(self, replies: AsyncQueue, lifetime: Lifetime) -> None:
         self._replies: Final = replies
         self._lifetime: Final = lifetime
-        self._acks: Final = Acks()
 
     async def finish(self, task: AsyncTask, verdict: Verdict) -> Outcome:
-        """Carry out a verdict: an ack together with others, if that succeeds."""
-        if verdict.verb == "ack":
-            try:
-                return "acked" if await self._acks.ack(task) else "lost"
-            except TubesError:
-                pass  # Then each alone, as long as that takes.
-        return await self.finish_alone(task, verdict)
-
-    async def finish_alone(self, task: AsyncTask, verdict: Verdict) -> Outcome:
-        """Carry out a verdict, alone."""
+        """Carry out a verdict."""
         return await run_async(carry_out(task._tube, task, verdict, self._lifetime.has_ended), call)
 
     async def tell_caller(self, task: AsyncTask, verdict: Verdict, *, if_full: bool = True) -> bool:

@@ -60,6 +60,8 @@ class Handling:
                 handler = self._handlers[target] = surrounding(self._hooks, call)
             if not target.is_async:
                 return Verdict("ack", result=await self._call_in_thread(task, handler))
+            if target.timeout is None:
+                return Verdict("ack", result=await _call(task, handler))
             limit = asyncio.timeout(target.timeout)
             try:
                 async with limit:

@@ -39,6 +39,7 @@ class LeaseRenewer:
         self._thread_tube: Final = thread_tube
         self._lost: Final = lost
         self._late: Final = late
+        # Other threads look at copies: each change of it is one step, without a lock.
         self._kept: Final[dict[InFlight, None]] = {}
         self._changed: Final = threading.Condition(threading.Lock())
         # When it looks next.
@@ -48,8 +49,10 @@ class LeaseRenewer:
 
     def add(self, in_flight: InFlight) -> None:
         """Renew this task from now on, and watch the time of its handler."""
+        self._kept[in_flight] = None
+        if in_flight.next_look == NEVER:
+            return
         with self._changed:
-            self._kept[in_flight] = None
             if in_flight.next_look < self._planned:
                 if self._thread is None and not self._starts():
                     return
@@ -69,8 +72,7 @@ class LeaseRenewer:
 
     def claim(self, in_flight: InFlight) -> bool:
         """Stop renewing it; False: it was claimed before."""
-        with self._changed:
-            return self._kept.pop(in_flight, self) is None
+        return self._kept.pop(in_flight, self) is None
 
     def is_kept(self, in_flight: InFlight) -> bool:
         """Whether nobody has claimed it yet."""
@@ -91,8 +93,9 @@ class LeaseRenewer:
                 if self._closed:
                     return
                 now = time.monotonic()
-                due = [one for one in self._kept if one.renews_at <= now]
-                late = [one for one in self._kept if one.ends_at <= now]
+                kept = list(self._kept)
+            due = [one for one in kept if one.renews_at <= now]
+            late = [one for one in kept if one.ends_at <= now]
             for one in late:
                 if self.claim(one):
                     try:
@@ -107,7 +110,7 @@ class LeaseRenewer:
                 log.exception("tasks could not be renewed")
                 self._renew_later(due)
             with self._changed:
-                self._planned = min((one.next_look for one in self._kept), default=NEVER)
+                self._planned = min((one.next_look for one in list(self._kept)), default=NEVER)
 
     def _renew(self, due: list[InFlight], now: float) -> None:
         """Renew these, those of one tube and one span together."""

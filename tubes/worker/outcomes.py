@@ -87,9 +87,11 @@ class Verdict(NamedTuple):
 
     def is_endless(self, task: TaskView) -> bool:
         """Whether the task is given back without a delay of its own, and without a limit of attempts."""
+        if self.verb not in ("release", "decline") or task._take == FINISHED:
+            return False
         later = bool(self.delay) and "delay" in task._tube.driver.options
-        limited = self.verb != "decline" and task.max_attempts is not None
-        return self.verb in ("release", "decline") and not later and not limited and task._take != FINISHED
+        limited = self.verb == "release" and task.max_attempts is not None
+        return not later and not limited
 
 
 def verdict_of(error: BaseException) -> Verdict:

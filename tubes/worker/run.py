@@ -12,8 +12,10 @@ from tubes import sync
 from tubes.backend.flow import run
 from tubes.calls import answer, is_call
 from tubes.drivers.options import SECOND, seconds
+from tubes.errors import TubesError
 from tubes.values.task import FINISHED
 from tubes.values.worker_info import NAMED, HandlerInfo, HeldTask
+from tubes.worker.acks import Acks
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
 from tubes.worker.handling import Handling, overtime
@@ -54,6 +56,7 @@ class Run:
         self._renewer: Final = LeaseRenewer(connections.thread_tube, self._lost, self._late)
         self._handling: Final = Handling(connections, self._lifetime, self._pool, self._processes, hooks)
         self._finishing: Final = Finishing(connections.replies, self._lifetime)
+        self._acks: Final = Acks(self._end, self._not_acked)
         self._fetchers: Final[dict[object, Fetcher]] = {}
         self._in_flight: Final[set[InFlight]] = set()
         # Tasks that have failed in a burst, and are not tried again in it.
@@ -198,13 +201,7 @@ class Run:
             one.verdict = verdict
             await self._finish(one, verdict)
         except BaseException as unforeseen:
-            if self._lifetime.has_ended():
-                raise
-            if one in self._in_flight:
-                # In an asyncio task of its own: this one may be cancelled once more.
-                self._go_on(one, self._rescue(one, unforeseen))
-            if not issubclass(type(unforeseen), Exception):
-                raise
+            self._go_on_after(one, unforeseen)
 
     async def _finish(self, one: InFlight, verdict: Verdict) -> None:
         """A handler has ended: reply to the caller, and finish the task."""
@@ -219,10 +216,34 @@ class Run:
             self._set_aside(one, verdict)
         elif self._renewer.claim(one):
             one.is_finishing = True
+            if verdict.verb == "ack" and told and task._take != FINISHED:
+                self._acks.add(one)
+                return
             outcome = None if task._take == FINISHED else await self._finishing.finish(task, verdict)
             if not told:
                 await self._finishing.tell_caller(task, verdict, if_full=False)
             self._end(one, outcome)
+
+    def _not_acked(self, one: InFlight, error: BaseException) -> None:
+        """An ack with others has failed: ack the task alone, as long as that takes."""
+        if self._lifetime.has_ended():
+            return
+        self._go_on(one, self._ack(one) if isinstance(error, TubesError) else self._rescue(one, error))
+
+    async def _ack(self, one: InFlight) -> None:
+        try:
+            self._end(one, await self._finishing.finish(one.task, Verdict("ack")))
+        except BaseException as unforeseen:
+            self._go_on_after(one, unforeseen)
+
+    def _go_on_after(self, one: InFlight, error: BaseException) -> None:
+        if self._lifetime.has_ended():
+            raise error
+        if one in self._in_flight:
+            # In an asyncio task of its own: this one may be cancelled once more.
+            self._go_on(one, self._rescue(one, error))
+        if not issubclass(type(error), Exception):
+            raise error
 
     async def _rescue(self, one: InFlight, error: BaseException) -> None:
         """Finish a task after an unexpected error."""
@@ -234,7 +255,7 @@ class Run:
             if self._would_spin(task, verdict):
                 await self._lifetime.rest(RETRY.delay(task.attempts))
             if (one.is_finishing or self._renewer.claim(one)) and task._take != FINISHED:
-                outcome = await self._finishing.finish_alone(task, verdict)
+                outcome = await self._finishing.finish(task, verdict)
         except Exception:
             log.exception("%s stays with this worker until the worker ends", name_of(task))
         finally:
