@@ -22,6 +22,8 @@ TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Ba
 #: Characters of why arguments do not fit: it has the names of keyword arguments, which anybody may have written.
 _WHY: Final = 150
 _MARK: Final = "__tubes_task__"
+#: Ways to call a function that are remembered; with `**kwargs` there is no end of them.
+_FITS: Final = 100
 
 
 @overload
@@ -67,49 +69,27 @@ def call_of(
 class TaskFunction:
     """A function that tasks call: its name, its tube, and the arguments that it takes."""
 
-    __slots__ = ("_allowed", "_least", "_most", "_required", "_signature", "name", "tube")
+    __slots__ = ("_fits", "_signature", "name", "tube")
 
     def __init__(self, function: Callable[..., object], name: str, tube: str) -> None:
         self.name: Final = name
         self.tube: Final = tube
         self._signature: Final = _signature_of(function)
-        #: The numbers of positional arguments that need no keywords; for each number, the keywords that may follow, and
-        #: those that must.
-        self._least, self._most = 0, -1
-        self._allowed: list[frozenset[str]] = []
-        self._required: list[frozenset[str]] = []
-        if self._signature is not None:
-            self._prepare(list(self._signature.parameters.values()))
-
-    def _prepare(self, parameters: list[inspect.Parameter]) -> None:
-        """Accept simple calls fast, and leave all others to `Signature.bind`."""
-        named = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-        keywords = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
-        if len(named) + len(keywords) < len(parameters):
-            return
-        self._least, self._most = sum(one.default is one.empty for one in named), len(named)
-        if any(one.default is one.empty for one in keywords):
-            self._least = self._most + 1
-        for given in range(len(named) + 1):
-            left = named[given:] + keywords
-            self._allowed.append(frozenset(one.name for one in left))
-            self._required.append(frozenset(one.name for one in left if one.default is one.empty))
+        #: Numbers of positional arguments, with names of keywords, that are known to fit: to bind them takes longer.
+        self._fits: Final[set[tuple[object, ...]]] = set()
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise `InvalidOption` if the arguments do not fit."""
-        given = len(args)
-        if given <= self._most:
-            if kwargs:
-                if self._required[given] <= kwargs.keys() <= self._allowed[given]:
-                    return
-            elif given >= self._least:
-                return
-        if self._signature is not None:
-            try:
-                self._signature.bind(*args, **kwargs)
-            except TypeError as error:
-                rule = f"{self.name}{self._signature}: {cut(str, str(error), _WHY)}"
-                raise InvalidOption(option="arguments", value=_shown(args, kwargs), rule=rule) from None
+        given = (len(args), *kwargs)
+        if given in self._fits or self._signature is None:
+            return
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            rule = f"{self.name}{self._signature}: {cut(str, str(error), _WHY)}"
+            raise InvalidOption(option="arguments", value=_shown(args, kwargs), rule=rule) from None
+        if len(self._fits) < _FITS:
+            self._fits.add(given)
 
 
 def _shown(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
