@@ -1,0 +1,1 @@
+"""How fast is a polite crawl, beside the same by hand?"""

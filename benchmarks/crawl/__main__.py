@@ -1,0 +1,212 @@
+"""How fast a polite crawl is, beside the same by hand, in memory and on a Valkey.
+
+    python -m benchmarks.crawl [--hosts 1000] [--pages 100] [--workers 50] [--rounds 3]
+
+A worker takes a page, fetches it (it lets the others have a turn), puts the 5 pages that this one links to, and acks
+it. No two workers are at one host at a time, and there is no pause between two pages of a host. All workers are asyncio
+tasks of one process. Ratios are of pages per second in one round; medians are shown.
+
+By hand, in memory: an `asyncio.Queue`, and an `asyncio.Lock` for each host. By hand, on a server: a list, and a key for
+each host, which a worker sets with NX; a worker that finds it set puts the page back. This does less than a tube: a
+worker that dies takes its page with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from statistics import median
+from typing import Any, NamedTuple, Protocol
+
+import redis.asyncio
+from rich.console import Console
+from rich.table import Table
+
+import tubes
+from tubes.testing import LocalServer
+
+LINKS = 5
+#: Of the key of a host that a worker is at.
+LOCK_MS = 60_000
+
+
+class Page(NamedTuple):
+    """A page of a host."""
+
+    host: int
+    number: int
+
+
+class Web(NamedTuple):
+    """The pages that there are. The first of each host is known; each other one is linked to once."""
+
+    hosts: int
+    pages: int
+
+    def links(self, page: Page) -> list[Page]:
+        """The pages that a page links to."""
+        numbers = range(LINKS * page.number + 1, min(LINKS * page.number + LINKS + 1, self.pages))
+        return [Page((page.host + number) % self.hosts, number) for number in numbers]
+
+
+class Frontier(Protocol):
+    """The pages that are known and not done."""
+
+    async def add(self, pages: list[Page]) -> None:
+        """Put pages."""
+
+    async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
+        """What a worker does, again and again, until it is cancelled."""
+
+
+class ByQueue:
+    """By hand, in memory."""
+
+    def __init__(self) -> None:
+        self._queue = asyncio.Queue[Page]()
+        self._locks: dict[int, asyncio.Lock] = {}
+
+    async def add(self, pages: list[Page]) -> None:
+        """Put pages."""
+        for page in pages:
+            self._queue.put_nowait(page)
+
+    async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
+        """What a worker does."""
+        while True:
+            page = await self._queue.get()
+            async with self._locks.setdefault(page.host, asyncio.Lock()):
+                await self.add(await fetch(page))
+
+
+class ByList:
+    """By hand, on a server."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self._client = client
+
+    async def add(self, pages: list[Page]) -> None:
+        """Put pages."""
+        if pages:
+            await self._client.rpush("pages", *(f"{page.host} {page.number}" for page in pages))
+
+    async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
+        """What a worker does."""
+        while True:
+            found: Any = await self._client.blpop(["pages"])
+            page = Page(*map(int, found[1].split()))
+            lock = f"host:{page.host}"
+            if await self._client.set(lock, 1, nx=True, px=LOCK_MS):
+                await self.add(await fetch(page))
+                await self._client.delete(lock)
+            else:
+                await self.add([page])
+
+
+class ByTube:
+    """A tube with a lane for each host."""
+
+    def __init__(self, tube: tubes.aio.AsyncTube) -> None:
+        self._tube = tube
+
+    async def add(self, pages: list[Page]) -> None:
+        """Put pages."""
+        if pages:
+            await self._tube.put_many([tubes.Item([*page], utube=f"{page.host}") for page in pages])
+
+    async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
+        """What a worker does."""
+        while True:
+            task = await self._tube.take()
+            assert task is not None
+            await self.add(await fetch(Page(*task.data)))
+            await self._tube.ack(task)
+
+
+async def crawl(frontier: Frontier, web: Web, workers: int) -> float:
+    """Crawl all; the pages per second. Raises if a page is fetched twice, or two of a host at a time."""
+    done: set[Page] = set()
+    at: set[int] = set()
+    all_done = asyncio.Event()
+
+    async def fetch(page: Page) -> list[Page]:
+        if page in done or page.host in at:
+            raise RuntimeError(f"{page} is not for this worker")
+        at.add(page.host)
+        await asyncio.sleep(0)
+        at.remove(page.host)
+        done.add(page)
+        if len(done) == web.hosts * web.pages:
+            all_done.set()
+        return web.links(page)
+
+    began = time.perf_counter()
+    await frontier.add([Page(host, 0) for host in range(web.hosts)])
+    async with asyncio.TaskGroup() as group:
+        crew = [group.create_task(frontier.work(fetch)) for _ in range(workers)]
+        await all_done.wait()
+        lasted = time.perf_counter() - began
+        for worker in crew:
+            worker.cancel()
+    return len(done) / lasted
+
+
+@asynccontextmanager
+async def in_tube(url: str) -> AsyncGenerator[Frontier]:
+    """A new tube."""
+    async with tubes.aio.connect(url) as queue:
+        tube = await queue.create_tube("pages", "utubettl", ttr=60)
+        yield ByTube(tube)
+        await tube.drop()
+
+
+@asynccontextmanager
+async def in_list(server: LocalServer) -> AsyncGenerator[Frontier]:
+    """A new list."""
+    # A worker waits for a page for as long as that takes.
+    async with redis.asyncio.Redis(unix_socket_path=str(server.socket), socket_timeout=None) as client:
+        yield ByList(client)
+        await client.delete("pages")
+
+
+async def measure(web: Web, workers: int, rounds: int, server: LocalServer) -> dict[str, list[float]]:
+    """The pages per second, of each round."""
+    rates: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        rates.setdefault("asyncio.Queue and locks", []).append(await crawl(ByQueue(), web, workers))
+        async with in_tube("memory://") as frontier:
+            rates.setdefault("tube in memory", []).append(await crawl(frontier, web, workers))
+        async with in_list(server) as frontier:
+            rates.setdefault("list and keys on Valkey", []).append(await crawl(frontier, web, workers))
+        async with in_tube(server.url) as frontier:
+            rates.setdefault("tube on Valkey", []).append(await crawl(frontier, web, workers))
+    return rates
+
+
+def main() -> None:
+    """Show it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.crawl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--pages", type=int, default=100, help="of each host")
+    parser.add_argument("--workers", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=3)
+    told = parser.parse_args()
+    web = Web(told.hosts, told.pages)
+    with LocalServer() as server:
+        rates = asyncio.run(measure(web, told.workers, told.rounds, server))
+    table = Table("crawl", "pages per second", "of the same by hand")
+    beside = {"tube in memory": "asyncio.Queue and locks", "tube on Valkey": "list and keys on Valkey"}
+    for name, found in rates.items():
+        by_hand = rates[beside.get(name, name)]
+        ratio = median(ours / theirs for ours, theirs in zip(found, by_hand, strict=True))
+        table.add_row(name, f"{median(found):,.0f}", f"{ratio:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
