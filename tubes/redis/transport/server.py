@@ -299,6 +299,7 @@ def _pool(url: str, parts: Place) -> _Pool:
     query = urlencode(parts.settings, doseq=True)
     try:
         made: _Pool = _untyped(redis.ConnectionPool).from_url(f"{url}?{query}" if query else url)
+        _untyped(made.connection_class)(**made.connection_kwargs)  # Some settings are only looked at here.
         return made
     except Exception as error:
         bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
