@@ -67,7 +67,7 @@ while left > 0 do
 --#end
   now = math.max(now, moment)
   if ends then
-    left = left - release_of(tonumber(string.match(token, '%d+')), left) - 1
+    left = left - release_of(token, left) - 1
     if left >= 0 then
       if forget(token) then ended = ended + 1 else left = 0 end
     end

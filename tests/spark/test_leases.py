@@ -219,6 +219,36 @@ def test_a_driver_may_die_anywhere_and_nothing_is_lost_or_twice(
     assert tube.statistics().tasks["total"] == 0
 
 
+def test_one_row_that_fails_its_batch_again_and_again_buries_nothing(
+    queue: tubes.Queue, options: dict[str, str]
+) -> None:
+    tube = queue.create_tube("poison", max_attempts=3)
+    tube.put_many([f"{number}" for number in range(100)])
+    query = Query({**options, "tube": "poison", "lease": "1"})
+    for _ in range(4):
+        query.plan()
+        query.deliver()  # and a function of the user's fails, so nothing is committed
+        query.crash(1.3)
+        query.start()
+    assert tube.buried() == []
+    query.run()
+    assert query.sink == [EVERYTHING]
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_restarts_count_for_a_query_that_asks_for_it(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("poison", max_attempts=2)
+    tube.put_many(["a", "b"])
+    query = Query({**options, "tube": "poison", "lease": "1", "countRetakes": "true"})
+    for _ in range(2):
+        query.plan()
+        query.deliver()
+        query.crash(1.3)
+        query.start()
+    query.run()
+    assert [task.reason for task in tube.buried()] == ["max_attempts: session"] * 2
+
+
 def test_what_somebody_took_in_the_meantime_is_twice_and_no_more(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     query.deliver()  # the sink has it; its commit log does not

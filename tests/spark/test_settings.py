@@ -53,6 +53,7 @@ def test_a_bad_option_of_a_read_is_named(queue: tubes.Queue, options: dict[str, 
         ("lease", "nan"),
         ("maxTasksPerTrigger", "0"),
         ("consumer", ""),
+        ("countRetakes", "perhaps"),
         ("state", "r"),
     ],
 )

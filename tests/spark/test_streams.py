@@ -57,6 +57,10 @@ def ids(chunks: list[Chunk]) -> list[int]:
     return [id for chunk in chunks for id in chunk.ids]
 
 
+def take_of(chunks: list[Chunk], id: int) -> int:
+    return next(take for chunk in chunks for some, take in zip(chunk.ids, chunk.takes, strict=True) if some == id)
+
+
 every_driver = pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 
 
@@ -157,7 +161,7 @@ def test_what_the_lease_has_lost_is_taken_again_unless_somebody_has_taken_it(des
     stolen = take(tube)
     stream = desk.open()
     assert ids(stream.retake(1)) == list(range(1, 25))
-    assert {attempts for chunk in stream.retake(1) for attempts in chunk.attempts} == {2}
+    assert {attempts for chunk in stream.retake(1) for attempts in chunk.attempts} == {1}
     assert stream.ack(1) == 24
     stolen.ack()
     assert tube.statistics().tasks["total"] == 35
@@ -238,15 +242,68 @@ def test_a_task_of_a_lane_that_somebody_works_on_is_not_taken_again(desk: Desk) 
     assert ids(desk.open().retake(1)) == []
 
 
-def test_a_task_that_had_its_last_attempt_is_buried_with_the_lease(desk: Desk) -> None:
-    tube = desk.tube("fifo", 3, max_attempts=1)
-    before = desk.open()
-    before.take(1, 3)
-    desk.crash(before, LEASE + 1)
+@every_driver
+@pytest.mark.parametrize("ends", ["lease", "release_all"])
+def test_a_lease_that_is_lost_uses_up_no_attempt(desk: Desk, driver: str, ends: str) -> None:
+    tube = desk.tube(driver, 12, max_attempts=1)
+    for round in range(3):
+        stream = desk.open()
+        chunks = stream.retake(1) if round else stream.take(1, 12)
+        assert ids(chunks) == list(range(12))
+        assert {attempts for chunk in chunks for attempts in chunk.attempts} == {1}
+        desk.crash(stream, LEASE + 1 if ends == "lease" else 0)
+        if ends == "release_all":
+            tube.release_all()
+        assert [tube.peek(id).attempts for id in range(12)] == [0] * 12
+    assert desk.open().ack(1) == 12
+    assert tube.buried() == []
+
+
+def test_a_lease_that_is_lost_uses_up_no_attempt_where_a_later_batch_takes_the_task(desk: Desk) -> None:
+    tube = desk.other.create_tube("t", "utube", max_attempts=1)
+    tube.put_many([tubes.Item(number, utube="same") for number in range(2)])
+    stream = desk.open()
+    stream.take(1, 1)
+    desk.crash(stream, LEASE + 1)
+    stolen = take(tube)
     stream = desk.open()
     assert ids(stream.retake(1)) == []
+    stolen.bury()
+    stream.ack(1)
+    tube.kick(attempts=1)
+    assert [(chunk.ids, chunk.attempts) for chunk in stream.take(2, 1)] == [([0], [2])], "the other taker's counts"
+
+
+@every_driver
+def test_a_lease_that_is_lost_counts_as_an_attempt_for_who_asks_for_it(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 3, max_attempts=2)
+    stream = desk.open()
+    stream.take(1, 3)
+    desk.crash(stream, LEASE + 1)
+    stream = desk.open()
+    assert [chunk.attempts for chunk in stream.retake(1, counts=True)] == [[2, 2, 2]]
+    desk.crash(stream, LEASE + 1)
+    stream = desk.open()
+    assert ids(stream.retake(1, counts=True)) == []
     assert stream.ack(1) == 0
     assert [task.reason for task in tube.buried()] == ["max_attempts: session"] * 3
+
+
+@every_driver
+def test_what_another_stream_took_meanwhile_and_lost_is_delivered_by_one_of_them(desk: Desk, driver: str) -> None:
+    tube = desk.tube(driver, 3)
+    one = desk.open("one")
+    one.take(1, 3)
+    desk.crash(one, LEASE + 1)
+    other = desk.open("other")
+    assert ids(other.take(1, 3)) == [0, 1, 2]
+    assert ids(desk.open("one").retake(1)) == []
+    desk.crash(other, LEASE + 1)
+    other = desk.open("other")
+    assert ids(other.retake(1)) == [0, 1, 2]
+    assert desk.open("one").ack(1) == 0
+    assert other.ack(1) == 3
+    assert tube.statistics().tasks["total"] == 0
 
 
 def test_only_the_last_one_that_opened_a_stream_goes_on_with_it(desk: Desk) -> None:
@@ -313,15 +370,15 @@ def test_a_batch_of_which_a_part_was_lost_is_still_whole(desk: Desk) -> None:
 def test_an_ack_does_not_count_for_what_was_left_out(desk: Desk, how: str, clock: ManualClock) -> None:
     tube = desk.tube("fifottl", 20)
     stream = desk.open()
-    stream.take(1, 20)
+    chunks = stream.take(1, 20)
     if how == "kicked":
         tube.bury(4)
-        stream.claim.skip(tube, [(4, 1)])
+        stream.claim.skip(tube, [(4, take_of(chunks, 4))])
         tube.kick()
     else:
         desk.crash(stream, LEASE + 1)
         tube.update(4, delay=60)
-        stream.claim.skip(tube, [(4, 1)])
+        stream.claim.skip(tube, [(4, take_of(chunks, 4))])
         clock.advance(60)
         stream = desk.open()
     assert stream.ack(1) == 19
@@ -332,9 +389,9 @@ def test_an_ack_does_not_count_for_what_was_left_out(desk: Desk, how: str, clock
 def test_what_was_left_out_stays_out_of_its_batch_and_comes_with_another(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 5)
     stream = desk.open()
-    stream.take(1, 5)
-    stream.claim.skip(tube, [(4, 1)])
-    assert stream.claim.skipped(tube) == {(4, 1)}
+    left_out = (4, take_of(stream.take(1, 5), 4))
+    stream.claim.skip(tube, [left_out])
+    assert stream.claim.skipped(tube) == {left_out}
     desk.crash(stream, LEASE + 1)
     stream = desk.open()
     assert ids(stream.retake(1)) == [0, 1, 2, 3]

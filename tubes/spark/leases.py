@@ -186,7 +186,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             since, chunks = self._fresh.pop(batch, (0.0, []))
             if not chunks or time.monotonic() - since > self._settings.lease / 2:
                 self._wait()
-                chunks = stream.retake(batch)
+                chunks = stream.retake(batch, counts=self._settings.count_retakes)
             for chunk in chunks:
                 ids += chunk.ids
                 attempts += chunk.attempts
@@ -233,15 +233,15 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         take_of = dict(zip(partition.ids, partition.takes, strict=True))
         with self._settings.connect() as queue:
             tube = self._settings.find(queue)
-            before = claim.skipped(tube)
+            before = {id for id, take in claim.skipped(tube) if take_of.get(id) == take}
 
             def still_ours(table: Table) -> Table:
                 ours = table.having("state", "tr")
                 known = zip(*map(ours.values, ("id", "attempts", "take")), strict=True)
-                # If the lease has lost a task and nobody took it, only its attempts are known.
+                # If the lease has lost a task and nobody took it, its attempts are as they were before the take.
                 return ours.where(
                     [
-                        tries == by[id] and (take is None or take == take_of[id]) and (id, tries) not in before
+                        (tries == by[id] - 1 if take is None else take == take_of[id]) and id not in before
                         for id, tries, take in known
                     ]
                 )
@@ -251,8 +251,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     ours = still_ours(table)
                     if ours.size < table.size:
                         # An ack is only for delivered tasks.
-                        left_out = {(id, by[id]) for id in set(table.values("id")) - set(ours.values("id"))}
-                        claim.skip(tube, sorted(left_out - before))
+                        left_out = set(table.values("id")) - set(ours.values("id"))
+                        claim.skip(tube, [(id, take_of[id]) for id in sorted(left_out - before)])
                     yield ours
 
             yield from self._columns.batches(delivered())

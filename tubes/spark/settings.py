@@ -42,6 +42,8 @@ class Settings:
     max_tasks: int | None = None
     lease: float = LEASE
     consumer: str | None = None
+    #: Whether a lease that was lost has used up an attempt.
+    count_retakes: bool = False
     #: Of writes.
     delivery: str | None = None
     write_id: str | None = None
@@ -148,6 +150,12 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return check
 
 
+def _yes(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise InvalidOption(option=name, value=value, rule="must be true or false")
+    return value.lower() == "true"
+
+
 def _states_of(name: str, value: str) -> frozenset[str]:
     found: set[str] = set()
     for word in value.split(","):
@@ -223,6 +231,7 @@ _STREAM: Final[_Known] = {
     "maxTasksPerTrigger": ("max_tasks", _count),
     "lease": ("lease", _lease),
     "consumer": ("consumer", _text),
+    "countRetakes": ("count_retakes", _yes),
     "numPartitions": ("num_partitions", _count),
 }
 _WRITE: Final[_Known] = {

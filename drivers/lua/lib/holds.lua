@@ -1,12 +1,21 @@
 -- What a session leaves when it ends.
 
--- Release tasks, in the order of their ids; `why`: what has ended the attempts.
-local function release_each(ids, why)
+-- Whether a session is that of a stream: its uuid is made of a name, which is version 5; others are random.
+local function is_stream(token)
+  return string.match(token, '%.%x+5%x%x%x$')
+end
+
+-- Release tasks, in the order of their ids; `why`: what has ended the attempts. What a stream has taken is no attempt when
+-- it comes back; `streams` has the numbers of their sessions.
+local function release_each(ids, why, streams)
   table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
   for n = 1, #ids do
     local task, due = find(ids[n])
     if not task then
       call('ZREM', M .. ':taken', ids[n])
+    elseif streams[task.owner] then
+      task.attempts = task.attempts - 1
+--#move release t
     elseif is_last(task) then
       task.reason = 'max_attempts: ' .. why
 --#move release_last t
@@ -16,12 +25,13 @@ local function release_each(ids, why)
   end
 end
 
--- Release what a session holds, up to `limit` tasks; answers how many it held.
-local function release_of(session, limit)
+-- Release what the session of a token holds, up to `limit` tasks; answers how many it held.
+local function release_of(token, limit)
+  local session = tonumber(string.match(token, '%d+'))
   local first = session * TAKES
   local all = call('ZCOUNT', M .. ':taken', first, first + TAKES - 1)
   local ids = call('ZRANGEBYSCORE', M .. ':taken', first, first + TAKES - 1, 'LIMIT', 0, limit)
-  release_each(ids, 'session')
+  release_each(ids, 'session', { [session] = is_stream(token) })
   return all
 end
 

@@ -12,7 +12,7 @@ if ARGV[6] ~= '' then
     soonest = ends
     call('HSET', M, 'soonest', ends)
   end
-elseif release_of(tonumber(ARGV[1]), SOME) > SOME or not forget(ARGV[2]) then
+elseif release_of(ARGV[2], SOME) > SOME or not forget(ARGV[2]) then
 --#include flush
   return redis.error_reply('AGAIN there is more to do first')
 end

@@ -1,5 +1,5 @@
--- Ack the tasks of a batch, those of its last chunk; so is one whose lease was over, if nobody else has taken it since,
--- and it was not left out when the batch was read. All batches before are done too: of those that the server still knows,
+-- Ack the tasks of a batch, those of its last chunk; so is one whose lease was over, if nobody else has taken it since, and
+-- it was not left out when the batch was read: its attempts are as they were before the take, which came to nothing. All batches before are done too: of those that the server still knows,
 -- since it has lost their acks, the first one comes first.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch
 -- answers  how many chunks are left, at least, ' ', how many tasks were done
@@ -23,9 +23,9 @@ if left >= 0 then
   for n = 1, #named do
     if done[n] == '1' then
       count = count + 1
-    elseif call('SREM', skipped, named[n] .. '.' .. attempts[n]) == 0 then
+    elseif call('SREM', skipped, named[n] .. '.' .. meant[n]) == 0 then
       local task = find(named[n])
-      if task and task.state == 'r' and task.attempts == attempts[n] + 0 then
+      if task and task.state == 'r' and task.attempts == attempts[n] - 1 then
 --#move delete r
         count = count + 1
       end

@@ -1,6 +1,7 @@
 -- Take the tasks of a chunk again whose lease was over, where nobody else has taken them since; forget the others, and those
 -- that were left out when it was read: what its sink has may be without them.
--- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it
+-- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 '1': the lease that was over has used up an
+--       attempt of what is taken again, and what had no more is buried
 -- answers  what is written down of it now; nil: there is no such chunk
 --#include begin
 --#include stream
@@ -13,8 +14,15 @@ for n = 1, #named do
   if scores[n] ~= string.format('%.0f', ARGV[1] * TAKES + take) then
     changed, by = true, false
     local task, due = find(named[n])
-    local left_out = call('SREM', M .. ':skipped:' .. ARGV[6], named[n] .. '.' .. attempts[n]) == 1
-    local may = not left_out and task and task.state == 'r' and task.attempts == attempts[n] + 0
+    local left_out = call('SREM', M .. ':skipped:' .. ARGV[6], named[n] .. '.' .. take) == 1
+    local may = not left_out and task and task.state == 'r' and task.attempts == attempts[n] - 1
+    if may and ARGV[10] == '1' then
+      task.attempts = task.attempts + 1
+      if is_last(task) then
+        may, task.reason = false, 'max_attempts: session'
+--#move bury r
+      end
+    end
 --#if LANE
     -- As for any take: its lane must be free, and it the first of it.
     may = may and call('ZREM', M .. ':offers', place(task)) == 1
@@ -23,6 +31,7 @@ for n = 1, #named do
 --#end
     if may then
       task.owner = ARGV[1]
+      if ARGV[10] == '1' then write(task) end
 --#move take r
       by, take = task.attempts, string.format('%d', this_take)
     end

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from hashlib import sha1
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from uuid import UUID
 
 from tubes.drivers.options import positive, text
 from tubes.errors import StreamFenced, TubeNotFound
@@ -53,14 +54,14 @@ class Claim(NamedTuple):
     born: bytes
 
     def skip(self, tube: Tube, takes: Sequence[tuple[int, int]]) -> None:
-        """These were left out, by id and attempts: an ack of their batch does not end them. Raises `StreamFenced`.
+        """These were left out, by id and take number: an ack of their batch does not end them. Raises `StreamFenced`.
 
         A task that comes back by itself counts as the stream's own as long as nobody else has taken it; but not if it
         was buried, say, when its batch was read, and is kicked before that is acked.
         """
         parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
         for first in range(0, len(takes), CHUNK):
-            some = [f"{id}.{attempts}" for id, attempts in takes[first : first + CHUNK]]
+            some = [f"{id}.{take}" for id, take in takes[first : first + CHUNK]]
             port = cast("Port[Task]", tube._port)
             flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *some, parts=parts)
             if port.run(flow).__class__ is ErrorReply:
@@ -72,7 +73,7 @@ class Claim(NamedTuple):
         (takes,) = port.run(port.look(pack("SMEMBERS", f"{port.shared.key}:skipped:{self.stream}")))
         with validation.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
             parts = (bytes_of(take).partition(b".") for take in list_of(takes))
-            return frozenset((int(id), int(attempts)) for id, _, attempts in parts)
+            return frozenset((int(id), int(take)) for id, _, take in parts)
 
     def check(self, tube: Tube) -> None:
         """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
@@ -127,9 +128,9 @@ class Stream:
         """
         text("stream", name)
         connection = cast("Connection", queue._connection)
-        digest = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
-        # Others may speak for the same session: answers are kept by caller.
-        connection.session.go_by(digest[:32])
+        digest = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
+        # Others may speak for the same session: answers are kept by caller. By the version the scripts know a stream.
+        connection.session.go_by(UUID(bytes=digest[:16], version=5).hex)
         stream = cls(queue.tube(tube), name)
         reply = stream._run("stream_open")
         with validation.reading(f"stream {name!r} of tube {tube!r}"):
@@ -162,10 +163,13 @@ class Stream:
                 break
         return chunks
 
-    def retake(self, batch: int) -> list[Chunk]:
-        """The chunks of a batch; tasks of it that the lease has lost are taken again, if nobody else took them."""
+    def retake(self, batch: int, *, counts: bool = False) -> list[Chunk]:
+        """The chunks of a batch; tasks of it that the lease has lost are taken again, if nobody else took them.
+
+        `counts`: that the lease was over counts as an attempt of these, and one that had no more is buried.
+        """
         chunks: list[Chunk] = []
-        while (reply := self._run("stream_retake", self._epoch, batch, len(chunks))) is not None:
+        while (reply := self._run("stream_retake", self._epoch, batch, len(chunks), "1" if counts else "")) is not None:
             chunks.append(self._chunk(reply))
         return chunks
 
