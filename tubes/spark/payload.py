@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
-from tubes.errors import CodecError, InvalidOption
-from tubes.spark.arrow import Array, RecordBatch
-from tubes.values.codecs import encode
+from tubes.errors import InvalidOption
+from tubes.spark.arrow import RecordBatch
+from tubes.spark.encoding import encoder
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -94,19 +92,16 @@ class Payload:
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
         """Record batches as runs of tasks with the same options."""
         driver = writer.tube._port.shared.driver
-        encode = _encoder(self.settings)
+        encode = encoder(self.settings)
         plain = self._head(writer, driver, (None,) * len(self.options))
         heads: dict[tuple[object, ...], Head] = {}
         for batch in batches:
-            if self.data is None:
-                rows: list[Any] = batch.select(list(self.fields)).to_pylist(maps_as_pydicts="strict")
-            else:
-                rows = _values(batch.column(self.data))
-            raws = [encode(row) for row in rows]
+            data = batch.select(list(self.fields)).to_struct_array() if self.data is None else batch.column(self.data)
+            raws = encode(data)
             if not self.options:
                 yield plain, raws
                 continue
-            columns = [_values(batch.column(name)) for name in self.options]
+            columns = [batch.column(name).to_pylist() for name in self.options]
             last: tuple[object, ...] | None = None
             run: list[bytes] = []
             head = plain
@@ -135,11 +130,6 @@ class Payload:
             options.pop("on_duplicate", None)
             options.pop("key_ttl", None)
         return writer.head(driver.check_put(options))
-
-
-def _values(column: Array) -> list[object]:
-    values: list[object] = column.to_pylist(maps_as_pydicts="strict")
-    return values
 
 
 def _number(value: object) -> object:
@@ -179,53 +169,3 @@ def _check_data(settings: Settings, kind: str) -> None:
         raise InvalidOption(option="column", value=f"data {kind}", rule="must be binary with codec raw")
     if settings.data_format == "json" and not text:
         raise InvalidOption(option="column", value=f"data {kind}", rule="must be a string with dataFormat json")
-
-
-def _encoder(settings: Settings) -> Callable[[object], bytes]:
-    """The function that encodes a row's data."""
-    codec = settings.find_codec()
-    if settings.codec == "raw":
-        return _raw
-    if settings.codec == "json" and settings.data_format == "json":
-        return _checked_json
-
-    def encoded(value: Any) -> bytes:
-        if value.__class__ is str and settings.codec == "json":
-            return encode_basestring(value).encode()
-        return encode(codec, _plain(value))
-
-    return encoded
-
-
-def _plain(value: Any) -> object:
-    """The data, with values that JSON does not have as text."""
-    if value.__class__ is dict:
-        return {_plain(name): _plain(some) for name, some in value.items()}
-    if value.__class__ is list:
-        return [_plain(some) for some in value]
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    return str(value) if isinstance(value, decimal.Decimal) else value
-
-
-def _raw(value: Any) -> bytes:
-    if value is None:
-        raise CodecError(codec="raw", action="encode", value=None, why="it takes only bytes")
-    return bytes(value)
-
-
-def _no_number(word: str) -> object:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _checked_json(value: Any) -> bytes:
-    if value is None:
-        return b"null"
-    try:
-        json.loads(value, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise CodecError(codec="json", action="encode", value=value, why=error) from None
-    raw: bytes = value.strip().encode()
-    return raw

@@ -1,0 +1,93 @@
+"""Columns of data as the bytes that a tube stores."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tubes import CodecError
+from tubes.spark import encoding
+from tubes.spark.arrow import pa
+from tubes.spark.settings import Settings
+
+UTC = datetime.UTC
+BERLIN = ZoneInfo("Europe/Berlin")
+#: By a type: values, and what stands in the JSON for each.
+KNOWN: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
+    "text": (pa.string(), [("ü\n\"\\\x00\u2028", "ü\n\"\\\x00\u2028"), ("", ""), (None, None)]),
+    "numbers": (pa.int64(), [(2**62, 2**62), (-1, -1), (None, None)]),
+    "floats": (pa.float64(), [(1.0, 1.0), (0.1, 0.1), (1e300, 1e300), (-0.0, -0.0), (None, None)]),
+    "days": (pa.date32(), [(datetime.date(2026, 1, 2), "2026-01-02"), (None, None)]),
+    "noons": (pa.time64("us"), [(datetime.time(12), "12:00:00"), (None, None)]),
+    "prices": (pa.decimal128(5, 2), [(Decimal("1.50"), "1.50"), (None, None)]),
+    "spans": (pa.duration("us"), [(datetime.timedelta(milliseconds=90), 0.09), (None, None)]),
+    "moments": (
+        pa.timestamp("us", "UTC"),
+        [
+            (datetime.datetime(2026, 1, 2, 3, tzinfo=UTC), "2026-01-02T03:00:00+00:00"),
+            (datetime.datetime(2026, 1, 2, 3, 4, 5, 60, tzinfo=UTC), "2026-01-02T03:04:05.000060+00:00"),
+            (None, None),
+        ],
+    ),
+    "moments elsewhere": (
+        pa.timestamp("us", "Europe/Berlin"),
+        [
+            (datetime.datetime(2026, 1, 2, 3, tzinfo=BERLIN), "2026-01-02T03:00:00+01:00"),
+            (datetime.datetime(2026, 7, 2, 3, 0, 0, 100_000, tzinfo=BERLIN), "2026-07-02T03:00:00.100000+02:00"),
+        ],
+    ),
+    "moments nowhere": (
+        pa.timestamp("us"),
+        [(datetime.datetime(2026, 1, 2), "2026-01-02T00:00:00"), (None, None)],
+    ),
+    "maps": (pa.map_(pa.string(), pa.int64()), [([("a", 1), ("b", None)], {"a": 1, "b": None}), ([], {})]),
+    "maps of days": (pa.map_(pa.date32(), pa.int64()), [([(datetime.date(2026, 1, 2), 1)], {"2026-01-02": 1})]),
+}  # fmt: skip
+
+
+def encoded(values: list[Any], kind: Any, skipped: int = 0, **options: Any) -> list[Any]:
+    settings = Settings(url="redis://localhost", tube="t", **options)
+    raws = encoding.encoder(settings)(pa.array([*values[:1] * skipped, *values], kind).slice(skipped))
+    return [json.loads(raw) for raw in raws]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("without", [False, True], ids=["msgspec", "without msgspec"])
+def test_values_are_json_wherever_they_stand(name: str, without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if without:
+        monkeypatch.setattr(encoding, "msgspec", None)
+    kind, pairs = KNOWN[name]
+    values, expected = [value for value, _ in pairs], [known for _, known in pairs]
+    assert encoded(values, kind) == expected
+    assert encoded(values, kind, skipped=2) == expected
+    lists = [values, None, [], values[:1]]
+    assert encoded(lists, pa.list_(kind), skipped=1) == [expected, None, [], expected[:1]]
+    inside = pa.struct([("a", kind), ("in", pa.struct([("b", pa.list_(kind))]))])
+    rows = [{"a": value, "in": None if value is None else {"b": [value, None]}} for value in values]
+    known = [{"a": told, "in": None if told is None else {"b": [told, None]}} for told in expected]
+    assert encoded([None, *rows], inside, skipped=3) == [None, *known]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_have_are_refused_wherever_they_stand(number: float) -> None:
+    inside, in_maps = pa.struct([("a", pa.list_(pa.float64()))]), pa.map_(pa.string(), pa.float64())
+    for kind, value in ((pa.float64(), number), (inside, {"a": [1.0, number]}), (in_maps, [("a", number)])):
+        with pytest.raises(CodecError):
+            encoded([value], kind)
+
+
+@pytest.mark.parametrize("without", [False, True], ids=["msgspec", "without msgspec"])
+def test_json_text_is_checked_and_kept_as_it_is(without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if without:
+        monkeypatch.setattr(encoding, "_is_json", None)
+    encode = encoding.encoder(Settings(url="redis://localhost", tube="t", data_format="json"))
+    assert encode(pa.array([' {"a": 1e999} ', '"\\ud800"', None])) == [b'{"a": 1e999}', b'"\\ud800"', b"null"]
+    for text in ("", "nul", '{"a":NaN}', "[1] x"):
+        with pytest.raises(CodecError):
+            encode(pa.array([text]))
