@@ -25,5 +25,5 @@ if __name__ == "__main__":
         worker.on(tube, note_pid_and_sleep, process=True)
         tube.put(sys.argv[2])
         worker.run()
-elif len(sys.argv) > 3:  # A process of the handler imports this program, and hangs.
+elif __name__ == "__mp_main__" and len(sys.argv) > 3:  # A process of the handler imports this program, and hangs.
     note_pid_and_sleep(ProcessTask(tube="", id=0, data=sys.argv[2]))
