@@ -1,4 +1,7 @@
-"""All tests on every Python of this machine, each in an environment of its own: `make matrix`."""
+"""All tests on every Python of this machine, and batches on old versions of Spark: `make matrix`.
+
+Each has an environment of its own.
+"""
 
 import os
 from pathlib import Path
@@ -8,6 +11,8 @@ import nox
 ROOT = Path(__file__).parent.parent
 #: With a `t`: free-threaded.
 PYTHONS = ("3.11", "3.12", "3.13", "3.13t", "3.14", "3.14t")
+#: Of Spark, besides the newest.
+OLD_SPARKS = ("4.0", "4.1")
 #: Tools of a developer, which no test needs.
 TOOLS = {"check", "docs"}
 
@@ -29,3 +34,15 @@ def tests(session: nox.Session) -> None:
     extras = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"].keys() - TOOLS
     session.install("--editable", f".[{','.join(sorted(extras))}]")
     session.run("python", "-m", "pytest", *(session.posargs or ["-n", "auto"]))
+
+
+@nox.session(python=PYTHONS[1])
+@nox.parametrize("pyspark", OLD_SPARKS)
+def spark(session: nox.Session, pyspark: str) -> None:
+    """Run what works on old versions of Spark; `tests` runs all on the newest."""
+    if session.posargs:
+        session.skip("only the tests behind -- are wanted")
+    session.chdir(ROOT)
+    session.install("--editable", ".[conformance,hiredis,java,server]", "pyarrow>=18", f"pyspark=={pyspark}.*")
+    # Old versions leave sockets to the garbage collector.
+    session.run("python", "-m", "pytest", "-W", "ignore::ResourceWarning", "tests/spark/test_session_versions.py")

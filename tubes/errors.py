@@ -117,6 +117,10 @@ class StreamFenced(TubesError):
     """another reader has opened stream {stream!r} of tube {tube!r} since, and continues it."""
 
 
+class SparkTooOld(TubesError, NotImplementedError):
+    """{what} needs Spark {needed} or newer, and this is Spark {version}."""
+
+
 class NothingReady(TubesError):
     """no task of tube {tube!r} became ready within {timeout} s."""
 

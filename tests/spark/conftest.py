@@ -18,8 +18,8 @@ import tubes
 from tubes.testing import java_home
 
 ROOT = Path(__file__).parent.parent.parent
-#: Where Spark finds the data source by itself: an installed package is on its path anyway, a checkout is not.
-PATHS = [str(ROOT), str(ROOT / "tubes" / "spark" / "discovery")]
+#: Where Spark finds data sources by itself: an installed package is on its path anyway, a checkout is not.
+PATHS = [str(ROOT), str(ROOT / "tubes" / "spark" / "discovery"), str(ROOT / "tests" / "spark" / "neighbour")]
 
 SETTINGS = {
     "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""Writes: rows become tasks, at once or all or none."""
+"""Batch writes: rows become tasks, at once or all or none."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.server.bulk_write import Staged, Writer
@@ -17,10 +16,6 @@ from tubes.spark.workers import freeze_loaded
 if TYPE_CHECKING:
     from tubes.spark.payload import Payload
     from tubes.spark.settings import Settings
-
-#: Properties of a Spark task that name its micro-batch.
-_QUERY: Final = "sql.streaming.queryId"
-_BATCH: Final = "streaming.sql.batchId"
 
 
 @dataclass
@@ -32,7 +27,7 @@ class Brought(WriterCommitMessage):
     chunks: list[Staged]
 
 
-class _Sink:
+class Sink:
     """The common part of batch and stream writes."""
 
     def __init__(self, settings: Settings, payload: Payload) -> None:
@@ -61,7 +56,7 @@ class _Sink:
                 writer.clean(write, aborted=True)
 
 
-class BatchWriter(_Sink, DataSourceArrowWriter):
+class BatchWriter(Sink, DataSourceArrowWriter):
     """Writes a frame: all of it or nothing, once, unless `delivery` is at-least-once."""
 
     def __init__(self, settings: Settings, payload: Payload) -> None:
@@ -92,40 +87,3 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         """The job has failed: nothing is put."""
         if self._write:
             self._give_up({self._write})
-
-
-class StreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """Writes micro-batches: with `delivery` exactly-once each batch once, even if Spark repeats it."""
-
-    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """On an executor: put rows, or upload them."""
-        if self._settings.delivery != "exactly-once":
-            return Brought("", "", self._bring(iterator, ""))
-        context = TaskContext.get()
-        query = context.getLocalProperty(_QUERY) if context is not None else None
-        batch = context.getLocalProperty(_BATCH) if context is not None else None
-        if query is None or batch is None:
-            raise RuntimeError("Spark does not name the query and batch, which delivery exactly-once needs")
-        write = f"query:{query}-{batch}"
-        return Brought(write, f"query:{query}", self._bring(iterator, write))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All Spark tasks are done: put what they have uploaded, unless the batch was put before."""
-        brought = [message for message in messages if isinstance(message, Brought) and message.write]
-        if not brought:
-            return
-        chunks = [chunk for message in brought for chunk in message.chunks]
-        with self._settings.connect() as queue:
-            writer = Writer(self._settings.find(queue))
-            writer.publish(brought[0].query, batchId, chunks, self._settings.timeout)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The micro-batch has failed, and nothing of it is put.
-
-        Spark repeats it under its number, so later chunks are not refused.
-        """
-        writes = {message.write for message in messages if isinstance(message, Brought) and message.write}
-        with self._settings.connect() as queue:
-            writer = Writer(self._settings.find(queue))
-            for write in writes:
-                writer.clean(write)

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, SparkTooOld
 from tubes.spark.columns import schema_of
-from tubes.spark.leases import LeaseReader
 from tubes.spark.payload import Payload
 from tubes.spark.settings import check_values, read_settings, stream_settings, write_settings
-from tubes.spark.sink import BatchWriter, StreamWriter
+from tubes.spark.sink import BatchWriter
 from tubes.spark.snapshot import SnapshotReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from tubes.spark.leases import LeaseReader
+    from tubes.spark.stream_sink import StreamWriter
+
+
+@contextmanager
+def _since(needed: str, what: str) -> Generator[None]:
+    """Wraps imports that older versions of Spark do not have. A vendor's version may have more than its number says."""
+    try:
+        yield
+    except ImportError as error:
+        if not (error.name or "").startswith("pyspark"):
+            raise
+        raise SparkTooOld(what=what, needed=needed, version=pyspark.__version__) from None
 
 
 class TubesDataSource(DataSource):
@@ -40,6 +56,8 @@ class TubesDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> LeaseReader:
         """The tasks of a tube, taken batch by batch, and acked when Spark has committed."""
+        with _since("4.2", "a stream that reads a tube"):
+            from tubes.spark.leases import LeaseReader
         return LeaseReader(stream_settings(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -52,6 +70,8 @@ class TubesDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Puts the rows of each micro-batch."""
+        with _since("4.1", "a stream that writes to a tube"):
+            from tubes.spark.stream_sink import StreamWriter
         if overwrite:
             raise InvalidOption(
                 option="outputMode", value="complete", rule="is not possible with tubes: use append or update"
