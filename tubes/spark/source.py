@@ -73,8 +73,7 @@ class TubesDataSource(DataSource):
         with _since("4.1", "a stream that writes to a tube"):
             from tubes.spark.stream_sink import StreamWriter
         if overwrite:
-            raise InvalidOption(
-                option="outputMode", value="complete", rule="is not possible with tubes: use append or update"
-            )
+            rule = "would replace all tasks of the tube by each micro-batch: use append"
+            raise InvalidOption(option="outputMode", value="complete", rule=rule)
         settings = write_settings(self.options, streams=True)
         return StreamWriter(settings, Payload.plan(settings, schema))
