@@ -33,7 +33,7 @@ class Comparison:
     detail: str = ""
     goal: float | None = None
     later: float | None = None
-    unit: Literal["s", "bytes"] = "s"
+    unit: Literal["s", "bytes", "switches"] = "s"
 
 
 @dataclass
@@ -132,6 +132,7 @@ SECTIONS: Final = (
     "busy utubes",
     "throttled",
     "wake-up",
+    "contended",
     "memory",
     "filling",
     "redis",
@@ -148,6 +149,8 @@ def _verdict(ratio: float, goal: float, later: float | None) -> str:
 
 
 def _figure(value: float, unit: str = "s") -> str:
+    if unit == "switches":
+        return f"{value:.3f}"
     return f"{value:,.0f} B" if unit == "bytes" else duration(value)
 
 

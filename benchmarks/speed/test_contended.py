@@ -1,0 +1,246 @@
+"""Threads, and asyncio tasks, that contend for one queue: so many producers beside so many consumers, and a ring.
+
+All begin at once, and the clock stops when the last task is acked. A ring has a queue before each thread, which puts
+what it takes into the next one: there are fewer tokens than threads, so that each token finds its taker asleep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import resource
+import threading
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import pytest
+
+import tubes
+import tubes.aio
+from benchmarks.shared.tasks import PAYLOAD
+from benchmarks.speed.conftest import QUICK, scale_of
+from benchmarks.speed.table import Comparison, Results
+
+SECTION = "contended"
+UTUBES = tuple(f"host-{number}" for number in range(100))
+FEW, MANY = 20_000, 200_000
+RING, TOKENS = 8, 3
+#: Producers and consumers, and what a task may cost by tasks and driver, as a multiple of `queue.Queue`'s.
+CROWDS: dict[tuple[int, int], dict[tuple[int, str], float]] = {
+    (1, 1): {},
+    (4, 1): {},
+    (1, 4): {},
+    (4, 4): {(FEW, "fifo"): 1.8, (FEW, "utubettl"): 3.4, (MANY, "fifo"): 0.7, (MANY, "utubettl"): 1.1},
+    (8, 8): {(FEW, "fifo"): 2.3, (FEW, "utubettl"): 3.6, (MANY, "fifo"): 0.7, (MANY, "utubettl"): 1.1},
+}
+RING_GOAL, ASYNCIO_GOAL, SWITCHES = 4, 3.6, 0.1
+#: Puts one, or takes one and acks it, by its number.
+Act = Callable[[int], object]
+#: Seconds and context switches per task; None: not measured.
+Figures = tuple[float, float | None]
+
+
+class Side(NamedTuple):
+    """A queue as threads use it."""
+
+    put: Act
+    take: Act
+    close: Callable[[], object]
+
+
+def tube_side(driver: str, session: tubes.Queue | None = None, name: str = "contended") -> Side:
+    session = session or tubes.connect()
+    tube: Any = session.create_tube(name, driver)
+    add, get, ack = tube.put, tube.take, tube.ack
+
+    def put(number: int) -> None:
+        add(PAYLOAD)
+
+    def put_in_lane(number: int) -> None:
+        add(PAYLOAD, utube=UTUBES[number % len(UTUBES)])
+
+    def take(number: int) -> None:
+        ack(get())
+
+    return Side(put if driver == "fifo" else put_in_lane, take, session.close)
+
+
+def queue_side() -> Side:
+    there: queue.Queue[str] = queue.Queue()
+    add, get, done = there.put, there.get, there.task_done
+
+    def put(number: int) -> None:
+        add(PAYLOAD)
+
+    def take(number: int) -> None:
+        get()
+        done()
+
+    return Side(put, take, lambda: None)
+
+
+def switches() -> int:
+    """How often this process was switched off, so far, because it waited for something."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+
+def race(acts: list[tuple[Act, int]], count: int) -> Figures:
+    """What a task costs where threads do each of these so often, all at once."""
+    start = threading.Barrier(len(acts) + 1)
+
+    def run(act: Act, times: int) -> None:
+        start.wait()
+        for number in range(times):
+            act(number)
+
+    threads = [threading.Thread(target=run, args=each) for each in acts]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    begin, before = perf_counter(), switches()
+    for thread in threads:
+        thread.join()
+    return (perf_counter() - begin) / count, (switches() - before) / count
+
+
+def crowd(side: Side, producers: int, consumers: int, count: int) -> Figures:
+    """What a task costs that goes from so many threads to so many."""
+    acts = [(side.put, count // producers)] * producers + [(side.take, count // consumers)] * consumers
+    figures = race(acts, count)
+    side.close()
+    return figures
+
+
+def tube_crowd(driver: str, producers: int, consumers: int, count: int) -> Figures:
+    return crowd(tube_side(driver), producers, consumers, count)
+
+
+def queue_crowd(producers: int, consumers: int, count: int) -> Figures:
+    return crowd(queue_side(), producers, consumers, count)
+
+
+def ring(sides: list[Side]) -> Figures:
+    """What a hop costs from a thread to the next one."""
+    for side in sides[:TOKENS]:
+        side.put(0)
+
+    def passing(side: Side, after: Side) -> Act:
+        def step(number: int) -> None:
+            side.take(number)
+            after.put(number)
+
+        return step
+
+    acts = [(passing(side, after), FEW // RING) for side, after in zip(sides, sides[1:] + sides[:1], strict=True)]
+    figures = race(acts, FEW)
+    for side in sides:
+        side.close()
+    return figures
+
+
+def tube_ring(driver: str) -> Figures:
+    session = tubes.connect()
+    return ring([tube_side(driver, session, f"ring-{number}") for number in range(RING)])
+
+
+def queue_ring() -> Figures:
+    return ring([queue_side() for _ in range(RING)])
+
+
+async def gather_crowd(put: Callable[[], Any], take: Callable[[], Any], producers: int, consumers: int) -> Figures:
+    """What a task costs that goes from so many asyncio tasks to so many."""
+
+    async def run(act: Callable[[], Any], times: int) -> None:
+        for _ in range(times):
+            await act()
+
+    acts = [(put, FEW // producers)] * producers + [(take, FEW // consumers)] * consumers
+    begin = perf_counter()
+    await asyncio.gather(*(run(*each) for each in acts))
+    return (perf_counter() - begin) / FEW, None
+
+
+def awaited_tube(producers: int, consumers: int) -> Figures:
+    async def run() -> Figures:
+        async with tubes.aio.connect() as session:
+            tube: Any = await session.create_tube("contended")
+
+            async def take() -> None:
+                await tube.ack(await tube.take())
+
+            return await gather_crowd(lambda: tube.put(PAYLOAD), take, producers, consumers)
+
+    return asyncio.run(run())
+
+
+def asyncio_queue(producers: int, consumers: int) -> Figures:
+    async def run() -> Figures:
+        there: asyncio.Queue[str] = asyncio.Queue()
+
+        async def take() -> None:
+            await there.get()
+            there.task_done()
+
+        return await gather_crowd(lambda: there.put(PAYLOAD), take, producers, consumers)
+
+    return asyncio.run(run())
+
+
+class Case(NamedTuple):
+    """What is measured on both sides: with `goal`, what ours may cost as a multiple of the yardstick."""
+
+    what: str
+    yardstick: str
+    goal: float | None
+    ours: Callable[[], Figures]
+    theirs: Callable[[], Figures]
+
+
+def cases(sizes: tuple[int, ...]) -> list[Case]:
+    found: list[Case] = []
+    for driver, name in (("fifo", "fifo"), ("utubettl", f"utubettl, {len(UTUBES)} utubes")):
+        for count in sizes:
+            for (producers, consumers), goals in CROWDS.items():
+                found.append(
+                    Case(
+                        f"{name}, {count:,} tasks, {producers} x {consumers} threads",
+                        "queue.Queue",
+                        goals.get((count, driver)),
+                        partial(tube_crowd, driver, producers, consumers, count),
+                        partial(queue_crowd, producers, consumers, count),
+                    )
+                )
+        what = f"{name}, ring of {RING} threads, {TOKENS} tokens"
+        found.append(Case(what, "queue.Queue", RING_GOAL, partial(tube_ring, driver), queue_ring))
+    what, ours, theirs = (
+        f"fifo, {FEW:,} tasks, 4 x 4 of asyncio",
+        partial(awaited_tube, 4, 4),
+        partial(asyncio_queue, 4, 4),
+    )
+    return [*found, Case(what, "asyncio.Queue", ASYNCIO_GOAL, ours, theirs)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Both sides stand next to each other: noise meets them alike."""
+    scale = scale_of(metafunc.config)
+    measured = [
+        pytest.param(case, ours, id=f"{case.what}-{'tubes' if ours else case.yardstick}-{turn}")
+        for case in cases((FEW,) if scale is QUICK else (FEW, MANY))
+        for turn in range(scale.passes)
+        for ours in (True, False)
+    ]
+    metafunc.parametrize(("case", "ours"), measured)
+
+
+def test_contended(case: Case, ours: bool, results: Results) -> None:
+    seconds, switched = (case.ours if ours else case.theirs)()
+    results.compare(
+        Comparison(SECTION, case.what, case.yardstick, goal=case.goal), "ours" if ours else "yardstick", seconds
+    )
+    # In a ring each token has to wake a thread.
+    if ours and switched is not None and "ring" not in case.what:
+        limit = Comparison(SECTION, f"{case.what}: context switches", "limit", goal=1, unit="switches")
+        results.compare(limit, "ours", switched)
+        results.compare(limit, "yardstick", SWITCHES)
