@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -110,3 +111,45 @@ def test_threads_at_once_harm_nothing(driver: str | Driver) -> None:
 def test_without_the_lock_the_same_threads_do_harm() -> None:
     """So the test above would see it, on this interpreter, too."""
     assert any(harm(NoLock()) for _ in range(20))
+
+
+def test_a_thread_waits_while_another_one_is_inside() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t")
+        lock = queue._connection.store.lock  # type: ignore[attr-defined]
+        lock.acquire()
+        putting = threading.Thread(target=tube.put, args=("x",))
+        putting.start()
+        while lock.wanted < 1010:  # It comes back again and again, and rests where that takes long.
+            time.sleep(0.001)
+        assert putting.is_alive()
+        assert lock.locked()
+        lock.token[0] = True
+        putting.join()
+        assert not lock.locked()
+        assert tube.statistics().tasks["ready"] == 1
+
+
+def test_a_thread_beside_others_that_never_rest_gets_its_turn() -> None:
+    """Each of them enters so often at most while it enters so often."""
+    turns, most = 50, 100_000
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t")
+        entered = [0] * WORKERS
+        over = threading.Event()
+
+        def work(number: int) -> None:
+            while not over.is_set() and entered[number] < most:
+                tube.put(number)
+                with tube.taking():
+                    entered[number] += 3
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(WORKERS)]
+        for thread in threads:
+            thread.start()
+        for _ in range(turns):
+            tube.statistics()
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert max(entered) < most

@@ -1,4 +1,4 @@
-"""The backend in memory: one store per URL, one lock per store.
+"""The backend in memory: one store per URL, one lock per store (`lock.py`).
 
 A `MemoryStore` keeps tubes (`SharedTube`) and sessions. A `Connection` belongs to a session, alone or with others, and
 has a `Port` per tube. Every method is one critical section: it does what is due, then its own work,

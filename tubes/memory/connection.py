@@ -38,10 +38,13 @@ class Connection(ConnectionBase):
         self._lease: Final = lease
         self._api: Final = api
         self._ports: Final[dict[SharedTube, MemoryPort]] = {}
-        with store.lock:
+        store.lock.acquire()
+        try:
             self.session = MemorySession(store)
             self.session.join(lease)
             store.sessions[self.session.uuid] = self.session
+        finally:
+            store.lock.token[0] = True
 
     def sibling(self, api: ApiKind | None = None) -> Connection:
         """Another connection to the same store, with a session of its own; perhaps for the other API."""
@@ -60,7 +63,8 @@ class Connection(ConnectionBase):
 
     def _port(self, shared: SharedTube) -> MemoryPort:
         """The port of this connection for a tube, made on first use; the tube may be dropped by now."""
-        with self.store.lock:
+        self.store.lock.acquire()
+        try:
             if self.closed is not None:
                 raise self.closed()
             if self.store.shared_tubes.get(shared.name) is not shared:
@@ -72,6 +76,8 @@ class Connection(ConnectionBase):
                 self._ports[shared] = port
                 shared.ports.add(port)
             return port
+        finally:
+            self.store.lock.token[0] = True
 
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
@@ -116,15 +122,19 @@ class Connection(ConnectionBase):
     def names(self) -> list[str]:
         """The names of all tubes."""
         self.check()
-        with self.store.lock:
+        self.store.lock.acquire()
+        try:
             return sorted(name for name, shared in self.store.shared_tubes.items() if shared.is_listed)
+        finally:
+            self.store.lock.token[0] = True
 
     def overview(self, ages: bool) -> dict[str, Overview]:
         """An overview of all tubes, one after the other."""
         flag("ages", ages)
         found: dict[str, Overview] = {}
         for name in self.names():
-            with self.store.lock:
+            self.store.lock.acquire()
+            try:
                 shared = self.store.shared_tubes.get(name)
                 if shared is None:
                     continue  # It was dropped meanwhile.
@@ -135,6 +145,8 @@ class Connection(ConnectionBase):
                 except BaseException as error:
                     shared.recover(error)
                     raise
+            finally:
+                self.store.lock.token[0] = True
             if shared.events:
                 shared.tell()
         return found
@@ -143,13 +155,15 @@ class Connection(ConnectionBase):
         """The problems of a tube; `repairs`: repair them."""
         self.check()
         shared = self.store.find(check_tube_name(name))
-        with self.store.lock:
-            try:
-                check_engine(shared.engine)
-            except AssertionError as error:
-                if repairs:
-                    shared.recover(error)
-                return [Problem("memory", 1, (name,), repairs)]
+        self.store.lock.acquire()
+        try:
+            check_engine(shared.engine)
+        except AssertionError as error:
+            if repairs:
+                shared.recover(error)
+            return [Problem("memory", 1, (name,), repairs)]
+        finally:
+            self.store.lock.token[0] = True
         return []
 
     def identify(self, uuid: str | UUID | None) -> str:
@@ -158,7 +172,8 @@ class Connection(ConnectionBase):
         if uuid is None:
             return self.session.uuid
         wanted = session_name(uuid)
-        with self.store.lock:
+        self.store.lock.acquire()
+        try:
             if self.closed is not None:
                 raise self.closed()
             old, new = self.session, self.store.sessions.get(wanted)
@@ -171,6 +186,8 @@ class Connection(ConnectionBase):
             for shared, port in self._ports.items():
                 port.hold = new.hold(shared)
             shared_tubes = old.leave(self.store.clock.micros())
+        finally:
+            self.store.lock.token[0] = True
         for shared in shared_tubes:
             shared.tell()
         return wanted
@@ -184,7 +201,8 @@ class Connection(ConnectionBase):
         if self._pid != os.getpid():
             self.closed = self._forked
             return
-        with self.store.lock:
+        self.store.lock.acquire()
+        try:
             if self.closed is not None:
                 return
             try:
@@ -204,6 +222,8 @@ class Connection(ConnectionBase):
                 for shared in self.session.holds:
                     shared.recover(error)
                 raise
+        finally:
+            self.store.lock.token[0] = True
         for shared in shared_tubes:
             shared.tell()
 

@@ -48,6 +48,7 @@ class Port(PortBase[F]):
         self.url: Final = connection.store.url
         self.clock: Final = connection.store.clock
         self._store: Final = connection.store
+        self._lock: Final = connection.store.lock
         self._micros: Final = connection.store.clock.micros
         self._engine: Final = shared.engine
 
@@ -68,7 +69,7 @@ class Port(PortBase[F]):
         """Add a task; None if there is no room."""
         shared = self.shared
         engine = self._engine
-        store = self._store
+        lock = self._lock
         # Most puts with lanes have only the lane: a plain string needs no more checks.
         is_plain = not options or (len(options) == 1 and options.get(engine.lane_option).__class__ is str)
         if not is_plain or self.codec is not None:
@@ -77,8 +78,10 @@ class Port(PortBase[F]):
         id = -1
         held = False
         try:
-            for held in store.entering:
-                break
+            for held in lock.tries:
+                if held:
+                    break
+                lock.wait()
             if self.gone is not None:
                 raise self.gone()
             now = self._micros()
@@ -90,7 +93,9 @@ class Port(PortBase[F]):
                 if shared.watched:
                     shared.serve_waiters(now)
             held = False
-            store.lock.release()
+            lock.token[0] = True
+            if lock.wanted:
+                lock.let_in()
             if shared.events:
                 shared.tell()
             return task
@@ -99,7 +104,7 @@ class Port(PortBase[F]):
                 try:
                     shared.recover(error, id=id)
                 finally:
-                    store.lock.release()
+                    lock.token[0] = True
             self._retract(task, is_put=True)
             raise
 
@@ -107,13 +112,15 @@ class Port(PortBase[F]):
         """The first task that may be taken; None if there is none."""
         shared = self.shared
         engine = self._engine
-        store = self._store
+        lock = self._lock
         task: F | None = None
         take = 0
         held = False
         try:
-            for held in store.entering:
-                break
+            for held in lock.tries:
+                if held:
+                    break
+                lock.wait()
             if self.gone is not None:
                 raise self.gone()
             now = 0
@@ -128,7 +135,9 @@ class Port(PortBase[F]):
                 if shared.watched:
                     shared.serve_waiters(now or self._micros())
             held = False
-            store.lock.release()
+            lock.token[0] = True
+            if lock.wanted:
+                lock.let_in()
             if shared.events:
                 shared.tell()
             return task
@@ -137,7 +146,7 @@ class Port(PortBase[F]):
                 try:
                     shared.recover(error, take=take)
                 finally:
-                    store.lock.release()
+                    lock.token[0] = True
             self._retract(task, is_put=False)
             raise
 
@@ -145,11 +154,13 @@ class Port(PortBase[F]):
         """A held task is done."""
         shared = self.shared
         engine = self._engine
-        store = self._store
+        lock = self._lock
         held = False
         try:
-            for held in store.entering:
-                break
+            for held in lock.tries:
+                if held:
+                    break
+                lock.wait()
             if self.gone is not None:
                 raise self.gone()
             now = 0
@@ -169,14 +180,16 @@ class Port(PortBase[F]):
             if shared.watched:
                 shared.serve_waiters(now or self._micros())
             held = False
-            store.lock.release()
+            lock.token[0] = True
+            if lock.wanted:
+                lock.let_in()
             return done
         except BaseException as error:
             if held:
                 try:
                     shared.recover(error)
                 finally:
-                    store.lock.release()
+                    lock.token[0] = True
             raise
         finally:
             if shared.events:
@@ -186,9 +199,12 @@ class Port(PortBase[F]):
         """Undo puts or takes whose caller gets an error."""
         shared = self.shared
         if task is not None:
-            with self._store.lock:
+            self._lock.acquire()
+            try:
                 shared.undo(task, is_put=is_put)
                 shared.serve_waiters(self._micros())
+            finally:
+                self._lock.token[0] = True
         shared.tell()
 
     def next(self, task: object) -> F | None:
@@ -227,32 +243,37 @@ class Port(PortBase[F]):
         """
         shared = self.shared
         engine = self._engine
+        lock = self._lock
         answer: T | None = None
         # Numbers of puts begin with 0, those of takes with 1.
         first = over = -1 if is_put else 0
         try:
-            with self._store.lock:
-                try:
-                    if self.gone is not None:
-                        raise self.gone()
-                    now = self._micros()
-                    if engine.timers.soonest <= now:
-                        shared.serve_waiters(now)
-                    if is_put is None:
-                        answer = act(now)
-                    else:
-                        first = engine.next_id if is_put else engine.next_take
-                        answer = act(now)
-                        over = engine.next_id if is_put else engine.next_take
-                    if shared.watched:
-                        shared.serve_waiters(now)
-                except BaseException as error:
-                    if is_put is None:
-                        shared.recover(error)
-                    else:
-                        count = (over if over > 0 else engine.next_id if is_put else engine.next_take) - first
-                        shared.recover(error, **{"id" if is_put else "take": first}, count=count)
-                    raise
+            lock.acquire()
+            try:
+                if self.gone is not None:
+                    raise self.gone()
+                now = self._micros()
+                if engine.timers.soonest <= now:
+                    shared.serve_waiters(now)
+                if is_put is None:
+                    answer = act(now)
+                else:
+                    first = engine.next_id if is_put else engine.next_take
+                    answer = act(now)
+                    over = engine.next_id if is_put else engine.next_take
+                if shared.watched:
+                    shared.serve_waiters(now)
+            except BaseException as error:
+                if is_put is None:
+                    shared.recover(error)
+                else:
+                    count = (over if over > 0 else engine.next_id if is_put else engine.next_take) - first
+                    shared.recover(error, **{"id" if is_put else "take": first}, count=count)
+                raise
+            finally:
+                lock.token[0] = True
+            if lock.wanted:
+                lock.let_in()
             if shared.events:
                 shared.tell()
             return answer
@@ -279,17 +300,20 @@ class Port(PortBase[F]):
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
         shared = self.shared
-        with self._store.lock:
-            try:
-                shared.strike(waiter)
-                answer = waiter.answer
-                if undo:
-                    shared.undo(answer, is_put=waiter.request is not None)
-                if shared.watched:
-                    shared.serve_waiters(self._micros())
-            except BaseException as error:
-                shared.recover(error)
-                raise
+        lock = self._lock
+        lock.acquire()
+        try:
+            shared.strike(waiter)
+            answer = waiter.answer
+            if undo:
+                shared.undo(answer, is_put=waiter.request is not None)
+            if shared.watched:
+                shared.serve_waiters(self._micros())
+        except BaseException as error:
+            shared.recover(error)
+            raise
+        finally:
+            lock.token[0] = True
         shared.tell()
         return None if answer is PENDING else answer
 

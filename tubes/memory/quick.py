@@ -39,13 +39,15 @@ class QuickPort(VerbPort[F]):
         if options or shared.watched:
             return super().put(data, options)
         engine = self._engine
-        store = self._store
+        lock = self._lock
         task: F | None = None
         id = -1
         held = False
         try:
-            for held in store.entering:
-                break
+            for held in lock.tries:
+                if held:
+                    break
+                lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
             if line is not None and not (shared.watched or engine.ticking or self.gone):
@@ -71,13 +73,15 @@ class QuickPort(VerbPort[F]):
                 made._times = NO_TIMES
                 task = made
             held = False
-            store.lock.release()
+            lock.token[0] = True
+            if lock.wanted:
+                lock.let_in()
         except BaseException as error:
             if held:
                 try:
                     shared.recover(error, id=id)
                 finally:
-                    store.lock.release()
+                    lock.token[0] = True
             if task is not None:
                 self._retract(task, is_put=True)
             raise
@@ -87,14 +91,16 @@ class QuickPort(VerbPort[F]):
         """The first task that may be taken; None if there is none."""
         shared = self.shared
         engine = self._engine
-        store = self._store
+        lock = self._lock
         task: F | None = None
         is_empty = False
         take = 0
         held = False
         try:
-            for held in store.entering:
-                break
+            for held in lock.tries:
+                if held:
+                    break
+                lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
             is_clear = not (offers._back or shared.watched or engine.ticking or engine.pause._on or self.gone)
@@ -121,13 +127,15 @@ class QuickPort(VerbPort[F]):
                 made._take = take
                 task = made
             held = False
-            store.lock.release()
+            lock.token[0] = True
+            if lock.wanted:
+                lock.let_in()
         except BaseException as error:
             if held:
                 try:
                     shared.recover(error, take=take)
                 finally:
-                    store.lock.release()
+                    lock.token[0] = True
             if task is not None:
                 self._retract(task, is_put=False)
             raise
@@ -139,12 +147,14 @@ class QuickPort(VerbPort[F]):
             return super().ack(task)
         shared = self.shared
         engine = self._engine
-        store = self._store
+        lock = self._lock
         done: F | None = None
         held = False
         try:
-            for held in store.entering:
-                break
+            for held in lock.tries:
+                if held:
+                    break
+                lock.wait()
             entry: Any = task._record
             hold = self.hold
             if (
@@ -170,12 +180,14 @@ class QuickPort(VerbPort[F]):
                 task._take = FINISHED
                 done = made
             held = False
-            store.lock.release()
+            lock.token[0] = True
+            if lock.wanted:
+                lock.let_in()
         except BaseException as error:
             if held:
                 try:
                     shared.recover(error)
                 finally:
-                    store.lock.release()
+                    lock.token[0] = True
             raise
         return super().ack(task) if done is None else done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Entry
+    from tubes.memory.lock import Lock
 
 
 class Port(Protocol):
@@ -44,19 +45,9 @@ class Port(Protocol):
 
 
 class SharedTube:
-    """One tube of a store: its tasks, its waiters and its listeners.
+    """One tube of a store: its tasks, its waiters and its listeners."""
 
-    `lock` returns the lock of the store: a forked child has another one.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        lock: Callable[[], AbstractContextManager[object]],
-        driver: Driver,
-        name: str,
-        options: Options,
-    ) -> None:
+    def __init__(self, clock: Clock, lock: Lock, driver: Driver, name: str, options: Options) -> None:
         self.name: Final = name
         self.driver: Final = driver
         self.engine: Final = Engine(name, driver, options)
@@ -206,7 +197,8 @@ class SharedTube:
 
     def ring(self, now: int) -> None:
         """Do what is due: a deadline of the tube or of a waiter has come."""
-        with self._lock():
+        self._lock.acquire()
+        try:
             self._alarm.silence()
             if not self.watched:
                 return
@@ -221,6 +213,8 @@ class SharedTube:
                     else:
                         self._alarm.set(waiter.deadline)
                 self.serve_waiters(now)
+        finally:
+            self._lock.token[0] = True
         self.tell()
 
     def listen(self, port: Port, callback: Listener | None) -> Listener | None:

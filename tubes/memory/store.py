@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 from weakref import WeakSet
@@ -16,13 +17,12 @@ from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
+from tubes.memory.lock import Lock
 from tubes.memory.shared_tube import SharedTube
 from tubes.values.codecs import find as find_codec
 from tubes.values.codecs import same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tubes.backend.clock import Clock
     from tubes.backend.interface import IfExists, Options
     from tubes.drivers.entry import Hold
@@ -87,7 +87,8 @@ class MemorySession:
 
     def _ring(self, now: int) -> None:
         shared_tubes: list[SharedTube] = []
-        with self._store.lock:
+        self._store.lock.acquire()
+        try:
             now = self._store.clock.micros()
             self._alarm.silence()
             self._call.silence()
@@ -100,6 +101,8 @@ class MemorySession:
                     shared_tubes += self._end(now)
                 else:
                     self._alarm.set(self._ends_at)
+        finally:
+            self._store.lock.token[0] = True
         for shared in shared_tubes:
             shared.tell()
 
@@ -112,7 +115,7 @@ class MemoryStore:
         self.clock: Final = clock
         self.codec: Final = codec
         self.registry: Final = Registry()
-        self.keep_out(threading.Lock())
+        self.lock: Final = Lock()
         #: Whether this is a fork's copy of a store that belongs to the parent.
         self.forked = False
         self.shared_tubes: Final[dict[str, SharedTube]] = {}
@@ -120,13 +123,8 @@ class MemoryStore:
         _stores.add(self)
 
     def keep_out(self, lock: Any) -> None:
-        """Use this lock."""
-        self.lock = lock
-        #: Its next item is True, once the lock is acquired. Interrupts come after calls and where loops begin anew:
-        #: hence not between `for held in store.entering: break` and the note of it in `held`, nor between
-        #: `held = False` and the `store.lock.release()` behind it. `with` is as safe, and a cycle of verbs takes a
-        #: tenth longer by it.
-        self.entering: Iterator[bool] = iter(lock.acquire, False)
+        """Let the `acquire` of another lock say who enters."""
+        self.lock.tries = map(lock.acquire, repeat(False))
 
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
@@ -137,11 +135,12 @@ class MemoryStore:
             driver = self._named_driver(name, driver, if_exists)
         self.registry.admit(driver)
         checked = driver.check_tube(options)
-        with self.lock:
+        self.lock.acquire()
+        try:
             shared = self.shared_tubes.get(name)
             if shared is None:
                 self.registry.register(driver)
-                shared = self.shared_tubes[name] = SharedTube(self.clock, lambda: self.lock, driver, name, checked)
+                shared = self.shared_tubes[name] = SharedTube(self.clock, self.lock, driver, name, checked)
             elif if_exists == "raise":
                 raise TubeExists(name=name, why=WAYS_TO_USE_IT)
             elif shared.driver != driver:
@@ -149,23 +148,30 @@ class MemoryStore:
             elif if_exists == "same" and shared.options != checked:
                 raise TubeExists(name=name, why=difference(shared.options, checked))
             return shared
+        finally:
+            self.lock.token[0] = True
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Driver:
         """The driver of this name. If the tube exists with another driver, that error comes first."""
         name = check_name("driver", name)
-        with self.lock:
+        self.lock.acquire()
+        try:
             shared = self.shared_tubes.get(tube)
+        finally:
+            self.lock.token[0] = True
         if shared is not None and if_exists != "raise" and shared.driver.name != name:
             raise TubeExists(name=tube, why=f"with driver {shared.driver.name!r}, not {name!r}")
         return self.registry.find(name)
 
     def find(self, name: str) -> SharedTube:
         """The living tube of this name."""
-        with self.lock:
-            try:
-                return self.shared_tubes[name]
-            except KeyError:
-                raise TubeNotFound(name=name) from None
+        self.lock.acquire()
+        try:
+            return self.shared_tubes[name]
+        except KeyError:
+            raise TubeNotFound(name=name) from None
+        finally:
+            self.lock.token[0] = True
 
 
 _stores: WeakSet[MemoryStore] = WeakSet()
@@ -204,14 +210,8 @@ class _ForkedLock:
     def __init__(self, parent: int) -> None:
         self._parent: Final = parent
 
-    def acquire(self, *_: object, **__: object) -> None:
+    def acquire(self, blocking: bool) -> bool:
         raise QueueForked(parent=self._parent, child=os.getpid())
-
-    __enter__ = acquire
-
-    def release(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _after_fork() -> None:
