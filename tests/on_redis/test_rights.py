@@ -160,6 +160,7 @@ def test_a_data_source(users: Users) -> None:
         stream.claim.check(tube)
         assert stream.claim.skipped(tube) == frozenset()
         assert len(stream.retake(1)) == 1
+        assert stream.progress()["taken"] == 2
         assert stream.ack(1) == len(chunk.ids) == 2
 
 

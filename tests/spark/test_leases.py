@@ -357,7 +357,33 @@ def test_progress_says_how_much_is_behind(query: Query) -> None:
     query.plan()
     report = query.reader.reportLatestOffset()
     assert report is not None
-    assert (report["seq"], report["ready"], report["taken"]) == (1, 70, 30)
+    assert report["oldest"] > 0
+    assert 0 < report["lease"] <= 1
+    told = {name: report[name] for name in report.keys() - {"consumer", "oldest", "lease"}}
+    assert told == {"seq": 1, "ready": 70, "taken": 30, "delayed": 0, "buried": 0, "leftOut": 0}
+
+
+def test_a_batch_that_goes_on_with_fewer_tasks_says_so(
+    query: Query, tube: tubes.Tube, caplog: pytest.LogCaptureFixture
+) -> None:
+    query.plan()
+    query.deliver()
+    query.crash(1.3)
+    tube.take_many(7, timeout=0)
+    tube.bury(20)
+    query.start()
+    query.deliver()
+    (told,) = (record.getMessage() for record in caplog.records if "goes on" in record.getMessage())
+    assert "batch 1 goes on without 8 of its 30 tasks: others have taken or ended them" in told
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert report["leftOut"] == 8
+    tube.bury(21)
+    query.commit()
+    query.run()
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert (report["leftOut"], report["buried"], report["oldest"]) == (9, 2, None)
 
 
 def test_a_reader_that_is_stopped_leaves_its_tasks_to_the_next(query: Query, tube: tubes.Tube) -> None:

@@ -76,6 +76,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream: Stream | None = None
         #: Batches that this process has taken and Spark has not planned yet, and when they were taken.
         self._fresh: dict[int, tuple[float, list[Chunk]]] = {}
+        #: How many tasks each batch had when it was planned, until it is acked.
+        self._planned: dict[int, int] = {}
         #: The work in the background, in order: an ack, and a take. Nothing else uses the stream meanwhile.
         self._acking: Future[None] | None = None
         self._taking: Future[None] | None = None
@@ -145,7 +147,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._fresh[batch] = now, chunks
 
     def _ack(self, stream: Stream, batch: int) -> None:
-        stream.ack(batch)
+        done = stream.ack(batch)
+        planned = sum(self._planned.pop(number) for number in [*self._planned] if number <= batch)
+        stream.left_out += max(planned - done, 0)
         self._acked = max(self._acked, batch)
 
     def _wait_for_ack(self) -> None:
@@ -164,12 +168,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 taking.result()
 
     def reportLatestOffset(self) -> _Offset | None:
-        """For the progress of the query: how many tasks are ready behind its last batch."""
-        if self._stream is None:
-            return None
-        tasks = self._stream.tube.statistics().tasks
-        behind = {"ready": tasks["ready"], "taken": tasks["taken"]}
-        return {"consumer": self._stream.name, "seq": self._stream.last, **behind}
+        """What is behind the last batch: the progress of a query has nothing else of a source in Python."""
+        stream = self._stream
+        return None if stream is None else {"consumer": stream.name, "seq": stream.last, **stream.progress()}
 
     def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
         """Cut batches into parts. After a crash, take tasks again that the lease has lost, if they are free."""
@@ -187,6 +188,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not chunks or time.monotonic() - since > self._settings.lease / 2:
                 self._wait()
                 chunks = stream.retake(batch, counts=self._settings.count_retakes)
+            self._planned[batch] = sum(len(chunk.ids) for chunk in chunks)
             for chunk in chunks:
                 ids += chunk.ids
                 attempts += chunk.attempts
@@ -217,6 +219,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queue = self._settings.connect(lease=self._settings.lease)
             self._stream = Stream.open(self._queue, self._settings.tube, consumer)
             self._acked = self._stream.first - 1
+            self._planned.clear()
         return self._stream
 
     # -- on executors --------------------------------------------------------------------------------------------------

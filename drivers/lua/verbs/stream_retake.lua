@@ -2,9 +2,10 @@
 -- that were left out when it was read: what its sink has may be without them.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 '1': the lease that was over has used up an
 --       attempt of what is taken again, and what had no more is buried
--- answers  what is written down of it now; nil: there is no such chunk
+-- answers  how many tasks it has lost by this, ' ', what is written down of it now; nil: there is no such chunk
 --#include begin
 --#include stream
+if replayed then return replayed end
 local field = ARGV[8] .. '.' .. ARGV[9]
 --#include stream_chunk
 local ids, tries, takes, changed = {}, {}, {}, false
@@ -40,9 +41,10 @@ for n = 1, #named do
 end
 if not changed then
 --#include flush
-  return chunk
+  return '0 ' .. chunk
 end
 chunk = written(ids, tries, takes)
 call('HSET', S, field, chunk, ARGV[8] .. '.by', ARGV[1])
---#done chunk
-return chunk
+local answer = string.format('%d ', #named - #ids) .. chunk
+--#done answer
+return answer

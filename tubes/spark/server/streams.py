@@ -8,11 +8,12 @@ lease, not the ttr of the tasks, says for how long they stay the stream's when n
 
 from __future__ import annotations
 
+import logging
 from hashlib import sha1
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from uuid import UUID
 
-from tubes.drivers.options import positive, text
+from tubes.drivers.options import SECOND, positive, text
 from tubes.errors import StreamFenced, TubeNotFound
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import IDLE, TAKES_WITH_LANES
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tubes.redis.port import Port
     from tubes.sync import Queue, Task, Tube
 
+_log = logging.getLogger("tubes")
 #: Tasks that one script takes or acks.
 CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = TAKES_WITH_LANES
@@ -118,6 +120,10 @@ class Stream:
         self.claim = Claim(name, b"", b"")
         #: The first batch that is not done, and the last one that was taken.
         self.first, self.last = 1, 0
+        #: How many tasks its batches had that others took or ended meanwhile, since this one has opened it.
+        self.left_out = 0
+        #: The id behind those that were taken last.
+        self._next = 0
 
     @classmethod
     def open(cls, queue: Queue, tube: str, name: str) -> Stream:
@@ -158,6 +164,7 @@ class Stream:
                 self.first = batch
             self.last = max(self.last, batch)
             chunks.append(self._chunk(reply))
+            self._next = chunks[-1].ids[-1] + 1
             limit -= len(chunks[-1].ids)
             if len(chunks[-1].ids) < wanted:
                 break
@@ -169,9 +176,36 @@ class Stream:
         `counts`: that the lease was over counts as an attempt of these, and one that had no more is buried.
         """
         chunks: list[Chunk] = []
+        lost = 0
         while (reply := self._run("stream_retake", self._epoch, batch, len(chunks), "1" if counts else "")) is not None:
-            chunks.append(self._chunk(reply))
+            less, _, known = bytes_of(reply).partition(b" ")
+            chunks.append(self._chunk(known))
+            lost += int(less)
+        if lost:
+            self.left_out += lost
+            whole = lost + sum(len(chunk.ids) for chunk in chunks)
+            text = "stream %r of tube %r: batch %d goes on without %d of its %d tasks: others have taken or ended them"
+            _log.warning(text, self.name, self.tube.name, batch, lost, whole)
         return chunks
+
+    def progress(self) -> dict[str, float | None]:
+        """How much is behind the stream, in tasks by their state, and `leftOut`; in seconds `oldest` and `lease`.
+
+        `oldest`: the age of the oldest task that is ready, in tubes without lanes among those that were put after what
+        was taken; None: there is none, or thousands of others stand before it. `lease`: how long the stream would keep
+        its tasks from now on.
+        """
+        tasks = self.tube.statistics().tasks
+        counts: dict[str, float | None] = {state: tasks[state] for state in ("ready", "taken", "delayed", "buried")}
+        age = self._port.run(self._port.ask("oldest", self._next if self._next and not self.lanes else ""))
+        session = self._port.session
+        looks = pack("ZSCORE", f"{self._port.shared.key}:leases", session.token if session else ""), pack("TIME")
+        ends, time = self._port.run(self._port.look(*looks))
+        with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
+            seconds, micros = map(int, map(bytes_of, list_of(time)))
+            left = 0.0 if ends is None else float(bytes_of(ends)) / SECOND - seconds - micros / SECOND
+            oldest = int(age) / SECOND if type(age) is bytes else None
+        return {**counts, "oldest": oldest, "lease": round(max(left, 0.0), 3), "leftOut": self.left_out}
 
     def _chunk(self, reply: Reply) -> Chunk:
         with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
