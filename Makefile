@@ -23,7 +23,7 @@ TEST := test examples bench msgpack schedule reload conformance server hiredis s
 demo: .venv/demo $(if $(URL),.venv/server)  ## crawl real pages on local servers, politely, and prove it; URL=redis: in processes, over a Valkey
 	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)')
 
-pipeline: .venv/pipeline  ## the same pages crawled in a loop of streams on Spark, and SQL that proves that none was lost
+pipeline: .venv/pipeline  ## pages through a tube and Spark into parquet; the job is killed once, and SQL proves that none was lost
 	$(BIN)/python examples/pipeline.py
 
 test: .venv/test  ## all tests

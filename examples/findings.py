@@ -1,66 +1,60 @@
 """What came of a crawl: plain SQL on its parquet, and the proof that no page was fetched twice and none was lost."""
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import proof
-from page_stream import PageStream
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from rich import box
+from rich.console import Console
 from rich.table import Table
+from verdicts import table_of
 from yarl import URL
 
 TABLES = {
     "Pages": """
         select status, count(*) as pages, round(avg(size(links)), 1) as links_each,
-               round(avg(seconds) * 1000, 1) as ms_each, sum(attempts) as attempts
+               round(avg(seconds) * 1000, 1) as ms_each, sum(attempt) as attempts
         from pages group by status order by status""",
     "Not reached": """
-        select reason, count(*) as pages, sum(attempts) as attempts from buried group by reason order by reason""",
+        select outcome, count(*) as pages, sum(attempt) as attempts from dead group by outcome order by outcome""",
     "Links": """
         select count(*) as links, count(distinct source) as from_pages, count(distinct target) as to_pages,
-               round(avg(cast(host != split_part(source, '/', 3) as int)), 2) as share_to_other_hosts
+               round(avg(cast(parse_url(source, 'AUTHORITY') != parse_url(target, 'AUTHORITY') as int)), 2)
+               as share_to_other_hosts
         from links""",
     "In-degree: the top ten": """
-        select target as page, count(*) as links, coalesce(string(first(status)), first(reason)) as status
-        from links left join pages on pages.url = target left join buried on buried.url = target
+        select target as page, count(*) as links, coalesce(string(first(status)), first(dead.outcome)) as status
+        from links left join pages on pages.url = target left join dead on dead.url = target
         group by target order by links desc, page limit 10""",
-    "Hosts, as they saw it": """
-        select host, count(*) as requests, count_if(status < 400) as pages,
-               round(count_if(status < 400) / (max(answered) - min(arrived)), 2) as pages_per_s,
-               round(min(gap), 3) as min_gap_s, round(percentile(gap, 0.5), 3) as median_gap_s
-        from (select *, arrived - lag(arrived) over (partition by host order by arrived) as gap from requests)
-        group by host order by host""",
 }
 
 
 class Findings:
-    """The views `pages`, `links`, `buried` (from the tube), `requests` (from the hosts), `plain` (a plain crawl)."""
+    """The views `pages` (the parquet), `links`, `dead` (the tube) and `requests` (of the hosts)."""
 
-    def __init__(self, stream: PageStream, records: Collection[proof.Record], plain: Mapping[str, int]) -> None:
-        self.spark: SparkSession = stream.spark
-        self.records = records
-        tasks = self.spark.read.format("tubes").options(url=stream.url, tube=stream.frontier, state="buried").load()
-        noted = [
-            (URL(url).authority, url, fetch.status, fetch.arrived, fetch.answered)
-            for url, fetches in proof.by_url(records).items()
-            for fetch in fetches
-        ]
-        views: dict[str, DataFrame] = {
-            "pages": self.spark.read.parquet(stream.pages),
-            "links": self.spark.read.parquet(stream.links),
-            "buried": tasks.selectExpr("data as url", "reason", "attempts"),
-            "requests": frame_of(
-                self.spark, noted, "host string, url string, status int, arrived double, answered double"
+    def __init__(self, spark: SparkSession, url: str, folder: str, records: Sequence[proof.Record]) -> None:
+        self.spark, self.records = spark, records
+        dead = spark.read.format("tubes").options(url=url, tube="dead").load()
+        noted = [(url, fetch.status) for url, fetches in proof.by_url(records).items() for fetch in fetches]
+        pages = spark.read.parquet(f"{folder}/pages")
+        hosts = [URL(record.url).authority for record in records]
+        views = {
+            "pages": pages,
+            "links": pages.selectExpr("url as source", "explode(links) as target").where(
+                F.expr("try_parse_url(target, 'AUTHORITY')").isin(hosts)
             ),
-            "plain": frame_of(self.spark, plain.items(), "url string, status int"),
+            "dead": dead.selectExpr("from_json(data, 'url string, attempt int, outcome string') as it").select("it.*"),
+            "requests": frame_of(spark, noted, "url string, status int"),
         }
         for name, frame in views.items():
             frame.cache().createOrReplaceTempView(name)
 
     def tables(self) -> list[Table]:
         """What there is to see."""
-        return [table_of(title, self.spark.sql(query)) for title, query in TABLES.items()]
+        return [shown(title, self.spark.sql(query)) for title, query in TABLES.items()]
 
     def counts(self, query: str) -> tuple[int, ...]:
         """The one row of a query."""
@@ -71,34 +65,53 @@ class Findings:
         rows, urls = self.counts("select count(*), count(distinct url) from pages")
         return proof.Check("no page in the parquet twice", rows == urls > 0, f"{rows} rows, {urls} URLs")
 
-    def same(self, promise: str, view: str) -> proof.Check:
-        """The parquet has the pages that somebody else knows, with their statuses, and no others."""
-        known, lost, others = self.counts(f"""
+    def same(self) -> proof.Check:
+        """The parquet has the pages that the hosts have answered with, with their statuses, and no others."""
+        known, lost, others = self.counts("""
             select count(known.url), count_if(pages.url is null), count_if(known.url is null)
-            from (select distinct url, status from {view} where status < 400) known
+            from (select distinct url, status from requests where status < 400) known
             full outer join pages on pages.url = known.url and pages.status = known.status""")
-        return proof.Check(promise, known > 0 == lost == others, f"{known} known, {lost} of them lost, {others} others")
+        seen = f"{known} known, {lost} of them lost, {others} others"
+        return proof.Check("none lost of those that the hosts have answered", known > 0 == lost == others, seen)
 
     def followed(self) -> proof.Check:
-        """Every link leads to a page in the parquet, or to one that the tube has buried."""
+        """Every link leads to a page in the parquet, or to one that was given up."""
         count, left = self.counts("""
-            select count(*), count_if(url not in (select url from pages) and url not in (select url from buried))
+            select count(*), count_if(url not in (select url from pages) and url not in (select url from dead))
             from (select distinct target as url from links)""")
         return proof.Check("every link followed", count > 0 == left, f"{count} URLs linked to, {left} not followed")
 
-    def checks(self, interval: float, attempts: int) -> list[proof.Check]:
+    def hopeless(self, attempts: int) -> proof.Check:
+        """Given up is what failed at every attempt or for good, and nothing else, each once."""
+        hopeless, dead, both = self.counts(f"""
+            select count(hopeless.url), count(dead.url), count_if(hopeless.url = dead.url)
+            from (select url from requests group by url
+                  having min(status) >= 400 and (count(*) = {attempts} or max(status) = 404)) hopeless
+            full outer join dead on dead.url = hopeless.url""")
+        kept = hopeless == dead == both if hopeless or dead else None
+        return proof.Check("hopeless pages given up, and no others", kept, f"{hopeless} were hopeless, {dead} given up")
+
+    def checks(self, attempts: int) -> list[proof.Check]:
         """What was promised."""
-        buried = {row.url: row.reason for row in self.spark.table("buried").collect()}
-        checks = [
+        return [
             proof.fetched_once(self.records),
             self.once(),
-            self.same("none lost of those that the hosts have answered", "requests"),
-            self.same("none lost of those that a plain crawl finds", "plain"),
+            self.same(),
             self.followed(),
-            proof.hopeless_buried(self.records, attempts, buried),
+            self.hopeless(attempts),
             proof.one_in_flight(self.records),
         ]
-        return [*checks, proof.interval_kept(self.records, interval)] if interval else checks
+
+
+def show(spark: SparkSession, url: str, folder: str, hosts: Iterable[str], attempts: int) -> bool:
+    """Print it; returns whether all that was promised was kept."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 110
+    findings = Findings(spark, url, folder, asyncio.run(proof.read_records(hosts)))
+    checks = findings.checks(attempts)
+    console.print(*findings.tables(), table_of("Proof", checks), "", sep="\n")
+    return all(check.kept for check in checks)
 
 
 def frame_of(spark: Any, rows: Iterable[tuple[Any, ...]], schema: str) -> DataFrame:
@@ -107,7 +120,7 @@ def frame_of(spark: Any, rows: Iterable[tuple[Any, ...]], schema: str) -> DataFr
     return frame
 
 
-def table_of(title: str, frame: DataFrame) -> Table:
+def shown(title: str, frame: DataFrame) -> Table:
     """The rows of a frame, for the screen."""
     table = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD)
     for name, kind in frame.dtypes:

@@ -1,133 +1,140 @@
-"""What Spark does with a crawl while it runs: three streams.
+"""The Spark job of the pipeline: from a tube into parquet, and what failed back into a tube.
 
-    results tube  →  pages (parquet)  →  links (parquet)
-                                      →  frontier tube
+    python examples/page_stream.py redis://localhost crawl http://example.com/ http://example.org/
 
-The source acks a result when the batch that has it is in the parquet. What is put into the frontier is told by the
-pages in the parquet alone, and each batch of it is put once: so a crash of any process, at any moment, loses no page
-and makes none be fetched twice, if the streams are started again with the same folder.
+    results tube  →  pages             →  parquet
+                  →  their links       →  frontier tube, each page once
+                  →  failed fetches    →  frontier tube, with a delay
+                  →  what is hopeless  →  dead tube
+
+A result is acked when all that its micro-batch leads to is written. A batch that was broken off by a crash runs again
+with the same tasks, and each of its writes is one that may be repeated: into the folder of its number, or with its
+`writeId`. So nothing is lost and nothing is there twice, wherever the job was killed. It ends when its standard input
+does, and then shows what came of it.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from pathlib import Path
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Collection
+from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from findings import show
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-#: What a worker reports of a page.
-REPORT = "url string, status int, began double, seconds double, attempts int, links array<string>"
-PAGE = f"{REPORT}, host string"
-#: The parts of a URL of the web: scheme, host with port, path, query.
-PARTS = r"^(?i)(https?)://([^/?#]+)([^?#]*)(\?[^#]*)?"
-#: How often streams look for more: those that the crawl waits for, and the other one.
-SOON, LATER = "0.5 seconds", "3 seconds"
-#: How often a stream may be started again.
-RESTARTS = 3
+#: What a fetcher says of one fetch; `final`: another one is of no use.
+RESULT = """url string, attempt int, status int, outcome string, final boolean, began double, seconds double,
+            links array<string>"""
+#: How often a page is tried, and the seconds that it rests after the first attempt: twice as long after each more.
+ATTEMPTS, REST = 3, 0.5
 
 
-def host_of(url: Column) -> Column:
-    """Who answers for a URL: its host, with the port unless it is the usual one; "" for what is not of the web."""
-    server = F.lower(F.concat(F.regexp_extract(url, PARTS, 1), F.lit("://"), F.regexp_extract(url, PARTS, 2)))
-    return F.regexp_replace(server, r"^https?://|(?<=^http://.{1,260}):80$|(?<=^https://.{1,260}):443$", "")
+class Dashboard(StreamingQueryListener):
+    """A line for each micro-batch, of the query's progress."""
 
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """See `StreamingQueryListener`."""
+        progress = event.progress
+        if progress.numInputRows:
+            waiting = json.loads(progress.sources[0].latestOffset)["ready"]
+            rate, took = progress.processedRowsPerSecond, progress.durationMs["triggerExecution"]
+            rows = f"{progress.numInputRows:5} rows  {rate:5.0f} rows/s"
+            print(f"  batch {progress.batchId:3}  {rows}  {waiting:5} waiting  {took:6} ms", flush=True)
 
-def normalised(url: Column) -> Column:
-    """One spelling for one page: scheme and host in small letters, no usual port, a path, no fragment."""
-    path = F.regexp_extract(url, PARTS, 3)
-    return F.concat(
-        F.lower(F.regexp_extract(url, PARTS, 1)),
-        F.lit("://"),
-        host_of(url),
-        F.when(path == "", "/").otherwise(path),
-        F.regexp_extract(url, PARTS, 4),
-    )
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """See `StreamingQueryListener`."""
 
-
-def pages_of(tasks: DataFrame) -> DataFrame:
-    """Results, as they come from their tube, as pages."""
-    report = F.from_json("data", REPORT)
-    return tasks.select(report.alias("report")).select("report.*", host_of(F.col("report.url")).alias("host"))
-
-
-def links_of(pages: DataFrame, hosts: Iterable[str]) -> DataFrame:
-    """The links between the pages of these hosts, each once: `source`, `target` and the `host` of the target."""
-    targets = F.array_distinct(F.transform("links", normalised))
-    links = pages.select(F.col("url").alias("source"), F.explode(targets).alias("target"))
-    return links.withColumn("host", host_of(F.col("target"))).where(F.col("host").isin(*hosts))
-
-
-def tasks_of(links: DataFrame) -> DataFrame:
-    """Where links lead to, each page once, as tasks: a page is its own key, and its host is its utube."""
-    targets = links.dropDuplicates(["target"])
-    target = F.col("target")
-    return targets.select(target.alias("data"), target.alias("key"), F.col("host").alias("utube"))
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """See `StreamingQueryListener`."""
 
 
 class PageStream:
-    """The three streams of a crawl, with two tubes on one server. What it keeps is in the folder."""
+    """The query of a crawl of these hosts. What it keeps is in the folder."""
 
-    def __init__(self, spark: SparkSession, url: str, frontier: str, results: str, folder: Path) -> None:
-        self.spark, self.url, self.frontier, self.results, self.folder = spark, url, frontier, results, folder
-        self.pages, self.links = str(folder / "pages"), str(folder / "links")
-        self.queries: dict[str, StreamingQuery] = {}
-        #: How to start each, and how often it had to be started again.
-        self._starts: dict[str, Callable[[], StreamingQuery]] = {}
-        self.restarts = Counter[str]()
+    def __init__(self, spark: SparkSession, url: str, folder: str, hosts: Collection[str]) -> None:
+        self.spark, self.url, self.folder, self.hosts = spark, url, folder, hosts
 
-    def start(self, hosts: Iterable[str]) -> None:
-        """Start the streams; the crawl stays on these hosts."""
-        hosts = list(hosts)
-        (self.folder / "pages").mkdir(parents=True, exist_ok=True)  # A stream of files must be there to be followed.
-        tubes = self.spark.readStream.format("tubes")
-        # It has a name, so that it goes on with what it has taken, wherever it ended.
-        results = tubes.options(url=self.url, tube=self.results, consumer="pages", maxTasksPerTrigger=1000).load()
-        self._run("pages", pages_of(results), "parquet", path=self.pages)
-        pages = self.spark.readStream.schema(PAGE).parquet(self.pages)
-        frontier = {"url": self.url, "tube": self.frontier, "delivery": "exactly-once"}
-        self._run("frontier", tasks_of(links_of(pages, hosts)), "tubes", **frontier)
-        self._run("links", links_of(pages, hosts), "parquet", path=self.links)
+    def start(self) -> StreamingQuery:
+        """Begin, or go on where an earlier run ended."""
+        results = self.spark.readStream.format("tubes").options(url=self.url, tube="results", maxTasksPerTrigger=200)
+        query = results.load().writeStream.foreachBatch(self.save)
+        query = query.option("checkpointLocation", f"{self.folder}/checkpoint")
+        return query.trigger(processingTime="0.5 seconds").start()
 
-    def _run(self, name: str, frame: DataFrame, sink: str, **options: str) -> None:
-        checkpoint = str(self.folder / "checkpoints" / name)
-        stream = frame.writeStream.queryName(name).trigger(processingTime=LATER if name == "links" else SOON)
-        stream = stream.format(sink).options(checkpointLocation=checkpoint, **options)
-        self._starts[name] = stream.start
-        self.queries[name] = stream.start()
+    def save(self, batch: DataFrame, number: int) -> None:
+        """Write all that a micro-batch leads to."""
+        results = sorted_out(batch).persist()  # It is read four times.
+        pages, failed = results.where("kind = 'page'"), results.where("kind = 'retry'")
+        pages.drop("data", "kind").write.mode("overwrite").parquet(f"{self.folder}/pages/batch={number}")
+        self.put(links_of(pages, self.hosts).unionByName(retries_of(failed)), "frontier", number)
+        dead = results.where("kind = 'dead'")
+        if not dead.isEmpty():
+            self.put(dead.select("url", "attempt", "outcome", F.col("data").alias("result")), "dead", number)
+        results.unpersist()
 
-    def mend(self) -> None:
-        """Start streams again that have ended by an error, a few times; then raise it.
+    def put(self, tasks: DataFrame, tube: str, number: int) -> None:
+        """Put tasks. With the same `writeId` it does nothing the second time; a new checkpoint needs new ones."""
+        told = {"url": self.url, "tube": tube, "writeId": f"v1-{tube}-{number}"}
+        tasks.write.format("tubes").options(**told).mode("append").save()
 
-        A Python of Spark's that takes more than 10 seconds to start, on a machine with much else to do, is enough.
-        """
-        for name, query in self.queries.items():
-            error = query.exception()
-            if error is not None:
-                if self.restarts[name] == RESTARTS:
-                    raise error
-                self.restarts[name] += 1
-                self.queries[name] = self._starts[name]()
 
-    def catch_up(self) -> bool:
-        """Wait until links and frontier have all that comes from the pages which are in the parquet now.
+def sorted_out(batch: DataFrame) -> DataFrame:
+    """Results, with their columns and a `kind`. What is no result at all is dead; `data` says what it was."""
+    kind = (
+        F.when(F.col("url").isNull(), "dead")
+        .when(F.col("status").between(200, 399), "page")
+        .when(F.col("final") | (F.col("attempt") >= ATTEMPTS), "dead")
+        .otherwise("retry")
+    )
+    return batch.select(F.from_json("data", RESULT).alias("it"), "data").select("it.*", "data", kind.alias("kind"))
 
-        Answers whether they have; a stream that has ended by an error never will.
-        """
-        try:
-            for name in ("frontier", "links"):
-                self.queries[name].processAllAvailable()
-        except StreamingQueryException:
-            return False
-        return True
 
-    def batches(self) -> dict[str, int]:
-        """How many batches each stream has done."""
-        reports = {name: query.lastProgress for name, query in self.queries.items()}
-        return {name: report.batchId + 1 if report else 0 for name, report in reports.items()}
+def links_of(pages: DataFrame, hosts: Collection[str]) -> DataFrame:
+    """Where pages lead to on these hosts, as tasks."""
+    links = pages.select(F.explode("links").alias("url")).distinct()
+    return tasks_of(links, attempt=F.lit(1), delay=F.lit(None).cast("double")).where(F.col("utube").isin(*hosts))
 
-    def stop(self) -> None:
-        """End the streams."""
-        for query in self.queries.values():
-            query.stop()
+
+def retries_of(failed: DataFrame) -> DataFrame:
+    """The next attempts, as tasks."""
+    return tasks_of(failed, attempt=F.col("attempt") + 1, delay=REST * F.pow(F.lit(2.0), F.col("attempt") - 1))
+
+
+def tasks_of(pages: DataFrame, attempt: Column, delay: Column) -> DataFrame:
+    """Tasks of the frontier: their data is `url` and `attempt`, all else says how they are put."""
+    url = F.col("url")
+    host = F.expr("try_parse_url(url, 'AUTHORITY')").alias("utube")
+    return pages.select(
+        url, attempt.alias("attempt"), F.concat_ws(" ", attempt, url).alias("key"), host, delay.alias("delay")
+    )
+
+
+def main() -> int:
+    """The command line. Exit codes: 0 if the crawl is whole, 1 if not."""
+    parser = argparse.ArgumentParser(description="Save the results of a crawl until the standard input ends.")
+    parser.add_argument("url", help="where the tubes are")
+    parser.add_argument("folder", help="for parquet and checkpoint")
+    parser.add_argument("hosts", nargs="+", help="the crawl stays on these: their URLs")
+    options = parser.parse_args()
+    spark = SparkSession.builder.getOrCreate()
+    spark.streams.addListener(Dashboard())
+    hosts = [host.split("/")[2] for host in options.hosts]
+    query = PageStream(spark, options.url, options.folder, hosts).start()
+
+    def stop() -> None:
+        sys.stdin.read()
+        query.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
+    query.awaitTermination()
+    whole = show(spark, options.url, options.folder, options.hosts, ATTEMPTS)
+    spark.stop()
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

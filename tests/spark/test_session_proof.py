@@ -1,5 +1,6 @@
-"""The proof that the pipeline ends with: it sees what is wrong."""
+"""The proof that the pipeline ends with: it sees what is wrong. And what its job makes of results."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,22 @@ def fetches(proof: Any, *urls: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("stored", "requests", "plain", "verdicts"),
+    ("stored", "requests", "dead", "verdicts"),
     [
-        ([A, B], [A, B], [A, B], "True True True True True None True"),
-        ([A, B, B], [A, B], [A, B], "True False True True True None True"),
-        ([A, B], [A, B, B], [A, B], "False True True True True None True"),
-        ([A], [A, B], [A, B], "True True False False False None True"),
-        ([A], [A], [A], "True True True True False None True"),
-        ([A, B], [A], [A], "True True False False True None True"),
+        ([A, B], [A, B], [], "True True True True None True"),
+        ([A, B, B], [A, B], [], "True False True True None True"),
+        ([A, B], [A, B, B], [], "False True True True None True"),
+        ([A], [A, B], [], "True True False False None True"),
+        ([A], [A], [], "True True True False None True"),
+        ([A, B], [A], [], "True True False True None True"),
+        ([A], [A], [B], "True True True True False True"),
     ],
-    ids=["right", "stored twice", "fetched twice", "lost", "not followed", "invented"],
+    ids=["right", "stored twice", "fetched twice", "lost", "not followed", "invented", "given up untried"],
 )
 def test_the_proof_sees_what_is_wrong(
     stored: list[str],
     requests: list[str],
-    plain: list[str],
+    dead: list[str],
     verdicts: str,
     spark: Any,
     queue: tubes.Queue,
@@ -44,15 +46,42 @@ def test_the_proof_sees_what_is_wrong(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fetched, stored once; none of the hosts', of the plain crawl's is lost; links followed; buried; one in flight."""
+    """Fetched, stored once; none of the hosts' is lost; links followed; hopeless ones given up; one in flight."""
     monkeypatch.syspath_prepend(EXAMPLES)
     findings, page_stream, proof = (import_module(name) for name in ("findings", "page_stream", "proof"))
-    queue.create_tube("frontier", "utubettl")
-    stream = page_stream.PageStream(spark, url, "frontier", "results", tmp_path)
-    for path, urls in ((stream.pages, stored), (stream.links, LINKS)):
-        rows = [(page, 200, 0.0, 0.0, 1, LINKS.get(page, [page]), "h:1") for page in urls]
-        frame = spark.createDataFrame(rows, page_stream.PAGE)
-        (frame if path == stream.pages else page_stream.links_of(frame, ["h:1"])).write.parquet(path)
-    checks = findings.Findings(stream, fetches(proof, *requests), dict.fromkeys(plain, 200)).checks(0, 5)
+    queue.create_tube("dead").put_many({"url": page, "attempt": 5, "outcome": "503"} for page in dead)
+    pages = [(page, 1, 200, "200 OK", False, 0.0, 0.0, LINKS.get(page, [page])) for page in stored]
+    spark.createDataFrame(pages, page_stream.RESULT).write.parquet(str(tmp_path / "pages"))
+    checks = findings.Findings(spark, url, tmp_path, fetches(proof, *requests)).checks(5)
     assert " ".join(str(check.kept) for check in checks) == verdicts
+    spark.catalog.clearCache()
+
+
+def test_the_job_sorts_results_out(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    page_stream = import_module("page_stream")
+
+    def result(number: int, **other: Any) -> str:
+        facts = {"url": f"http://h:1/{number}", "attempt": 1, "status": 200, "final": False, "links": []}
+        return json.dumps({**facts, **other})
+
+    results = [
+        result(1, links=["http://h:1/9", "http://h:1/9", "http://elsewhere/", "mailto:me", "http://h:1/ "]),
+        result(2, status=503),
+        result(3, status=503, attempt=2),
+        result(4, status=0, attempt=page_stream.ATTEMPTS),
+        result(5, status=404, final=True),
+        "no JSON",
+        "[]",
+    ]
+    rows = page_stream.sorted_out(spark.createDataFrame([(text,) for text in results], "data string")).cache()
+    kinds = ["page", "retry", "retry", "dead", "dead", "dead", "dead"]
+    assert [row.kind for row in rows.collect()] == kinds
+    links = page_stream.links_of(rows.where("kind = 'page'"), ["h:1"]).collect()
+    assert [tuple(link) for link in links] == [("http://h:1/9", 1, "1 http://h:1/9", "h:1", None)]
+    retries = page_stream.retries_of(rows.where("kind = 'retry'")).collect()
+    assert [(task.key, task.utube, task.delay) for task in retries] == [
+        ("2 http://h:1/2", "h:1", page_stream.REST),
+        ("3 http://h:1/3", "h:1", page_stream.REST * 2),
+    ]
     spark.catalog.clearCache()
