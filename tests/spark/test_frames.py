@@ -138,6 +138,45 @@ def test_a_bad_value_of_a_row_is_named_and_puts_nothing(queue: tubes.Queue, opti
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_bad_rows_are_buried_with_what_they_had_if_that_is_asked_for(
+    queue: tubes.Queue, options: dict[str, str], delivery: str
+) -> None:
+    tube = queue.create_tube("t", "utubettl", ttl=60)
+    rows: list[dict[str, Any]] = [{"url": f"{n}", "score": n / 2, "ttl": None, "key": None} for n in range(20)]
+    rows[3]["score"] = float("nan")
+    rows[11]["ttl"] = -1
+    rows[19]["key"] = ""
+    told = {**options, "delivery": delivery, "badRows": "bury"}
+    write(told, [rows], "url string, score double, ttl int, key string")
+    assert tube.statistics().tasks["ready"] == 17
+    buried = {task.data["url"]: task for task in tube.buried()}
+    assert [task.data for task in buried.values()] == [{**rows[3], "score": "NaN"}, rows[11], rows[19]]
+    assert [task.utube for task in buried.values()] == [None] * 3
+    for url, why in (("3", "no such number"), ("11", "ttl=-1"), ("19", "key=")):
+        reason = buried[url].reason
+        assert reason is not None
+        assert reason.startswith("bad row: ")
+        assert why in reason
+    assert queue.check("t") == []
+
+
+def test_bad_rows_are_buried_whatever_the_codec(url: str, options: dict[str, str]) -> None:
+    moment = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    with tubes.connect(url, codec="raw") as queue:
+        tube = queue.create_tube("raw")
+        told = {**options, "tube": "raw", "codec": "raw", "badRows": "bury"}
+        write(told, [[{"data": b"x"}, {"data": None}, {"data": b"y"}]], "data binary")
+        assert [task.data for task in tube.buried()] == [b'{"data": null}']
+        assert [task.data for task in tube.take_many(3, timeout=0)] == [b"x", b"y"]
+    told = {**options, "codec": "msgpack", "badRows": "bury"}
+    with tubes.connect(url, codec="msgpack") as queue:
+        queue.create_tube("t", "utubettl")
+        write(told, [[{"when": moment, "pri": -1}, {"when": moment, "pri": 1}]], "when timestamp, pri int")
+        bad = {task.data["pri"]: task.data for task in queue.tube("t").buried()}
+        assert bad == {-1: {"when": "2020-01-01 00:00:00+00:00", "pri": -1}}
+
+
 def test_json_is_written_and_read_as_it_is(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     told = {**options, "dataFormat": "json"}

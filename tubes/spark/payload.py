@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMo
 from tubes.errors import InvalidOption
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.encoding import encoder
+from tubes.values.codecs import encode
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -119,6 +121,33 @@ class Payload:
                 run.append(raw)
             if run:
                 yield head, run
+
+    def runs_or_buried(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
+        """The same; a row that cannot be put becomes a task that is buried, whose data are the row's columns."""
+        for batch in batches:
+            yield from self._halved(writer, batch)
+
+    def _halved(self, writer: Writer, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
+        try:
+            yield from list(self.runs(writer, [batch]))
+        except (ValueError, OverflowError) as error:  # Bad options and bad data are ValueErrors.
+            half = batch.num_rows // 2
+            if half:
+                yield from self._halved(writer, batch.slice(0, half))
+                yield from self._halved(writer, batch.slice(half))
+            else:
+                yield writer.buried(f"bad row: {error}"), [self._as_it_is(batch)]
+
+    def _as_it_is(self, batch: RecordBatch) -> bytes:
+        """A row that cannot be put, as data that anybody can look at: what JSON does not have is text."""
+        row: dict[str, object] = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                value = column[0].as_py(maps_as_pydicts="strict")
+                row[name] = json.loads(json.dumps(value, default=str), parse_constant=str)
+            except (TypeError, ValueError, OverflowError):
+                row[name] = f"<{column.type}>"
+        return json.dumps(row).encode() if self.settings.codec == "raw" else encode(self.settings.find_codec(), row)
 
     def _head(self, writer: Writer, driver: Driver, values: tuple[object, ...]) -> Head:
         """Options of a row: null is none."""

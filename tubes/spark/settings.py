@@ -35,6 +35,8 @@ class Settings:
     tube: str
     codec: str = "json"
     data_format: str = "value"
+    #: What becomes of rows that cannot be put, or read.
+    bad_rows: str = "fail"
     #: Of reads.
     states: frozenset[str] = frozenset(_STATES.values())
     num_partitions: int | None = None
@@ -236,6 +238,7 @@ _STREAM: Final[_Known] = {
 }
 _WRITE: Final[_Known] = {
     "delivery": ("delivery", _one_of("at-least-once", "exactly-once")),
+    "badRows": ("bad_rows", _one_of("fail", "bury")),
     "batchSize": ("batch_size", _count),
     "timeout": ("timeout", _seconds),
     "driver": ("driver", _text),

@@ -40,7 +40,8 @@ class Sink:
         staged: list[Staged] = []
         with self._settings.connect() as queue:
             writer = Writer(self._settings.find(queue))
-            runs = self._payload.runs(writer, batches)
+            buries = self._settings.bad_rows == "bury"
+            runs = (self._payload.runs_or_buried if buries else self._payload.runs)(writer, batches)
             for chunk in writer.chunks(runs, self._settings.batch_size):
                 if write:
                     staged.append(writer.stage(write, chunk))

@@ -1,6 +1,6 @@
 -- Add tasks of which some have keys, all or none: as put_many, one by one.
 -- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace' or
---       'raise'
+--       'raise'; or instead of the key why they are buried, and 'bury'
 -- answers  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
 --          what `shown` says of the task of its key that lives, '?' and its id where that would be too much, or the id of one
 --          that is remembered; nil if there is no room; the error DUPLICATE says of which task, and which item, counted
@@ -46,7 +46,7 @@ while #all < size do
   for n = at + 1, at + count do
     local task = {
       id = string.format('%d', id), value = head .. words[n], attempts = 0, state = 'new', created = now,
-      due = span and now + span, pri = pri, lane = named, name = key ~= '' and key, kept = false,
+      due = span and now + span, pri = pri, lane = named, name = key ~= '' and how ~= 'bury' and key, why = how == 'bury' and key, kept = false,
     }
     local found, lives
     if task.name then
@@ -96,6 +96,14 @@ for n = 1, size do
 --#move put new
 --#end
     if task.name then enter_key(task.name, task.id, lives) end
+    if task.why then
+--#slow
+      local why, due = task.why
+      task = find(task.id)
+      task.reason = why
+--#move bury r
+--#fast
+    end
   end
 end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end

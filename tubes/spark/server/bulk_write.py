@@ -96,6 +96,11 @@ class Writer:
         keyed = "key" in options
         return Head((*words, *self._port._key_words(options)) if keyed else words, keyed)
 
+    def buried(self, reason: str) -> Head:
+        """Those of tasks that are buried as they are put, for this reason."""
+        plain = self.head({})
+        return Head((*plain.words, reason.encode("utf-8", "surrogatepass"), b"bury"), keyed=True)
+
     def chunks(self, runs: Iterable[tuple[Head, list[bytes]]], most: int = CHUNK) -> Iterator[Words]:
         """Runs of tasks with the same options in chunks of at most `most`; where there are lanes or keys of fewer."""
         if self._lanes:
