@@ -13,6 +13,7 @@ import pytest
 
 from tubes import CodecError
 from tubes.spark import encoding
+from tubes.spark.address import Address
 from tubes.spark.arrow import pa
 from tubes.spark.settings import Settings
 
@@ -52,7 +53,7 @@ KNOWN: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
 
 
 def encoded(values: list[Any], kind: Any, skipped: int = 0, **options: Any) -> list[Any]:
-    settings = Settings(url="redis://localhost", tube="t", **options)
+    settings = Settings(address=Address("redis://localhost"), tube="t", **options)
     raws = encoding.encoder(settings)(pa.array([*values[:1] * skipped, *values], kind).slice(skipped))
     return [json.loads(raw) for raw in raws]
 
@@ -86,7 +87,7 @@ def test_numbers_that_json_does_not_have_are_refused_wherever_they_stand(number:
 def test_json_text_is_checked_and_kept_as_it_is(without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if without:
         monkeypatch.setattr(encoding, "_is_json", None)
-    encode = encoding.encoder(Settings(url="redis://localhost", tube="t", data_format="json"))
+    encode = encoding.encoder(Settings(address=Address("redis://localhost"), tube="t", data_format="json"))
     assert encode(pa.array([' {"a": 1e999} ', '"\\ud800"', None])) == [b'{"a": 1e999}', b'"\\ud800"', b"null"]
     for text in ("", "nul", '{"a":NaN}', "[1] x"):
         with pytest.raises(CodecError):

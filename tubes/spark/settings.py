@@ -11,6 +11,8 @@ from tubes.backend.url import redact_url
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption
+from tubes.spark.address import OPTIONS as OF_ADDRESS
+from tubes.spark.address import Address
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~"}
 class Settings:
     """The options of one read or write, checked. Seconds are seconds."""
 
-    url: str = field(repr=False)
+    address: Address
     tube: str
     codec: str = "json"
     data_format: str = "value"
@@ -57,7 +59,7 @@ class Settings:
 
     def connect(self, *, lease: float = 30.0) -> Queue:
         """A connection with this lease."""
-        return tubes.connect(self.url, codec=self.codec, session_ttl=lease)
+        return tubes.connect(self.address.locate(), codec=self.codec, session_ttl=lease)
 
     def find(self, queue: Queue) -> Tube:
         """The tube; a write with `driver` creates it if it does not exist."""
@@ -104,6 +106,7 @@ def check_values(options: Mapping[str, str]) -> None:
 def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], object]]]) -> Settings:
     by_key = {name.lower(): (name, field, check) for name, (field, check) in known.items()}
     found: dict[str, Any] = {}
+    address: dict[str, Any] = {}
     defaults: dict[str, object] = {}
     for key, value in options.items():
         if key.lower() in _SPARKS:
@@ -113,9 +116,9 @@ def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callabl
             rule = f"is unknown here: known options are {', '.join(sorted(known))}"
             raise InvalidOption(option="option", value=key, rule=rule)
         name, about, check = by_key[key.lower()]
-        (defaults if about in _OF_PUT else found)[about] = check(name, value)
+        (defaults if about in _OF_PUT else address if about in OF_ADDRESS else found)[about] = check(name, value)
     for needed in ("url", "tube"):
-        if needed not in found:
+        if needed not in {**address, **found}:
             raise InvalidOption(option=needed, value=None, rule=f'is required: .option("{needed}", …)')
     if defaults:
         found["defaults"] = defaults
@@ -124,7 +127,7 @@ def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callabl
         raise InvalidOption(option="writeId", value=found["write_id"], rule=rule)
     if found.get("codec", "json") != "json" and found.get("data_format") == "json":
         raise InvalidOption(option="dataFormat", value="json", rule="needs codec json")
-    return Settings(**found)
+    return Settings(address=Address(**address), **found)
 
 
 # -- what a value may be -----------------------------------------------------------------------------------------------
@@ -221,6 +224,13 @@ _Known = dict[str, tuple[str, Callable[[str, str], object]]]
 #: By the name that users write: the field, or the option of put, and how it is checked.
 _COMMON: Final[_Known] = {
     "url": ("url", _url),
+    "username": ("username", _text),
+    "password": ("password", _text),
+    "passwordEnv": ("password_env", _text),
+    "passwordFile": ("password_file", _text),
+    "tlsCaFile": ("tls_ca_file", _text),
+    "tlsCertFile": ("tls_cert_file", _text),
+    "tlsKeyFile": ("tls_key_file", _text),
     "tube": ("tube", _text),
     "codec": ("codec", _one_of("json", "raw", "msgpack")),
     "dataFormat": ("data_format", _one_of("value", "json")),

@@ -1,0 +1,127 @@
+"""Passwords and files beside the URL: read where the connection is made, in no repr and no error."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tubes
+from tests.faults.test_tls import CERTIFICATE, TlsProxy
+from tubes import InvalidOption, ServerRefused
+from tubes.spark.settings import read_settings
+from tubes.testing import LocalServer
+
+from .objects import copied, read, source, write
+
+#: What needs escapes in a URL.
+PASSWORD = "sword/fish@4711?#%:"
+
+
+@pytest.fixture
+def ann(valkey: LocalServer) -> Iterator[str]:
+    """A user of the server, who has a password."""
+    with valkey.client() as client:
+        client.acl_setuser(
+            "ann", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], channels=["*"], commands=["+@all"]
+        )
+        yield "ann"
+        client.acl_deluser("ann")
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A password in each of the places where it may be."""
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    monkeypatch.setenv("TUBES_TEST_PASSWORD", PASSWORD)
+    return {
+        "password": PASSWORD, "passwordEnv": "TUBES_TEST_PASSWORD", "passwordFile": str(tmp_path / "password")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["password", "passwordEnv", "passwordFile"])
+def test_a_password_comes_from_an_option_a_variable_or_a_file(
+    queue: tubes.Queue, options: dict[str, str], valkey: LocalServer, ann: str, there: dict[str, str], way: str
+) -> None:
+    queue.create_tube("t")
+    told = {**options, "username": ann, way: there[way]}
+    write(told, [[{"data": "one"}]], "data string")
+    assert [row["data"] for row in read(told, "data string")] == ["one"]
+    with valkey.client() as client:
+        client.acl_setuser("ann", reset_passwords=True, passwords=["+other"])
+    with pytest.raises(ServerRefused, match="invalid username-password pair") as refused:
+        read(told, "data string")
+    assert "4711" not in str(refused.value)
+
+
+def test_files_of_tls_are_options(queue: tubes.Queue, url: str, valkey: LocalServer) -> None:
+    queue.create_tube("t").put("one")
+    with TlsProxy(valkey) as proxy:
+        place = f"rediss://127.0.0.1:{proxy.port}?{url.partition('?')[2]}"
+        told = {"url": place, "tube": "t", "tlsCaFile": str(CERTIFICATE)}
+        keyed = {**told, "tlsCertFile": str(CERTIFICATE), "tlsKeyFile": str(CERTIFICATE)}
+        for options in (told, keyed):
+            assert [row["data"] for row in read(options, "data string")] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("told", "rule"),
+    [
+        ({"password": PASSWORD, "passwordEnv": "P"}, "^passwordEnv='P': is given twice: give one of password, "),
+        ({"passwordEnv": "P", "passwordFile": "/p"}, "^passwordFile='/p': is given twice"),
+        (
+            {"url": "redis://ann:4711@h", "password": "x"},
+            r"^url='redis://\*\*\*@h': has a user or a password of its own",
+        ),
+        ({"url": "redis://h?password=4711", "passwordFile": "/p"}, "leave them out of it, or leave out passwordFile$"),
+        ({"url": "redis://:4711@h", "username": "ann"}, "or leave out username$"),
+        ({"passwordEnv": PASSWORD}, r"^passwordEnv='\*\*\*': must be the name of an environment variable"),
+        ({"password": ""}, "^password='': must not be empty"),
+        ({"tlsCaFile": "/ca"}, "^tlsCaFile='/ca': needs a url that begins with rediss://"),
+        (
+            {"url": "rediss://h?ssl_ca_certs=/x", "tlsCaFile": "/ca"},
+            "^tlsCaFile='/ca': is given twice: the url has ssl_ca",
+        ),
+        ({"url": "rediss://h", "tlsKeyFile": "/key"}, "^tlsKeyFile='/key': needs tlsCertFile"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(told: dict[str, str], rule: str) -> None:
+    with pytest.raises(InvalidOption, match=rule) as refused:
+        read_settings({"url": "redis://h", "tube": "t", **told})
+    assert "4711" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "rule"),
+    [
+        (
+            {"passwordEnv": "TUBES_NOT_SET"},
+            "^passwordEnv='TUBES_NOT_SET': is not set, or empty, in the environment of th",
+        ),
+        (
+            {"passwordFile": "{path}/none"},
+            "^passwordFile=.*: cannot be read on this machine: No such file or directory",
+        ),
+        ({"passwordFile": "{path}"}, "^passwordFile=.*: cannot be read on this machine: Is a directory"),
+        ({"passwordFile": "{path}/empty"}, "^passwordFile=.*: is empty$"),
+        ({"tlsCaFile": "{path}/none"}, "^tlsCaFile=.*: cannot be read on this machine"),
+    ],
+)
+def test_what_is_not_on_a_machine_is_named_there(told: dict[str, str], rule: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    told = {name: value.format(path=tmp_path) for name, value in told.items()}
+    # Options are checked on the driver; each process looks for itself when it connects.
+    settings = copied(read_settings({"url": "rediss://h", "tube": "t", **told}))
+    with pytest.raises(InvalidOption, match=rule):
+        settings.connect()
+
+
+def test_no_repr_has_a_password_and_no_pickle_has_what_was_looked_up(there: dict[str, str]) -> None:
+    for name, value in there.items():
+        told = {"url": "redis://h", "tube": "t", name: value}
+        settings = read_settings(told)
+        assert "4711" not in repr(settings) + repr(source(told))
+        assert (PASSWORD.encode() in pickle.dumps(settings)) == (name == "password")
+    assert "4711" not in repr(read_settings({"url": "redis://:4711@h", "tube": "t"}))

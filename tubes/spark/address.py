@@ -1,0 +1,105 @@
+"""Which server, and as whom: passwords and files are read in each process that connects, and stay out of plans."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from tubes.backend.url import read
+from tubes.errors import InvalidOption
+
+#: Options by the fields of an address, as users write them.
+OPTIONS: Final = {
+    "url": "url", "username": "username", "password": "password", "password_env": "passwordEnv",
+    "password_file": "passwordFile", "tls_ca_file": "tlsCaFile", "tls_cert_file": "tlsCertFile",
+    "tls_key_file": "tlsKeyFile",
+}  # fmt: skip
+_PASSWORDS: Final = ("password", "password_env", "password_file")
+#: Files of TLS, and the settings of a URL that name them.
+_TLS: Final = {"tls_ca_file": "ssl_ca_certs", "tls_cert_file": "ssl_certfile", "tls_key_file": "ssl_keyfile"}
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EVERYWHERE: Final = "it is read by the driver and by all executors"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A URL, and the options that complete it. What is secret is in no repr."""
+
+    url: str = field(repr=False)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_env: str | None = None
+    password_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for options that contradict each other; it shows no password."""
+        place = read(self.url)
+        given = [name for name in _PASSWORDS if getattr(self, name) is not None]
+        if len(given) > 1:
+            rule = "is given twice: give one of password, passwordEnv and passwordFile"
+            raise InvalidOption(option=OPTIONS[given[1]], value=self._shown(given[1]), rule=rule)
+        login = [name for name in ("username", *given) if getattr(self, name) is not None]
+        if login and ("@" in place.shown or place.settings.keys() & {"username", "password"}):
+            rule = f"has a user or a password of its own: leave them out of it, or leave out {OPTIONS[login[0]]}"
+            raise InvalidOption(option="url", value=place.shown, rule=rule)
+        if self.password_env is not None and not _VARIABLE.fullmatch(self.password_env):
+            # Without it: it may be the password.
+            rule = "must be the name of an environment variable: letters, digits and _"
+            raise InvalidOption(option="passwordEnv", value="***", rule=rule)
+        for name, setting in _TLS.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if place.scheme != "rediss":
+                raise InvalidOption(option=OPTIONS[name], value=value, rule="needs a url that begins with rediss://")
+            if setting in place.settings:
+                rule = f"is given twice: the url has {setting}, too"
+                raise InvalidOption(option=OPTIONS[name], value=value, rule=rule)
+        if self.tls_key_file is not None and self.tls_cert_file is None:
+            raise InvalidOption(option="tlsKeyFile", value=self.tls_key_file, rule="needs tlsCertFile")
+
+    def _shown(self, name: str) -> object:
+        return "***" if name == "password" else getattr(self, name)
+
+    def locate(self) -> str:
+        """The whole URL, on this machine. Raises `InvalidOption` if a variable or a file is not there."""
+        files = {setting: path for name, setting in _TLS.items() if (path := getattr(self, name)) is not None}
+        for name in _TLS:
+            if getattr(self, name) is not None:
+                _content(OPTIONS[name], getattr(self, name))
+        url = self.url
+        password = self._find_password()
+        if self.username is not None or password is not None:
+            scheme, slashes, rest = url.partition("://")
+            login = quote(self.username or "", safe="") + ("" if password is None else f":{quote(password, safe='')}")
+            url = f"{scheme}{slashes}{login}@{rest}"
+        return url + (("&" if "?" in url else "?") + urlencode(files) if files else "")
+
+    def _find_password(self) -> str | None:
+        if self.password_env is not None:
+            password = os.environ.get(self.password_env)
+            if not password:
+                rule = f"is not set, or empty, in the environment of this process: {_EVERYWHERE}"
+                raise InvalidOption(option="passwordEnv", value=self.password_env, rule=rule)
+            return password
+        if self.password_file is not None:
+            password = _content("passwordFile", self.password_file).decode(errors="replace").rstrip("\r\n")
+            if not password:
+                raise InvalidOption(option="passwordFile", value=self.password_file, rule="is empty")
+            return password
+        return self.password
+
+
+def _content(option: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        why = f"cannot be read on this machine: {getattr(error, 'strerror', error)}; {_EVERYWHERE}"
+    raise InvalidOption(option=option, value=path, rule=why)
