@@ -12,8 +12,9 @@ import tubes
 from tests.support.internals import port_of
 from tubes import StreamFenced
 from tubes.spark.leases import LeaseReader
+from tubes.testing import LocalServer
 
-from .objects import rows_of, schema, source
+from .objects import read, rows_of, schema, source
 
 
 class Query:
@@ -136,6 +137,61 @@ def test_a_batch_that_comes_late_or_is_not_full_has_none_behind_it(query: Query,
     tube.put_many(["c", "d"])
     query.reader._wait()
     assert tube.statistics().tasks["taken"] == 2
+
+
+BROKEN = b"\xc1"
+#: What MessagePack knows and JSON does not: an extension.
+EXTENSION = b"\xd4\x05x"
+
+
+def unreadable(url: str, **more: str) -> tuple[tubes.Tube, dict[str, str]]:
+    """A tube of whose tasks 3 and 7 nobody can decode the data."""
+    tube = tubes.connect(url, codec="raw").create_tube("bad")
+    tube.put_many([{3: BROKEN, 7: EXTENSION}.get(number, b"\xa1x") for number in range(10)])
+    return tube, {"url": url, "tube": "bad", "codec": "msgpack", "lease": "1", **more}
+
+
+def test_data_that_cannot_be_decoded_fail_a_query_by_name(url: str) -> None:
+    _, told = unreadable(url)
+    query = Query(told)
+    query.plan()
+    with pytest.raises(tubes.Unreadable, match="tube 'bad': the data of task 3"):
+        query.deliver()
+
+
+def test_data_that_cannot_be_decoded_are_buried_if_that_is_asked_for(url: str) -> None:
+    tube, told = unreadable(url, badRows="bury")
+    query = Query(told)
+    query.plan()
+    query.deliver()
+    query.crash()
+    query.start()
+    query.run()
+    assert query.got == ["x"] * 8
+    assert [(task.id, task.reason) for task in tube.buried()] == [
+        (id, "bad row: codec 'msgpack' cannot decode the data") for id in (3, 7)
+    ]
+    assert tube.statistics().tasks["total"] == 2
+
+
+def test_a_batch_read_fails_by_name_or_has_null(url: str) -> None:
+    _, told = unreadable(url)
+    del told["lease"]
+    with pytest.raises(tubes.Unreadable, match="tube 'bad': the data of task 3"):
+        read(told)
+    assert [row["id"] for row in read({**told, "badRows": "null"}) if row["data"] is None] == [3, 7]
+
+
+@pytest.mark.parametrize("bad_rows", ["fail", "bury"])
+def test_a_record_that_is_no_task_fails_a_query_by_name(
+    tube: tubes.Tube, options: dict[str, str], valkey: LocalServer, bad_rows: str
+) -> None:
+    query = Query({**options, "badRows": bad_rows})
+    client: Any = valkey.client()
+    client.hset(f"{port_of(tube).shared.key}:tasks", 5, b"\0")
+    query.plan()
+    with pytest.raises(tubes.Unreadable, match="tube 't': task 5"):
+        query.deliver()
 
 
 def test_a_lane_is_not_kept_busy_ahead(queue: tubes.Queue, options: dict[str, str]) -> None:

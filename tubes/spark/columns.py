@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, Unreadable
 from tubes.spark.arrow import Array, DataType, RecordBatch, pa, pc
 from tubes.spark.server.bulk_read import Plain, Same, Table
 
@@ -59,7 +59,9 @@ class Columns:
             if types.get(asked.name) != kind:
                 rule = f"must be among {', '.join(f'{name} {known}' for name, known in types.items())}"
                 raise InvalidOption(option="schema", value=f"{asked.name} {kind}", rule=rule)
+        self._tube: Final = settings.tube
         self._codec: Final = settings.codec
+        self._nulls: Final = settings.bad_rows == "null"
         self._texts: Final = _TEXTS[settings.codec, settings.data_format]
         types_of = {name: kind for name, (_, kind) in _COLUMNS.items()}
         if settings.codec == "raw":
@@ -91,7 +93,7 @@ class Columns:
                     if raws is None
                     else pc.binary_slice(raws, Plain.HEAD, _END)
                 )
-                arrays.append(self._data(stored, kind))
+                arrays.append(self._data(table, stored, kind))
             elif column is None:
                 arrays.append(_moments(pc.binary_slice(raws, 0, Plain.HEAD)))
             elif isinstance(column, Same):
@@ -104,14 +106,26 @@ class Columns:
                 arrays.append(_texts(table.values(name)) if kind == pa.string() else pa.array(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _data(self, stored: Array, kind: DataType) -> Array:
+    def undecodable(self, table: Table) -> list[int]:
+        """The ids of those tasks whose data the codec cannot decode; JSON is not decoded."""
+        if "data" not in self.names or self._codec != "msgpack":
+            return []
+        texts = self._texts(pa.array(table.values("data"), pa.binary()))
+        return [id for id, is_bad in zip(table.values("id"), texts.is_null().to_pylist(), strict=True) if is_bad]
+
+    def _data(self, table: Table, stored: Array, kind: DataType) -> Array:
         if kind == pa.binary():
             return stored
         texts = self._texts(stored)
+        if texts.null_count and not self._nulls:
+            at = texts.is_null().to_pylist().index(True)
+            what = f"tube {self._tube!r}: the data of task {table.values('id')[at]}"
+            raise Unreadable(what=what, why=f"codec {self._codec!r} cannot decode them, or JSON cannot have them")
         try:
             return texts.cast(kind)
         except pa.ArrowInvalid:  # Bytes that are not text must not end a query.
-            return pa.array([text.decode("utf-8", "replace") for text in texts.to_pylist()], kind)
+            known = [text if text is None else text.decode("utf-8", "replace") for text in texts.to_pylist()]
+            return pa.array(known, kind)
 
 
 def _texts(column: Sequence[str | None]) -> Array:
@@ -166,15 +180,15 @@ def _same(stored: Array) -> Array:
 
 
 def _unpacked(stored: Array) -> Array:
-    """MessagePack as JSON; strings unchanged."""
+    """MessagePack as JSON; strings unchanged; null for what is neither."""
     import msgspec
 
-    def text(raw: bytes) -> bytes:
+    def text(raw: bytes) -> bytes | None:
         try:
             data: object = msgspec.msgpack.decode(raw)
-        except msgspec.DecodeError:
-            return raw
-        return data.encode("utf-8", "replace") if isinstance(data, str) else msgspec.json.encode(data)
+            return data.encode("utf-8", "replace") if isinstance(data, str) else msgspec.json.encode(data)
+        except (ValueError, TypeError, RecursionError):
+            return None
 
     return pa.array([text(raw) for raw in stored.to_pylist()], pa.binary())
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from tubes.errors import TubesError
+from tubes.errors import TaskNotFound, TubesError, Unreadable
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
 from tubes.spark.server.bulk_read import BulkReader, Table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tubes.spark.settings import Settings
-    from tubes.sync import Queue
+    from tubes.sync import Queue, Tube
 
 #: Partitions of a batch, if `numPartitions` is not given. Each costs Spark as much as some thousand tasks, so there are
 #: no more than cores: those of the driver, which is a guess unless Spark is local.
@@ -236,6 +236,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         take_of = dict(zip(partition.ids, partition.takes, strict=True))
         with self._settings.connect() as queue:
             tube = self._settings.find(queue)
+            reader = BulkReader(tube)
             before = {id for id, take in claim.skipped(tube) if take_of.get(id) == take}
 
             def still_ours(table: Table) -> Table:
@@ -250,13 +251,28 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
             def delivered() -> Iterator[Table]:
-                for table in BulkReader(tube).of(partition.ids):
+                missing = set(partition.ids)
+                for table in reader.of(partition.ids):
                     ours = still_ours(table)
+                    missing.difference_update(table.values("id"))
+                    if self._settings.bad_rows == "bury":
+                        ours = self._bury_undecodable(tube, ours)
                     if ours.size < table.size:
                         # An ack is only for delivered tasks.
                         left_out = set(table.values("id")) - set(ours.values("id"))
                         claim.skip(tube, [(id, take_of[id]) for id in sorted(left_out - before)])
                     yield ours
+                # What is no task can neither be delivered nor buried, and must not be acked.
+                for id in reader.stored(sorted(missing))[:1]:
+                    raise Unreadable(what=f"tube {tube.name!r}: task {id}", why="it is none; see `tubes repair`")
 
             yield from self._columns.batches(delivered())
             claim.check(tube)
+
+    def _bury_undecodable(self, tube: Tube, table: Table) -> Table:
+        """Bury those of these tasks whose data cannot be decoded; returns the others."""
+        bad = set(self._columns.undecodable(table))
+        for id in bad:
+            with suppress(TaskNotFound):
+                tube.bury(id, f"bad row: codec {self._settings.codec!r} cannot decode the data")
+        return table.where([id not in bad for id in table.values("id")]) if bad else table

@@ -100,7 +100,8 @@ def write_settings(options: Mapping[str, str], *, streams: bool) -> Settings:
 
 def check_values(options: Mapping[str, str]) -> None:
     """Check the value of each option, whether it is for reads or for writes."""
-    _settings(options, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE)
+    anybodys: _Known = {"badRows": ("bad_rows", _one_of("fail", "bury", "null"))}
+    _settings(options, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE | anybodys)
 
 
 def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], object]]]) -> Settings:
@@ -236,10 +237,12 @@ _COMMON: Final[_Known] = {
     "dataFormat": ("data_format", _one_of("value", "json")),
 }
 _READ: Final[_Known] = {
+    "badRows": ("bad_rows", _one_of("fail", "null")),
     "state": ("states", _states_of),
     "numPartitions": ("num_partitions", _count),
 }
 _STREAM: Final[_Known] = {
+    "badRows": ("bad_rows", _one_of("fail", "bury")),
     "maxTasksPerTrigger": ("max_tasks", _count),
     "lease": ("lease", _lease),
     "consumer": ("consumer", _text),

@@ -168,6 +168,16 @@ class BulkReader:
             if cursor == b"0":
                 return sorted(found)
 
+    def stored(self, ids: Sequence[int]) -> list[int]:
+        """Those of these ids for which something is stored, whether it can be read or not."""
+        key = f"{self._port.shared.key}:tasks"
+        found: list[int] = []
+        for first in range(0, len(ids), _READS):
+            some = ids[first : first + _READS]
+            sizes = map(number_of, self._port.run(self._port.look(*(pack("HSTRLEN", key, id) for id in some))))
+            found += compress(some, sizes)
+        return found
+
     def between(self, first: int, end: int) -> Iterator[Table]:
         """The tasks with ids from `first` to before `end`."""
         return self.of(range(first, end))
