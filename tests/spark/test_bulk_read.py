@@ -41,6 +41,51 @@ def test_a_record_says_what_a_peek_says(url: str) -> None:
         assert rows_of(BulkReader(tube).of([3, 4, 0])) == [rows[3], rows[0]]
 
 
+def test_heads_are_records_without_data(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "utubettl", ttr=60)
+        long = "l" * 300
+        tube.put("plain")
+        tube.put(long, utube=long, pri=3, ttl=900, key=long, key_ttl=50, max_attempts=7, context={"a": long, "b": ""})
+        tube.put("replaced", key="k")
+        tube.put("replaces", key="k", on_duplicate="replace", ttr=5)
+        tube.put("delayed", delay=50)
+        tube.put("buried").bury(long)
+        for _ in range(2):  # Nothing is taken, then something is.
+            rows = rows_of(BulkReader(tube).between(0, 10))
+            assert rows_of(BulkReader(tube).heads_of(range(10))) == [row._replace(data=b"") for row in rows]
+            assert {row.state for row in rows} >= {"r", "~", "!"}
+            tube.take(timeout=0).release()  # type: ignore[union-attr]
+            tube.take(timeout=0)
+        assert {row.state for row in rows} == set("rt~!")
+
+
+def test_heads_of_large_data_come_in_small_parts(url: str) -> None:
+    with tubes.connect(url, codec="raw") as queue:
+        tube = queue.create_tube("t")
+        tube.put_many([b"x" * 1_000_000] * 5)
+        assert [table.size for table in BulkReader(tube).heads_of(range(9))] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "utubettl", tubes.Driver("lifo", order="-id")])
+def test_ids_are_found_by_states(url: str, driver: str | tubes.Driver) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        tube.put_many(range(6000))
+        for id in range(1000, 1003):
+            tube.bury(id)
+        taken = {task.id for task in tube.take_many(2, timeout=0)}
+        records = BulkReader(tube)
+        assert records.ids("!") == [1000, 1001, 1002]
+        assert set(records.ids("t")) == taken
+        assert set(records.ids("t!")) == {1000, 1001, 1002, *taken}
+        assert records.ids("r!") == list(range(6000))
+        if "delay" in tube.driver.options:
+            assert records.ids("~") == []
+            delayed = tube.put("x", delay=50)
+            assert records.ids("~") == [delayed.id]
+
+
 def test_all_ids_are_found(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
@@ -126,7 +171,10 @@ def test_a_tube_that_is_gone_has_no_records(url: str) -> None:
         tube.put("x")
         records = BulkReader(tube)
         tube.drop()
-        for look in (records.extent, lambda: rows_of(records.between(0, 5)), lambda: rows_of(records.of([0, 3]))):
+        for look in (
+            records.extent, lambda: rows_of(records.between(0, 5)), lambda: rows_of(records.of([0, 3])),
+            lambda: rows_of(records.heads_of([0, 3])),
+        ):  # fmt: skip
             with pytest.raises(TubeNotFound):
                 look()
 

@@ -98,6 +98,36 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Que
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
+def test_filters_reach_the_source_if_the_configuration_allows_it(
+    spark: Any, queue: tubes.Queue, options: dict[str, str], valkey: LocalServer
+) -> None:
+    tube = queue.create_tube("t")
+    tube.put_many(["x" * 500] * 5000)
+    tube.bury(7)
+    client: Any = valkey.client()
+
+    def sent(query: str, schema: str | None = None) -> tuple[int, int]:
+        frame = (spark.read.schema(schema) if schema else spark.read).format("tubes").options(**options).load()
+        frame.createOrReplaceTempView("crawl")
+        before = client.info("stats")["total_net_output_bytes"]
+        ((count,),) = spark.sql(query).collect()
+        return count, client.info("stats")["total_net_output_bytes"] - before
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    buried = "select count(*) from crawl where state = '!' and length(data) > 5"
+    assert sent(buried)[1] > 5000 * 500
+    count, size = sent("select count(*) from crawl", "id bigint")
+    assert (count, size < 500_000) == (5000, True)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for query, expected in ((buried, 1), ("select count(*) from crawl where id < 100", 100)):
+            count, size = sent(query)
+            assert (count, size < 200_000) == (expected, True)
+        assert sent("select count(*) from crawl")[0] == 5000
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path) -> None:
     source, results = queue.create_tube("t"), queue.create_tube("results")
     source.put_many([f"{number}" for number in range(500)])

@@ -44,7 +44,7 @@ def wanted() -> dict[str, frozenset[str]]:
     working = putting | of_scripts(*_TAKES)
     # Who only looks at names adds none, and writes down nothing.
     looking = (of_scripts("overview", "names", "living", "there", "age") | _CALLS) - {"SADD", "SREM", "HSET"}
-    sparks = (verb for verb in VERBS if verb.startswith(("stream", "write", "extent", "ids", "oldest")))
+    sparks = (verb for verb in VERBS if verb.startswith(("stream", "write", "extent", "heads", "ids", "oldest")))
     spark = of_scripts(*_SESSION, *_PUTS, *sparks)
     return {
         "producer": putting,

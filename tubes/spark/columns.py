@@ -68,8 +68,8 @@ class Columns:
             types_of["data"] = pa.binary()
         self.schema: Final = pa.schema([(name, types_of[name]) for name in self.names])
 
-    def batches(self, tables: Iterable[Table]) -> Iterator[RecordBatch]:
-        """These tasks, many at once."""
+    def batches(self, tables: Iterable[Table], *, first: int = _ROWS) -> Iterator[RecordBatch]:
+        """These tasks, many at once; in the `first` batch so many, then more and more."""
         some: list[RecordBatch] = []
         rows = size = 0
         for table in tables:
@@ -77,9 +77,10 @@ class Columns:
                 some.append(self._batch(table))
                 rows += table.size
                 size += some[-1].nbytes
-            if rows >= _ROWS or size >= _BYTES:
+            if rows >= first or size >= _BYTES:
                 yield from _together(some)
                 some, rows, size = [], 0, 0
+                first = min(first * 10, _ROWS)
         yield from _together(some)
 
     def _batch(self, table: Table) -> RecordBatch:

@@ -1,13 +1,21 @@
--- List the ids of tasks, as HSCAN finds them: each that is there all the time, perhaps twice.
+-- List the ids of tasks, as a scan finds them: each that is there all the time, perhaps twice.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 where to go on ('0': the beginning), 2 about how many
--- answers  {where to go on, ids in one string}
-local key = KEYS[1] .. ':tasks'
-local found = redis.pcall('HSCAN', key, ARGV[1], 'COUNT', ARGV[2], 'NOVALUES')
-if found.err then  -- Servers before Redis 7.4 and Valkey 8 answer with the tasks.
+-- ARGV  1 where to go on ('0': the beginning), 2 about how many, 3 where they stand: tasks, taken, due or buried
+-- answers  {where to go on, ids in one string}; of buried ones the last 6 bytes of their places
+local key, part = KEYS[1] .. ':' .. ARGV[3], ARGV[3]
+local found
+if part == 'tasks' then
+  found = redis.pcall('HSCAN', key, ARGV[1], 'COUNT', ARGV[2], 'NOVALUES')
+  if not found.err then return { found[1], table.concat(found[2], ' ') } end
+  -- Servers before Redis 7.4 and Valkey 8 answer with the tasks.
   found = redis.call('HSCAN', key, ARGV[1], 'COUNT', ARGV[2])
-  local ids = {}
-  for n = 1, #found[2], 2 do ids[#ids + 1] = found[2][n] end
-  found[2] = ids
+else
+  found = redis.call('ZSCAN', key, ARGV[1], 'COUNT', ARGV[2])
 end
-return { found[1], table.concat(found[2], ' ') }
+local ids = {}
+for n = 1, #found[2], 2 do
+  local at = found[2][n]
+  if part == 'due' or part == 'buried' then at = string.format('%.0f', struct.unpack('>I6', at, #at - 5)) end
+  ids[#ids + 1] = at
+end
+return { found[1], table.concat(ids, ' ') }

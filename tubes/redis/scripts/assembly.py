@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Verbs that need no machine: the same for all drivers.
 PLAIN: Final = frozenset(
-    {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "ids", "overview"}
+    {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "heads", "ids", "overview"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
     | {"check_meta"}
 )

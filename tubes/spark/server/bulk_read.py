@@ -28,6 +28,10 @@ _FIRST: Final = 2
 _BYTES: Final = 500_000
 _PROBES: Final = 20
 _IDS: Final = 5_000
+#: Where tasks stand that are not ready, in the order in which a task may go from one to another.
+_SETS: Final = {"t": "taken", "~": "due", "!": "buried"}
+#: Where the newest come first, places have what is left up to this.
+_HIGHEST: Final = (1 << 48) - 1
 
 
 class Row(NamedTuple):
@@ -148,6 +152,8 @@ class BulkReader:
         self._port: Final[Port[Task]] = cast("Port[Task]", tube._port)
         #: Whether nothing was taken, or due, when it last looked.
         self._idle = True
+        #: How many tasks it reads next.
+        self._count = _FIRST
         self._timed: Final = "TIMED" in knobs_of(self._port.shared.driver)
 
     def extent(self) -> Extent:
@@ -157,16 +163,27 @@ class BulkReader:
             raise TubeNotFound(name=self._port.shared.name)
         return Extent(*map(number_of, list_of(reply)))
 
-    def ids(self) -> list[int]:
-        """The ids of the tasks that are there all the time that this takes, ascending, and of some that are not."""
+    def ids(self, states: Container[str] = "r") -> list[int]:
+        """The ids of the tasks that are in these states all the time that this takes, ascending, and of some others."""
+        if "r" in states:
+            return sorted(set(self._ids_in("tasks")))
         found: set[int] = set()
+        # In this order: no task goes back by itself, so one that changes its state meanwhile is found.
+        for state, part in _SETS.items():
+            if state in states:
+                found.update(self._ids_in(part))
+        return sorted(found)
+
+    def _ids_in(self, part: str) -> Iterator[int]:
+        newest_first = part == "buried" and self._port.shared.driver.signs[1] < 0
         cursor = b"0"
         while True:
-            after, some = list_of(self._call("ids", cursor, _IDS, parts=("tasks",)))
-            found.update(map(int, bytes_of(some).split()))
+            after, some = list_of(self._call("ids", cursor, _IDS, part, parts=(part,)))
+            for id in map(int, bytes_of(some).split()):
+                yield _HIGHEST - id if newest_first else id
             cursor = bytes_of(after)
             if cursor == b"0":
-                return sorted(found)
+                return
 
     def stored(self, ids: Sequence[int]) -> list[int]:
         """Those of these ids for which something is stored, whether it can be read or not."""
@@ -184,12 +201,25 @@ class BulkReader:
 
     def of(self, ids: Sequence[int]) -> Iterator[Table]:
         """The tasks with these ids that are there."""
-        start, count = 0, _FIRST
+        start = 0
         while start < len(ids):
-            end = start + count
+            end = start + self._count
             table, sizes = self._read(ids[start:end], ids[end : end + _READS : _READS // _PROBES])
+            start, self._count = end, _next(table, self._count, sizes)
             yield table
-            start, count = end, _next(table, count, sizes)
+
+    def heads_of(self, ids: Sequence[int]) -> Iterator[Table]:
+        """The same without their data, which stays on the server: each has none."""
+        start = 0
+        while start < len(ids):
+            some = ids[start : start + _READS]
+            reply = self._call("heads", *some, parts=("tasks", "taken", "due"))
+            if reply is None:
+                raise TubeNotFound(name=self._port.shared.name)
+            count, *told = list_of(reply)
+            looked = number_of(count)
+            yield _part(self._port.tube, some[:looked], *map(_column, told))
+            start += looked
 
     def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Table, list[int]]:
         """Tasks, and how large some others are."""
