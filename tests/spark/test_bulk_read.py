@@ -22,7 +22,7 @@ def test_a_record_says_what_a_peek_says(url: str) -> None:
         tube = queue.create_tube("t", "utubettl", ttr=60)
         tube.put("ready", utube="a", pri=3)
         tube.put("taken", ttl=900)
-        tube.put("delayed", delay=50, max_attempts=4)
+        tube.put("delayed", delay=50, max_attempts=4, context={"trace": "5"})
         tube.put("buried", key="k").bury("no such page")
         tube.put("gone").delete()
         tube.put("again", pri=1)
@@ -36,6 +36,7 @@ def test_a_record_says_what_a_peek_says(url: str) -> None:
             assert row.data == b'"%s"' % task.data.encode()
             for name in ("state", "utube", "pri", "attempts", "reason", "key", "max_attempts"):
                 assert getattr(row, name) == getattr(task, name), (row, name)
+            assert (row.context or {}) == task.context
             moments = [None if at is None else at / 1_000_000 for at in (row.created, row.due, row.expires)]
             assert moments == [task.created, task.due, task.expires]
         assert rows_of(BulkReader(tube).of([3, 4, 0])) == [rows[3], rows[0]]

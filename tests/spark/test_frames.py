@@ -217,6 +217,23 @@ def test_a_snapshot_has_every_task_in_whatever_state(queue: tubes.Queue, options
     assert tube.statistics().calls["take"] == 1
 
 
+def test_the_context_is_a_map(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t")
+    tube.put_many(
+        [tubes.Item("a", context={"trace": "5", "": "caf\udce9"}), tubes.Item("b"), tubes.Item("c", context={"x": "y"})]
+    )
+    assert [row["context"] for row in read(options)] == [[("trace", "5"), ("", "caf?")], None, [("x", "y")]]
+    rows = read(options, "data string, context map<string,string>")
+    queue.create_tube("to")
+    write({**options, "tube": "to"}, [rows], "data string, context map<string,string>")
+    tasks = queue.tube("to").take_many(10, timeout=0)
+    assert [(task.data, task.context) for task in tasks] == [
+        ("a", {"trace": "5", "": "caf?"}), ("b", {}), ("c", {"x": "y"}),
+    ]  # fmt: skip
+    with pytest.raises(InvalidOption, match="context"):
+        write({**options, "tube": "to"}, [[{"data": "x", "context": "y"}]], "data string, context string")
+
+
 @pytest.mark.parametrize(
     ("state", "ids"), [("ready", [0]), ("!", [3]), ("taken,delayed", [1, 2]), ("r, t, ~, !", [0, 1, 2, 3])]
 )

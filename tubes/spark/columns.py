@@ -6,7 +6,8 @@ import json
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption, Unreadable
 from tubes.spark.arrow import Array, DataType, RecordBatch, pa, pc
@@ -37,6 +38,7 @@ _COLUMNS: Final[dict[str, tuple[str, DataType]]] = {
     "due": ("timestamp", _MOMENT),
     "expires": ("timestamp", _MOMENT),
     "max_attempts": ("int", pa.int32()),
+    "context": ("map<string,string>", pa.map_(pa.string(), pa.string())),
 }
 
 
@@ -104,7 +106,8 @@ class Columns:
             elif kind == _MOMENT:
                 arrays.append(pa.array(column, pa.int64()).cast(kind))
             else:
-                arrays.append(_texts(table.values(name)) if kind == pa.string() else pa.array(column, kind))
+                make = _MADE_OF_TEXT.get(name)
+                arrays.append(pa.array(column, kind) if make is None else make(column))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def undecodable(self, table: Table) -> list[int]:
@@ -135,6 +138,22 @@ def _texts(column: Sequence[str | None]) -> Array:
     except UnicodeEncodeError:  # Lone surrogates, as in file names, must not end a query.
         known = [text if text is None else text.encode("utf-8", "replace").decode() for text in column]
         return pa.array(known, pa.string())
+
+
+def _contexts(column: Sequence[dict[str, str] | None]) -> Array:
+    """Names and values, by columns: Arrow makes no maps of dicts."""
+    ends = list(accumulate(0 if context is None else len(context) for context in column))
+    pairs = [pair for context in column for pair in (context or {}).items()]
+    # A null where a map begins says that it is null.
+    begins = [None if context is None else begin for context, begin in zip(column, [0, *ends], strict=False)]
+    keys, values = _texts([name for name, _ in pairs]), _texts([value for _, value in pairs])
+    return pa.MapArray.from_arrays(pa.array([*begins, len(pairs)], pa.int32()), keys, values)
+
+
+#: What makes the array of a column that has texts.
+_MADE_OF_TEXT: Final[dict[str, Callable[[Any], Array]]] = {
+    **dict.fromkeys(("state", "utube", "reason", "key"), _texts), "context": _contexts,
+}  # fmt: skip
 
 
 def _together(batches: list[RecordBatch]) -> list[RecordBatch]:

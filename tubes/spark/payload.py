@@ -7,12 +7,12 @@ import decimal
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
 from tubes.errors import InvalidOption
-from tubes.spark.arrow import RecordBatch
+from tubes.spark.arrow import Array, RecordBatch, pa
 from tubes.spark.encoding import encoder
 from tubes.values.codecs import encode
 
@@ -32,6 +32,7 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "delay": ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "interval"),
     "key": ("string", "char", "varchar"),
     "max_attempts": ("tinyint", "smallint", "int", "bigint"),
+    "context": ("map<string,string>",),
 }
 #: Columns of a read that a write cannot keep.
 _OF_READS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
@@ -103,7 +104,7 @@ class Payload:
             if not self.options:
                 yield plain, raws
                 continue
-            columns = [batch.column(name).to_pylist() for name in self.options]
+            columns = [_values(batch.column(name)) for name in self.options]
             last: tuple[object, ...] | None = None
             run: list[bytes] = []
             head = plain
@@ -154,14 +155,23 @@ class Payload:
         options = dict(self.settings.defaults)
         for name, value in zip(self.options, values, strict=True):
             if value is not None:
-                options[name] = _number(value)
+                options[name] = _put_option(value)
         if "key" not in options:
             options.pop("on_duplicate", None)
             options.pop("key_ttl", None)
         return writer.head(driver.check_put(options))
 
 
-def _number(value: object) -> object:
+def _values(column: Array) -> list[Any]:
+    """Options of rows, which can be compared: a map is a tuple of its pairs."""
+    values: list[Any] = column.to_pylist()
+    return [value if value is None else tuple(value) for value in values] if pa.types.is_map(column.type) else values
+
+
+def _put_option(value: Any) -> object:
+    """A value as `put` takes it."""
+    if value.__class__ is tuple:
+        return dict(value)
     if isinstance(value, decimal.Decimal):
         return float(value)
     return value.total_seconds() if isinstance(value, datetime.timedelta) else value

@@ -51,6 +51,7 @@ class Row(NamedTuple):
     due: int | None
     expires: int | None
     max_attempts: int | None
+    context: dict[str, str] | None
 
 
 class Same(NamedTuple):
@@ -253,7 +254,7 @@ def _column(reply: Reply) -> list[bytes | None]:
 _NOTHING: Final = Same(None)
 #: What a task has that has no options, and is not due by itself.
 _PLAIN: Final[dict[str, Column]] = {
-    **dict.fromkeys(("utube", "take", "reason", "key", "due", "expires", "max_attempts"), _NOTHING),
+    **dict.fromkeys(("utube", "take", "reason", "key", "due", "expires", "max_attempts", "context"), _NOTHING),
     "pri": Same(0),
 }
 
@@ -342,5 +343,5 @@ def _rows(
         expires = None if stored.ttl is None else stored.created + stored.ttl
         yield Row(
             id, state, raw[at:], stored.utube, stored.pri, attempts, number, more.reason, more.key,
-            stored.created, due, expires, more.max_attempts or None,
+            stored.created, due, expires, more.max_attempts or None, more.context,
         )  # fmt: skip
