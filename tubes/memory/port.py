@@ -168,9 +168,11 @@ class Port(PortBase[F]):
                 now = self._micros()
                 if engine.timers.soonest <= now:
                     shared.serve_waiters(now)
-            entry: Any = task._record if task.__class__ is self.kind else None
-            if entry is None or entry.hold is not self.hold or entry.take != task._take:
-                entry = engine.held(self.hold, *self.refer(task)[:2])
+            hold = self.hold
+            is_task = task.__class__ is self.kind
+            entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
+            if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
+                entry = engine.held(hold, *self.refer(task)[:2])
             engine.ack(now, entry)
             done = snapshot(self.kind, self.tube, entry, engine.dated)
             if isinstance(task, TaskView):

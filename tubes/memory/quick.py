@@ -143,7 +143,10 @@ class QuickPort(VerbPort[F]):
 
     def ack(self, task: Any) -> F:
         """A held task is done."""
-        if task.__class__ is not self.kind:
+        hold = self.hold
+        is_task = task.__class__ is self.kind
+        entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
+        if entry is None:
             return super().ack(task)
         shared = self.shared
         engine = self._engine
@@ -155,11 +158,9 @@ class QuickPort(VerbPort[F]):
                 if held:
                     break
                 lock.wait()
-            entry: Any = task._record
-            hold = self.hold
             if (
                 entry.hold is hold
-                and entry.take == task._take
+                and (not is_task or entry.take == task._take)
                 and entry.more is None
                 and not (shared.watched or engine.ticking or self.gone)
             ):
@@ -177,7 +178,8 @@ class QuickPort(VerbPort[F]):
                 made._more = None
                 made._times = NO_TIMES
                 made._take = entry.take
-                task._take = FINISHED
+                if is_task:
+                    task._take = FINISHED
                 done = made
             held = False
             lock.token[0] = True
