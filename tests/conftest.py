@@ -42,7 +42,6 @@ _TOGETHER = (
     "tests/spark/test_programs",
     "tests/spark/test_session",
     "tests/faults/test_cluster",
-    "tests/faults/test_other_servers",
     "tests/docs/test_examples",
     "tests/docs/test_packaging",
 )

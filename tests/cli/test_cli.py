@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tubes
-from tests.support import rights
+from tests.support.rights import users_of
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.cli.show import span
@@ -52,22 +52,16 @@ class Shell:
         return [json.loads(line) for line in self.lines(*words, "--json")]
 
 
-@pytest.fixture(params=["memory", "valkey", "few rights"])
+@pytest.fixture(params=["memory", "valkey"])
 def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     if request.param == "memory":
         name = uuid4().hex
         tubes.connect(f"memory://{name}", codec="json")  # The name keeps the store, and its codec.
         yield Shell(f"memory://{name}")
-    elif request.param == "valkey":
-        yield Shell(request.getfixturevalue("url"))
-    else:  # Those that the page of rights names.
-        server: tubes.testing.LocalServer = request.getfixturevalue("valkey")
-        admin: Any = server.client()
-        words = [word.replace("tubes:*", "*") for word in rights.told()["app"]]
-        admin.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *words)
-        admin.execute_command("ACL", "LOG", "RESET")
-        yield Shell(f"unix://app:secret@{server.socket}?prefix={uuid4().hex}")
-        assert admin.execute_command("ACL", "LOG") == []
+    else:  # With no more rights than the page of rights gives to a program.
+        users = users_of(request.getfixturevalue("valkey"))
+        yield Shell(f"{users.url('app')}?prefix={uuid4().hex}")
+        assert users.refusals() == []
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The contract, on real servers: everything that holds in memory holds there."""
+"""The contract, on real servers: everything that holds in memory holds there.
+
+All of it as a user with no more rights than the page of rights gives to a program: the server refuses nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,35 @@ import pytest
 
 from tests.support.on_server import OnServer
 from tests.support.parts import OfCapacity, OfOrder, OfRank
+from tests.support.rights import users_of
 from tubes import Driver
 from tubes.conformance import AioFace, Contract, SyncFace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tubes.drivers import Ranked
     from tubes.testing import LocalServer
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _server(valkey: LocalServer) -> None:
-    OnValkey.url = valkey.url
+@pytest.fixture(autouse=True)
+def _nothing_is_refused(request: pytest.FixtureRequest, started: Callable[[str], LocalServer]) -> Iterator[None]:
+    users = users_of(started(request.cls.program))
+    request.cls.url = users.url("app")
+    yield
+    assert users.refusals() == []
 
 
 class OnValkey(OnServer):
     """Valkey, from the wheel."""
+
+    program = "valkey"
+
+
+class OnRedis(OnServer):
+    """Redis itself, where it is installed."""
+
+    program = "redis"
 
 
 class Whole(OnValkey, Contract):
@@ -83,3 +100,13 @@ class TestLaneOfOnesOwnName(Whole):
         order="-pri,-id",
         lane="tenant",
     )
+
+
+class TestFifoOnRedis(OnRedis, Contract):
+    faces = (SyncFace,)
+    driver = "fifo"
+
+
+class TestUtubeTtlOnRedis(OnRedis, Contract):
+    faces = (AioFace,)
+    driver = "utubettl"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.support.refusals import Refusals
 from tubes.spark.server import streams
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
-from tubes.testing import LocalServer, ManualClock, server_program
+from tubes.testing import LocalServer, ManualClock
 
 #: By driver the options that are all at work.
 DRIVERS: dict[str, dict[str, Any]] = {
@@ -34,7 +34,6 @@ class Desk:
         self.url = server.url
         self.clock = ManualClock()
         self.client: Any = server.client()
-        self.client.flushall()
         self.queue = tubes.connect(server.url, clock=self.clock)
         self.tube = self.queue.create_tube("t", self.driver, **DRIVERS[kind])
         self.laned = "utube" in self.driver
@@ -177,14 +176,6 @@ def batches(desk: Desk) -> None:
     writer = Writer(desk.tube)
     rows = [(writer.head({"utube": "w"} if desk.laned else {}), [b'"a"', b'"b"', b'"c"'])]
     writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])
-
-
-@pytest.fixture(scope="module", params=["valkey", "redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
-    if server_program(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with LocalServer(request.param) as server:
-        yield server
 
 
 def others_wait(desk: Desk) -> None:

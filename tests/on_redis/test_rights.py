@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 import tubes
 from tests.support import rights
-from tests.support.on_server import OnServer
 from tubes.cli.app import app
-from tubes.conformance import AioFace, Contract, SyncFace
 from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
 from tubes.redis.scripts.gate import WORDS
@@ -23,68 +20,20 @@ from tubes.redis.scripts.rights import EVERYBODY
 from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
-from tubes.testing import LocalServer, server_program
+from tubes.testing import LocalServer
 from tubes.worker import Worker
-
-
-class Users:
-    """A server with a user of each kind, all of whose keys may have a prefix."""
-
-    def __init__(self, server: LocalServer) -> None:
-        self.server = server
-        self.admin: Any = server.client()
-        for name, words in rights.told().items():
-            anywhere = [word.replace("tubes:*", "*") for word in words]
-            try:
-                self._set(name, *anywhere)
-            except redis.ResponseError:  # Redis before 7.2 has no CLIENT SETINFO.
-                self._set(name, *(word for word in anywhere if word != "+client|setinfo"))
-
-    def _set(self, name: str, *words: str) -> None:
-        self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", ">secret", *words)
-
-    def url(self, name: str) -> str:
-        return f"unix://{name}:secret@{self.server.socket}"
-
-    def refusals(self) -> list[Any]:
-        """What the server has refused."""
-        log: list[Any] = self.admin.execute_command("ACL", "LOG")
-        return log
 
 
 def _told(infos: Any) -> list[dict[str, Any]]:
     return list(infos.values()) if isinstance(infos, dict) else list(infos)
 
 
-@pytest.fixture(scope="module", params=["valkey", "redis"])
-def users(request: pytest.FixtureRequest) -> Iterator[Users]:
-    if server_program(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with LocalServer(request.param) as server:
-        yield Users(server)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_refused(users: Users) -> Iterator[None]:
-    users.admin.execute_command("ACL", "LOG", "RESET")
-    users.admin.flushall()
-    AsApp.url = users.url("app")
-    yield
-    assert users.refusals() == []
-
-
-class AsApp(OnServer):
-    """As the user of a program that does everything."""
-
-
-class TestFifo(AsApp, Contract):
-    faces = (SyncFace,)
-    driver = "fifo"
-
-
-class TestUtubeTtl(AsApp, Contract):
-    faces = (AioFace,)
-    driver = "utubettl"
+@pytest.fixture
+def users(server: LocalServer) -> Iterator[rights.Users]:
+    """Users of a server whose keys are all theirs, to whom it must not refuse anything."""
+    found = rights.users_of(server)
+    yield found
+    assert found.refusals() == []
 
 
 def test_the_page_has_what_the_scripts_need() -> None:
@@ -96,13 +45,13 @@ def test_who_opens_a_tube_is_asked_for_what_every_session_needs() -> None:
     assert set(EVERYBODY) == rights.of_scripts("open", "beat", "leave", "tick") - {"PUBLISH"}
 
 
-def test_commands_are_asked_for_with_as_many_words_as_they_have(users: Users) -> None:
+def test_commands_are_asked_for_with_as_many_words_as_they_have(users: rights.Users) -> None:
     told = users.admin.execute_command("COMMAND", "INFO", *WORDS)
     arities = {row["name"].upper(): row["arity"] for row in _told(told)}
     assert {name: abs(arity) - 1 for name, arity in arities.items()} == WORDS
 
 
-def test_a_producer_and_a_worker(users: Users) -> None:
+def test_a_producer_and_a_worker(users: rights.Users) -> None:
     with tubes.connect(users.url("producer")) as queue:
         tube = queue.create_tube("jobs", "utubettl", capacity=30)
         tube.put_many(tubes.Item(number, utube=f"{number % 3}") for number in range(20))
@@ -115,7 +64,7 @@ def test_a_producer_and_a_worker(users: Users) -> None:
         assert queue.tube("jobs").take(timeout=0.1) is None
 
 
-def test_a_monitor_changes_nothing(users: Users) -> None:
+def test_a_monitor_changes_nothing(users: rights.Users) -> None:
     with tubes.connect(users.url("producer")) as queue:
         queue.create_tube("jobs", "fifottl").put_many(range(3))
         queue.tube("jobs").put("late", delay=0.001)
@@ -138,7 +87,7 @@ def test_a_monitor_changes_nothing(users: Users) -> None:
         assert before[f"cmdstat_{name}"]["calls"] == after[f"cmdstat_{name}"]["calls"]
 
 
-def test_a_listener_hears(users: Users) -> None:
+def test_a_listener_hears(users: rights.Users) -> None:
     with tubes.connect(users.url("app")) as queue, tubes.connect(users.url("listener")) as other:
         tube = queue.create_tube("t")
         heard: list[str] = []
@@ -147,7 +96,7 @@ def test_a_listener_hears(users: Users) -> None:
         assert eventually(lambda: heard == ["put"])
 
 
-def test_a_data_source(users: Users) -> None:
+def test_a_data_source(users: rights.Users) -> None:
     with tubes.connect(users.url("spark")) as queue:
         tube = queue.create_tube("t", "fifottl", ttr=60)
         writer = Writer(tube)
@@ -165,14 +114,14 @@ def test_a_data_source(users: Users) -> None:
 
 
 @pytest.mark.parametrize("missing", ["EVAL", "EVALSHA", "TIME"])
-def test_connect_says_that_scripts_may_not_be_called(users: Users, missing: str) -> None:
+def test_connect_says_that_scripts_may_not_be_called(users: rights.Users, missing: str) -> None:
     _lacks(users, missing)
     with pytest.raises(tubes.ServerRefused, match=f"(?i){missing}"):
         tubes.connect(users.url("lacks"))
     users.admin.execute_command("ACL", "LOG", "RESET")
 
 
-def test_who_opens_a_tube_hears_of_all_that_is_missing(users: Users) -> None:
+def test_who_opens_a_tube_hears_of_all_that_is_missing(users: rights.Users) -> None:
     with tubes.connect(users.url("app")) as queue:
         queue.create_tube("t")
     _lacks(users, "ZADD", "HDEL")
@@ -189,7 +138,7 @@ def test_who_opens_a_tube_hears_of_all_that_is_missing(users: Users) -> None:
         queue.tube("t")
 
 
-def test_without_channels_everything_goes_on(users: Users, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_channels_everything_goes_on(users: rights.Users, caplog: pytest.LogCaptureFixture) -> None:
     with tubes.connect(users.url("app")) as queue:
         queue.create_tube("t").on_task_change(lambda task, event: None)
         users.admin.execute_command("ACL", "SETUSER", "lacks", "reset", "on", ">secret", "~*", "+@all")
@@ -205,13 +154,13 @@ def test_without_channels_everything_goes_on(users: Users, caplog: pytest.LogCap
     users.admin.execute_command("ACL", "LOG", "RESET")
 
 
-def _lacks(users: Users, *commands: str) -> None:
+def _lacks(users: rights.Users, *commands: str) -> None:
     words = ("reset", "on", ">secret", "~*", "&*", "+@all", *(f"-{name}" for name in commands))
     users.admin.execute_command("ACL", "SETUSER", "lacks", *words)
 
 
 @pytest.mark.parametrize("command", ["zpopmin", "time", "hmget"])
-def test_what_a_script_may_not_run_is_a_refusal_and_no_damage(users: Users, command: str) -> None:
+def test_what_a_script_may_not_run_is_a_refusal_and_no_damage(users: rights.Users, command: str) -> None:
     """Also where that comes before the script asks: nothing is written by then."""
     with tubes.connect(users.url("app")) as queue:
         tube = queue.create_tube("mail", "fifottl")
@@ -228,7 +177,7 @@ def test_what_a_script_may_not_run_is_a_refusal_and_no_damage(users: Users, comm
         task.ack()
 
 
-def test_a_user_of_one_tube_has_no_other(users: Users) -> None:
+def test_a_user_of_one_tube_has_no_other(users: rights.Users) -> None:
     users.admin.execute_command("ACL", "SETUSER", "app", "resetkeys", "~tubes:{mail}*", "~tubes:names")
     try:
         with tubes.connect(users.url("app")) as queue, tubes.connect(users.server.url) as admin:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +13,7 @@ from tubes.drivers import fifo
 from tubes.redis.scripts.__main__ import main
 from tubes.redis.scripts.assembly import TubeSettings, script
 from tubes.redis.scripts.lines import LUA
-from tubes.testing import LocalServer, server_program
+from tubes.testing import LocalServer
 
 
 def test_a_script_is_printed_with_the_source_of_each_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,14 +30,6 @@ def test_a_script_is_printed_with_the_source_of_each_line(capsys: pytest.Capture
             source = (LUA / found[1]).read_text().splitlines()[int(found[2]) - 1]
             assert source.split()[0] == there.split()[0] or source.lstrip().startswith(("--#", "COUNT", "TO", "META"))
     assert {"verbs/put.lua", "head.lua", "move.lua", "lib/task.lua"} <= seen
-
-
-@pytest.fixture(params=["valkey", "redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
-    if server_program(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with LocalServer(request.param) as server:
-        yield server
 
 
 def test_a_driver_that_is_not_there_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

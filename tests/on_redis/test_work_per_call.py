@@ -16,7 +16,7 @@ from tubes.redis import store
 from tubes.redis.scripts.assembly import BYTES
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.spark.server.streams import Stream
-from tubes.testing import LocalServer, server_program
+from tubes.testing import LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,24 +26,15 @@ MOST = 5_000
 _LARGE = 200_000
 
 
-@pytest.fixture(scope="module", params=["valkey", "redis"])
-def own(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
-    if server_program(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    with LocalServer(request.param) as server:
-        yield server
-
-
 @pytest.fixture
-def client(own: LocalServer) -> Iterator[Any]:
-    with own.client() as client:
-        client.flushall()
+def client(server: LocalServer) -> Iterator[Any]:
+    with server.client() as client:
         yield client
 
 
 @pytest.fixture
-def queue(own: LocalServer, client: Any) -> Iterator[tubes.Queue]:
-    with tubes.connect(own.url, codec="raw") as queue:
+def queue(server: LocalServer, client: Any) -> Iterator[tubes.Queue]:
+    with tubes.connect(server.url, codec="raw") as queue:
         yield queue
 
 
@@ -312,9 +303,9 @@ def test_takes_are_undone_in_parts(client: Any, queue: tubes.Queue, driver: str)
 
 
 @pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
-def test_what_is_due_is_done_in_parts(client: Any, own: LocalServer, driver: str) -> None:
+def test_what_is_due_is_done_in_parts(client: Any, server: LocalServer, driver: str) -> None:
     clock = tubes.testing.ManualClock()
-    with tubes.connect(own.url, clock=clock) as queue:
+    with tubes.connect(server.url, clock=clock) as queue:
         tube = queue.create_tube("load", driver)
         lanes = tube.driver.lane is not None
         tube.put_many([Item(n, delay=5, utube=str(n)) if lanes else Item(n, delay=5) for n in range(2_000)])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import redis
 
 from tests.support.scripts import DRIVERS, VERBS, verbs_of
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.gate import commands
+from tubes.testing import LocalServer
 
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
 #: The scripts of every session, and what opens, makes and finds tubes.
@@ -61,3 +64,40 @@ def told() -> dict[str, list[str]]:
     text = _PAGE.read_text().replace("\\\n", "")
     lines = re.findall(r"^    ACL SETUSER (\w+) on >secret (.*)", text, re.MULTILINE)
     return {name: words.split() for name, words in lines}
+
+
+class Users:
+    """A user of each kind on a server, with the rights that the page gives, and with any prefix of keys."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self.server = server
+        self.admin: Any = server.client()
+        for name, words in told().items():
+            anywhere = [word.replace("tubes:*", "*") for word in words]
+            try:
+                self._set(name, *anywhere)
+            except redis.ResponseError:  # Redis before 7.2 has no CLIENT SETINFO.
+                self._set(name, *(word for word in anywhere if word != "+client|setinfo"))
+
+    def _set(self, name: str, *words: str) -> None:
+        self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", ">secret", *words)
+
+    def url(self, name: str) -> str:
+        return f"unix://{name}:secret@{self.server.socket}"
+
+    def refusals(self) -> list[Any]:
+        """What the server has refused since the last look."""
+        log: list[Any] = self.admin.execute_command("ACL", "LOG")
+        if log:
+            self.forget()
+        return log
+
+    def forget(self) -> None:
+        """Forget what the server has refused."""
+        self.admin.execute_command("ACL", "LOG", "RESET")
+
+
+@cache
+def users_of(server: LocalServer) -> Users:
+    """The users of a server, made once."""
+    return Users(server)

@@ -1,0 +1,34 @@
+"""Servers whose tests may remove everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+
+import pytest
+
+from tubes.testing import LocalServer, server_program
+
+
+@pytest.fixture(scope="session")
+def started() -> Iterator[Callable[[str], LocalServer]]:
+    """Starts a program when the first test asks for it: one server of each per test process."""
+
+    @cache
+    def start(program: str) -> LocalServer:
+        if server_program(program) is None:
+            pytest.skip(f"{program} is not installed")
+        return stack.enter_context(LocalServer(program))
+
+    with ExitStack() as stack:
+        yield start
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest, started: Callable[[str], LocalServer]) -> LocalServer:
+    """An empty server."""
+    server = started(request.param)
+    with server.client() as client:
+        client.flushall()
+    return server
