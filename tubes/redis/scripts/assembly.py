@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 #: Verbs that need no machine: the same for all drivers.
 PLAIN: Final = frozenset(
-    {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "heads", "ids", "overview"}
+    {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "heads", "ids"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
-    | {"check_meta"}
+    | {"check_meta", "overview"}
 )
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
