@@ -234,7 +234,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         claim = partition.claim
         by = dict(zip(partition.ids, partition.attempts, strict=True))
         take_of = dict(zip(partition.ids, partition.takes, strict=True))
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             tube = self._settings.find(queue)
             reader = BulkReader(tube)
             before = {id for id, take in claim.skipped(tube) if take_of.get(id) == take}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption
 from tubes.spark.address import OPTIONS as OF_ADDRESS
 from tubes.spark.address import Address
+from tubes.spark.workers import shared_queue
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ class Settings:
     def connect(self, *, lease: float = 30.0) -> Queue:
         """A connection with this lease."""
         return tubes.connect(self.address.locate(), codec=self.codec, session_ttl=lease)
+
+    def share(self) -> AbstractContextManager[Queue]:
+        """A connection of this process, which stays for whoever needs one next."""
+        return shared_queue(self.address.locate(), self.codec)
 
     def find(self, queue: Queue) -> Tube:
         """The tube; a write with `driver` creates it if it does not exist."""

@@ -38,7 +38,7 @@ class Sink:
         """On an executor: upload rows for a write; without one, put them."""
         freeze_loaded()
         staged: list[Staged] = []
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             buries = self._settings.bad_rows == "bury"
             runs = (self._payload.runs_or_buried if buries else self._payload.runs)(writer, batches)
@@ -51,7 +51,7 @@ class Sink:
 
     def _give_up(self, writes: set[str]) -> None:
         """Remove the chunks of these writes: nothing of them is put."""
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             for write in writes:
                 writer.clean(write, aborted=True)
@@ -76,7 +76,7 @@ class BatchWriter(Sink, DataSourceArrowWriter):
         if not self._write:
             return
         chunks = [chunk for message in messages if isinstance(message, Brought) for chunk in message.chunks]
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             if self._settings.write_id:
                 writer.publish(self._name, 0, chunks, self._settings.timeout)

@@ -69,7 +69,7 @@ class SnapshotReader(DataSourceReader):
         wanted = self._wanted
         if wanted.ids is not None:
             return self._named(sorted(wanted.ids))
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             records = BulkReader(self._settings.find(queue))
             if "r" not in wanted.states:
                 return self._named(records.ids(wanted.states))
@@ -96,7 +96,7 @@ class SnapshotReader(DataSourceReader):
         else:
             assert isinstance(partition, Named)
             ids = partition.ids
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             records = BulkReader(self._settings.find(queue))
             if "data" not in self._columns.names:
                 tables: Iterable[Table] = map(self._wanted.of, records.heads_of(ids))

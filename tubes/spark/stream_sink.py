@@ -38,7 +38,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
         if not brought:
             return
         chunks = [chunk for message in brought for chunk in message.chunks]
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             writer.publish(brought[0].query, batchId, chunks, self._settings.timeout)
 
@@ -48,7 +48,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
         Spark repeats it under its number, so later chunks are not refused.
         """
         writes = {message.write for message in messages if isinstance(message, Brought) and message.write}
-        with self._settings.connect() as queue:
+        with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             for write in writes:
                 writer.clean(write)

@@ -1,0 +1,96 @@
+"""The connections of worker processes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.spark import workers
+from tubes.spark.workers import shared_queue
+from tubes.testing import LocalServer
+
+from .objects import read, write
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    workers._idle.clear()
+    yield
+    workers._idle.clear()
+
+
+def made(valkey: LocalServer) -> int:
+    client: Any = valkey.client()
+    with client:
+        return int(client.info("stats")["total_connections_received"])
+
+
+def test_reads_and_writes_use_the_connection_that_their_process_has(
+    queue: tubes.Queue, options: dict[str, str], valkey: LocalServer
+) -> None:
+    queue.create_tube("t")
+
+    def use() -> None:
+        write({**options, "delivery": "at-least-once"}, [[{"data": "x"}]] * 3, "data string")
+        read(options)
+
+    use()
+    before = made(valkey)
+    for _ in range(3):
+        use()
+    # The driver has one for each reader and writer that Spark makes, which are none of its executors'.
+    assert made(valkey) - before - 1 <= 3 * 3
+
+
+def test_a_connection_is_of_one_url_and_one_user_at_a_time(url: str) -> None:
+    with shared_queue(url, "json") as one, shared_queue(url, "json") as other, shared_queue(url, "raw") as raw:
+        assert len({id(one), id(other), id(raw)}) == 3
+    with shared_queue(url, "json") as again, shared_queue(f"{url}2", "json") as elsewhere:
+        assert again in (one, other)
+        assert elsewhere not in (one, other)
+
+
+def test_few_connections_stay(url: str) -> None:
+    for number in range(9):
+        with shared_queue(f"{url}{number}", "json"):
+            pass
+    assert [key[0] for key in workers._idle] == [f"{url}{number}" for number in range(5, 9)]
+
+
+def test_a_connection_that_has_failed_is_not_used_again(url: str) -> None:
+    with pytest.raises(tubes.TubeNotFound), shared_queue(url, "json") as failed:
+        failed.tube("nowhere")
+    with shared_queue(url, "json") as queue:
+        assert queue is not failed
+    with pytest.raises(tubes.QueueClosed):
+        failed.tubes()
+
+
+def test_a_connection_that_the_server_has_closed_is_made_anew(url: str, valkey: LocalServer) -> None:
+    client: Any = valkey.client()
+    with shared_queue(url, "json") as queue:
+        queue.create_tube("t").put("x")
+    client.client_kill_filter(_type="normal", skipme=True)
+    with shared_queue(url, "json") as again:
+        assert again is queue
+        assert again.tube("t").statistics().tasks["ready"] == 1
+
+
+def test_a_process_that_was_forked_has_connections_of_its_own(url: str) -> None:
+    with shared_queue(url, "json") as queue:
+        queue.create_tube("t").put("x")
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            with shared_queue(url, "json") as own:
+                code = 0 if own is not queue and own.tube("t").statistics().tasks["ready"] == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with shared_queue(url, "json") as same:
+        assert same is queue
+        assert same.tube("t").statistics().tasks["ready"] == 1
