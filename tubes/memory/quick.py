@@ -1,8 +1,8 @@
 """The methods of every program's inner loop for plain tasks, written out in full because that was measured.
 
-Plain: only ids and data, without lanes, places or times, while nobody waits or listens. Each method does the same as
-its namesake in `port.py`, in the same order, so that an interrupt is repaired in the same way. In all other cases it
-calls that.
+Plain: only ids and data, without lanes, places or times, while nobody listens. Each method does the same as its
+namesake in `port.py`, in the same order, so that an interrupt is repaired in the same way. In all other cases it calls
+that.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class QuickPort(VerbPort[F]):
 
     def put(self, data: object, options: Options) -> F | None:
         """Add a task; None if there is no room."""
-        shared = self.shared
-        if options or shared.watched:
+        if options:
             return super().put(data, options)
+        shared = self.shared
         engine = self._engine
         lock = self._lock
         task: F | None = None
@@ -50,12 +50,12 @@ class QuickPort(VerbPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            if line is not None and not (shared.watched or engine.ticking or self.gone):
+            if line is not None and not (engine.listener or engine.ticking or self.gone):
                 id = engine.next_id
                 entry = Entry()
                 entry.id = entry.rank = id
                 entry.data = data
-                entry.created = self._micros()
+                entry.created = now = self._micros()
                 entry.attempts = entry.take = 0
                 entry.hold = entry.more = None
                 engine.next_id = id + 1
@@ -72,6 +72,8 @@ class QuickPort(VerbPort[F]):
                 made._more = None
                 made._times = NO_TIMES
                 task = made
+                if shared.watched:
+                    shared.serve_waiters(now)
             held = False
             lock.token[0] = True
             if lock.wanted:
@@ -103,7 +105,7 @@ class QuickPort(VerbPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            is_clear = not (offers._back or shared.watched or engine.ticking or engine.pause._on or self.gone)
+            is_clear = not (offers._back or engine.listener or engine.ticking or engine.pause._on or self.gone)
             if is_clear and not line:
                 is_empty = True
             elif is_clear and line[0].index is offers:
@@ -162,7 +164,7 @@ class QuickPort(VerbPort[F]):
                 entry.hold is hold
                 and (not is_task or entry.take == task._take)
                 and entry.more is None
-                and not (shared.watched or engine.ticking or self.gone)
+                and not (engine.listener or shared.emptying or engine.ticking or self.gone)
             ):
                 id = entry.id
                 del hold[id]
