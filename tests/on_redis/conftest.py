@@ -19,7 +19,7 @@ def started() -> Iterator[Callable[[str], LocalServer]]:
     def start(program: str) -> LocalServer:
         if server_program(program) is None:
             pytest.skip(f"{program} is not installed")
-        return stack.enter_context(LocalServer(program))
+        return stack.enter_context(LocalServer(program, enable_debug_command="yes"))
 
     with ExitStack() as stack:
         yield start
@@ -32,3 +32,8 @@ def server(request: pytest.FixtureRequest, started: Callable[[str], LocalServer]
     with server.client() as client:
         client.flushall()
     return server
+
+
+@pytest.fixture(scope="session")
+def valkey(started: Callable[[str], LocalServer]) -> LocalServer:
+    return started("valkey")

@@ -14,13 +14,14 @@ from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall, numbers
 from tubes.testing import LocalServer
 
+_USER = "refused"
 _PASSWORD = "pw"
 
 
 class Refusals:
     """Tries out every call of a script before it is done: as a user who lacks the right to one command after the other.
 
-    `refused`: how often each command was, by the names of scripts' verbs; `harmless`: how often that was no obstacle.
+    The server must know DEBUG. `refused`: how often each command was, by the names of scripts' verbs; `harmless`: how often that was no obstacle.
     """
 
     def __init__(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ class Refusals:
         self._admin: Any = server.client()
         self._allow()
         pool: Any = redis.UnixDomainSocketConnection
-        self._line: Any = pool(path=str(server.socket), username="app", password=_PASSWORD)
+        self._line: Any = pool(path=str(server.socket), username=_USER, password=_PASSWORD)
         self._line.connect()
         known = ThreadChannel.call
         # What the threads of a store do comes before or after.
@@ -52,37 +53,36 @@ class Refusals:
 
     def close(self) -> None:
         self._line.disconnect()
-        self._admin.execute_command("ACL", "DELUSER", "app")
+        self._admin.execute_command("ACL", "DELUSER", _USER)
         self._admin.close()
 
     def _allow(self, *but: str) -> None:
         rights = ("reset", "on", f">{_PASSWORD}", "~*", "&*", "+@all", *(f"-{name}" for name in but))
-        self._admin.execute_command("ACL", "SETUSER", "app", *rights)
+        self._admin.execute_command("ACL", "SETUSER", _USER, *rights)
 
     def _try(self, call: ScriptCall) -> None:
         packed = call.pack(whole=True)
         before = self._dumped()
-        seen = self._seen()
+        seen = self._digest()
         self._allow()
         self._ask(packed)
-        done = self._seen()
+        done = self._digest()
         if done != seen:
             self._restore(before)
-            assert self._seen() == seen
+            assert self._digest() == seen
         for name in sorted(commands(call.script.text.decode())):
             self._allow(name)
             reply = self._ask(packed)
-            after = self._seen()
-            if isinstance(reply, redis.ResponseError):
-                if after != seen:
-                    self.harm.append(f"{call.script.sha.decode()[:6]} {name}: {reply} {difference(seen, after)}")
-                self.refused[name] += 1
-            else:
-                if after != done:
-                    self.harm.append(f"{name}: no error, but {difference(done, after)}")
-                self.harmless[name] += 1
+            after, refused = self._digest(), isinstance(reply, redis.ResponseError)
+            (self.refused if refused else self.harmless)[name] += 1
+            harm = after != (seen if refused else done)
+            there = self._seen() if harm else {}
             if after != seen:
                 self._restore(before)
+            if harm:
+                self.harm.append(
+                    f"{call.script.sha.decode()[:6]} {name}: {reply}, and before it: {difference(self._seen(), there)}"
+                )
 
     def _ask(self, packed: bytes) -> Any:
         self._line.send_packed_command([packed])
@@ -106,8 +106,13 @@ class Refusals:
                 pipe.restore(key, max(ttl, 0), value)
             pipe.execute()
 
+    def _digest(self) -> bytes:
+        """Of all that there is: values, and whether they expire."""
+        digest: bytes = self._admin.execute_command("DEBUG", "DIGEST")
+        return digest
+
     def _seen(self) -> dict[bytes, Any]:
-        """All that there is, by key; of what expires, that it does."""
+        """What `_digest` is of, by key; for people."""
         keys: list[bytes] = sorted(self._admin.keys("*"))
         kinds: list[bytes] = _all(self._admin, [("TYPE", key) for key in keys])
         looks = {b"hash": "HGETALL", b"set": "SMEMBERS", b"string": "GET"}
