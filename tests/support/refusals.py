@@ -21,7 +21,8 @@ _PASSWORD = "pw"
 class Refusals:
     """Tries out every call of a script before it is done: as a user who lacks the right to one command after the other.
 
-    The server must know DEBUG. `refused`: how often each command was, by the names of scripts' verbs; `harmless`: how often that was no obstacle.
+    The server must know DEBUG. `refused`: how often each command was, by the names of scripts' verbs; `harmless`: how
+    often that was no obstacle.
     """
 
     def __init__(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
