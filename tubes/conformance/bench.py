@@ -49,6 +49,22 @@ def _mark(name: str, knobs: tuple[str, ...]) -> Callable[[T], T]:
     return mark
 
 
+def knows(driver: Driver, knob: str) -> bool:
+    """Whether a driver has this option or knob."""
+    return knob in driver.options or bool(getattr(driver, knob, None))
+
+
+def why_not(driver: Driver, test: object) -> str:
+    """Why this test is not for this driver, by what `needs` and `lacks` say; empty: it is."""
+    for knob in getattr(test, "needs", ()):
+        if not knows(driver, knob):
+            return f"driver {driver.name!r} has no {knob}"
+    for knob in getattr(test, "lacks", ()):
+        if knows(driver, knob):
+            return f"driver {driver.name!r} has {knob}"
+    return ""
+
+
 def eventually(question: Callable[[], bool]) -> bool:
     """Whether the answer becomes yes soon: for what another thread is about to do, never for time to pass."""
     patience = time.monotonic() + PATIENCE
@@ -134,10 +150,8 @@ class Bench:
             self.face.close()
 
     def _skip(self, test: object) -> None:
-        self.require(*getattr(test, "needs", ()))
-        for knob in getattr(test, "lacks", ()):
-            if self.knows(knob):
-                pytest.skip(f"driver {self.knobs.name!r} has {knob}")
+        if why := why_not(self.knobs, test):
+            pytest.skip(why)
 
     def require(self, *knobs: str) -> None:
         """Skip the test unless the driver has all of these; an empty name asks for nothing."""
@@ -147,7 +161,7 @@ class Bench:
 
     def knows(self, knob: str) -> bool:
         """Whether the driver has this option or knob."""
-        return knob in self.knobs.options or bool(getattr(self.knobs, knob, None))
+        return knows(self.knobs, knob)
 
     def cancelling(self) -> AioFace:
         """The face whose calls can be cancelled; on the other one the test is skipped."""
