@@ -20,13 +20,6 @@ from tubes.values.task_data import TASKS
 from tubes.worker import Retry, Summary, Worker, current_task
 
 
-@pytest.fixture(params=["memory", "server"])
-def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
-    with tubes.connect(url, clock=clock) as queue:
-        yield queue
-
-
 @pytest.fixture(params=["sync", "aio"])
 def enqueue(request: pytest.FixtureRequest, queue: tubes.Queue) -> Callable[..., tubes.Task]:
     """Puts a task by either API; the task as threads see it."""

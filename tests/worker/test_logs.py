@@ -20,13 +20,6 @@ from tubes.worker import Bury, Retry, Worker
 SECRET = "card 4711"
 
 
-@pytest.fixture(params=["memory", "server"])
-def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
-    with tubes.connect(url, clock=clock) as queue:
-        yield queue
-
-
 @pytest.fixture(params=["plain", "async"])
 def is_async(request: pytest.FixtureRequest) -> bool:
     made: bool = request.param == "async"

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,13 +21,6 @@ from tubes.testing import ManualClock
 from tubes.values import codecs
 from tubes.values.worker_info import FORGOTTEN, WORKERS, HeldTask, WorkerInfo, info_of
 from tubes.worker import Worker, presence
-
-
-@pytest.fixture(params=["memory", "server"])
-def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
-    with tubes.connect(url, clock=clock) as queue:
-        yield queue
 
 
 @pytest.fixture(autouse=True)

@@ -29,11 +29,10 @@ from tubes.worker.processes import Processes
 PATIENCE = 60
 
 
-@pytest.fixture(params=["memory", "server"])
-def queue(request: pytest.FixtureRequest) -> Iterator[tubes.Queue]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
-    with tubes.connect(url, session_ttl=2) as queue:
-        yield queue
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """Real time, and sessions that are lost soon."""
+    return {"session_ttl": 2}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -23,13 +23,6 @@ from tubes.worker import Summary, Worker, current_task, scheduler
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule, latest
 
 pytest.importorskip("cronsim", reason="the extra schedule")
-
-
-@pytest.fixture(params=["memory", "server"])
-def queue(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tubes.Queue]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
-    with tubes.connect(url, clock=clock) as queue:
-        yield queue
 
 
 class Program:

@@ -39,6 +39,12 @@ def awaited(act: Act) -> Act:
     return handler
 
 
+@pytest.fixture
+def place() -> str:
+    """Where the tasks are is the same to handlers."""
+    return "memory://"
+
+
 @pytest.fixture(params=[plain, awaited], ids=["plain", "async"])
 def kind(request: pytest.FixtureRequest) -> Callable[[Act], Act]:
     """Makes a plain handler, or an async one."""

@@ -31,6 +31,12 @@ from tubes.worker.pool import Pool
 PATIENCE = 60.0
 
 
+@pytest.fixture
+def place() -> str:
+    """Where the tasks are is the same to handlers."""
+    return "memory://"
+
+
 @pytest.fixture(autouse=True)
 def printable_logs(caplog: pytest.LogCaptureFixture) -> None:
     """What is captured goes from one test process to another, which takes no lone surrogates."""

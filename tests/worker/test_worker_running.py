@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,11 +19,10 @@ from tubes.worker import Summary, Worker
 TTR = 0.4
 
 
-@pytest.fixture(params=["memory", "server"])
-def queue(request: pytest.FixtureRequest) -> Iterator[tubes.Queue]:
-    url = "memory://" if request.param == "memory" else request.getfixturevalue("url")
-    with tubes.connect(url, session_ttl=2) as queue:
-        yield queue
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """Real time, and sessions that are lost soon."""
+    return {"session_ttl": 2}
 
 
 class Running:

@@ -1,0 +1,30 @@
+"""Where workers work: in memory and on a server, in time that stands still, unless a module says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes.testing import ManualClock
+
+
+@pytest.fixture(params=["memory", "server"])
+def place(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store."""
+    found: str = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    return found
+
+
+@pytest.fixture
+def settings(clock: ManualClock) -> dict[str, Any]:
+    """What `queue` is opened with."""
+    return {"clock": clock}
+
+
+@pytest.fixture
+def queue(place: str, settings: dict[str, Any]) -> Iterator[tubes.Queue]:
+    with tubes.connect(place, **settings) as queue:
+        yield queue
