@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 import tubes
+from tubes.backend.url import url_of_environment
 from tubes.cli.common import AsJson, Url, connected
 from tubes.cli.exits import SHOWS_WHERE, Exit, Stop, say
 from tubes.cli.logs import log_from, show_logs
@@ -117,7 +118,7 @@ def worker(
 
 def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool, reload: bool) -> None:
     """Run processes of `tubes worker` with these words."""
-    place = url or os.environ.get("TUBES_URL", "")
+    place = url or url_of_environment() or ""
     if processes > 1 and place.partition("://")[0] == "memory":
         raise Stop(_ALONE, Exit.USAGE)
     if url is not None:
