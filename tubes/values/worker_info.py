@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.drivers.options import MAX_COUNT
+from tubes.drivers.options import whole
 from tubes.errors import CodecError
 
 if TYPE_CHECKING:
@@ -100,19 +100,19 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
         return WorkerInfo(
             id=_text(fields["id"]),
             host=_text(fields["host"]),
-            pid=_count(fields["pid"]),
+            pid=whole("pid", fields["pid"]),
             started=_time(fields["started"]),
             seen=seen,
             handlers=tuple(
-                HandlerInfo(_text(one["name"]), tuple(map(_text, one["tubes"])), _count(one["concurrency"]))
+                HandlerInfo(_text(one["name"]), tuple(map(_text, one["tubes"])), whole("concurrency", one["concurrency"]))
                 for one in fields.get("handlers", ())
             ),
             tasks=tuple(
-                HeldTask(_text(one["tube"]), _count(one["id"]), _count(one["attempts"]), _time(one["since"]))
+                HeldTask(_text(one["tube"]), whole("id", one["id"]), whole("attempts", one["attempts"]), _time(one["since"]))
                 for one in fields.get("tasks", ())
             ),
             stopping=fields.get("stopping", False) is True,
-            **{name: _count(fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
+            **{name: whole(name, fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
         )
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
@@ -121,14 +121,6 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    return value
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError
-    if not 0 <= value <= MAX_COUNT:
-        raise ValueError
     return value
 
 
