@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
@@ -83,8 +82,8 @@ class Presence:
         info = self._describe(WorkerInfo(self._session, socket.gethostname(), os.getpid(), self._started))
         if self._tube is None:
             self._tube = self._queue._workers_tube()
-        put = partial(self._tube.put, fields_of(info), key=self._session, on_duplicate="replace", ttl=FORGOTTEN)
+        fields = fields_of(info)
         try:
-            self._written = put()
+            self._written = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=FORGOTTEN)
         except TubeNotFound:  # The server has lost it: the next time it is created again.
             self._tube = None
