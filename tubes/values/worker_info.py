@@ -104,11 +104,15 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
             started=_time(fields["started"]),
             seen=seen,
             handlers=tuple(
-                HandlerInfo(_text(one["name"]), tuple(map(_text, one["tubes"])), whole("concurrency", one["concurrency"]))
+                HandlerInfo(
+                    _text(one["name"]), tuple(map(_text, one["tubes"])), whole("concurrency", one["concurrency"])
+                )
                 for one in fields.get("handlers", ())
             ),
             tasks=tuple(
-                HeldTask(_text(one["tube"]), whole("id", one["id"]), whole("attempts", one["attempts"]), _time(one["since"]))
+                HeldTask(
+                    _text(one["tube"]), whole("id", one["id"]), whole("attempts", one["attempts"]), _time(one["since"])
+                )
                 for one in fields.get("tasks", ())
             ),
             stopping=fields.get("stopping", False) is True,
