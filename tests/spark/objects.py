@@ -69,7 +69,7 @@ def _parts(ddl: str) -> list[str]:
 def read(options: dict[str, str], ddl: str | None = None) -> list[dict[str, Any]]:
     """What a batch read has."""
     made = source(options)
-    reader = made.reader(schema(ddl or made.schema()))
+    reader = made.reader(schema(ddl or str(made.schema())))
     return rows_of(reader, reader.partitions())
 
 

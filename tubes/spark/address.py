@@ -64,6 +64,15 @@ class Address:
         if self.tls_key_file is not None and self.tls_cert_file is None:
             raise InvalidOption(option="tlsKeyFile", value=self.tls_key_file, rule="needs tlsCertFile")
 
+    def check_stored(self) -> None:
+        """Raise `InvalidOption` if whoever stores this address would store a password."""
+        place = read(self.url)
+        rule = "would stand in Spark's catalog in clear text: use passwordEnv or passwordFile"
+        if self.password is not None:
+            raise InvalidOption(option="password", value="***", rule=rule)
+        if "@" in place.shown or any("password" in name for name in place.settings):
+            raise InvalidOption(option="url", value=place.shown, rule=f"has a user or a password, which {rule}")
+
     def _shown(self, name: str) -> object:
         return "***" if name == "password" else getattr(self, name)
 

@@ -50,6 +50,17 @@ def schema_of(codec: str) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
+def types_of(codec: str) -> StructType:
+    """The same, as Spark's types."""
+    # It is for CREATE TABLE only, and takes time to import.
+    from pyspark.sql.pandas.types import from_arrow_schema  # pyright: ignore[reportUnknownVariableType]
+
+    kinds = {name: kind for name, (_, kind) in _COLUMNS.items()}
+    if codec == "raw":
+        kinds["data"] = pa.binary()
+    return from_arrow_schema(pa.schema(list(kinds.items())))
+
+
 class Columns:
     """Makes record batches with the columns that are asked for."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, OptionNotSupported
 from tubes.spark.arrow import Array, RecordBatch, pa
 from tubes.spark.encoding import encoder
 from tubes.values.codecs import encode
@@ -51,6 +51,8 @@ class Payload:
     data: str | None
     fields: tuple[str, ...]
     options: tuple[str, ...]
+    #: Columns that INSERT INTO fills with null, and that no put has.
+    blank: tuple[str, ...] = ()
 
     @classmethod
     def plan(cls, settings: Settings, schema: StructType) -> Payload:
@@ -66,6 +68,8 @@ class Payload:
             if name.lower() != name and name.lower() in {"data", *_OPTIONS}:
                 rule = f"must be written {name.lower()}, since Spark ignores case; or rename it"
                 raise InvalidOption(option="column", value=name, rule=rule)
+        blank = _blank(settings, types)
+        types = {name: kind for name, kind in types.items() if name not in blank}
         options = tuple(name for name in types if name in _OPTIONS)
         fields = tuple(name for name in types if name not in _OPTIONS)
         data = "data" if "data" in types else None
@@ -90,7 +94,7 @@ class Payload:
             keyed = {"key": "any"} if "key" in options else {}
             settings.find_driver(queue).check_put({**dict.fromkeys(options), **settings.defaults, **keyed})
             settings.find(queue)
-        return cls(settings, data, fields, options)
+        return cls(settings, data, fields, options, blank)
 
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
         """Record batches as runs of tasks with the same options."""
@@ -99,6 +103,10 @@ class Payload:
         plain = self._head(writer, driver, (None,) * len(self.options))
         heads: dict[tuple[object, ...], Head] = {}
         for batch in batches:
+            for name in self.blank:
+                if batch.column(name).null_count < batch.num_rows:
+                    rule = f"must be null: the tube {self.settings.tube!r} takes no such value from a put"
+                    raise InvalidOption(option="column", value=name, rule=rule)
             data = batch.select(list(self.fields)).to_struct_array() if self.data is None else batch.column(self.data)
             raws = encode(data)
             if not self.options:
@@ -160,6 +168,23 @@ class Payload:
             options.pop("on_duplicate", None)
             options.pop("key_ttl", None)
         return writer.head(driver.check_put(options))
+
+
+def _blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
+    """Of a frame with all columns of a read, as INSERT INTO has them: those that no put to this tube has."""
+    if not types.keys() >= _OF_READS:
+        return ()
+    with settings.connect() as queue:
+        driver = settings.find_driver(queue)
+    return tuple(name for name in types if name in _OF_READS or (name in _OPTIONS and not _has(driver, name)))
+
+
+def _has(driver: Driver, option: str) -> bool:
+    try:
+        driver.check_put({option: None}, alone=False)
+    except OptionNotSupported:
+        return False
+    return True
 
 
 def _values(column: Array) -> list[Any]:

@@ -28,6 +28,9 @@ LEASE: Final = 60.0
 _LONGEST: Final = 3 * 24 * 3600
 #: Options that Spark itself adds to a query.
 _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname"})
+_NONE: Final[Mapping[str, str]] = {}
+#: By the name that users write: the field, or the option of put, and how it is checked.
+_Known = dict[str, tuple[str, Callable[[str, str], object]]]
 _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~"}
 
 
@@ -88,34 +91,35 @@ class Settings:
         return find_codec(self.codec)
 
 
-def read_settings(options: Mapping[str, str]) -> Settings:
-    """Check the options of a batch read."""
-    return _settings(options, _COMMON | _READ)
+def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE) -> Settings:
+    """Check the options of a batch read; `kept`: those of its table, of which it uses what is for reads."""
+    return _settings(options, kept, _COMMON | _READ)
 
 
-def stream_settings(options: Mapping[str, str]) -> Settings:
-    """Check the options of a stream's source."""
-    return _settings(options, _COMMON | _STREAM)
+def stream_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE) -> Settings:
+    """Check the options of a stream's source; `kept`: those of its table."""
+    return _settings(options, kept, _COMMON | _STREAM)
 
 
-def write_settings(options: Mapping[str, str], *, streams: bool) -> Settings:
-    """Check the options of a write; `streams`: those of a stream's sink."""
+def write_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE, *, streams: bool) -> Settings:
+    """Check the options of a write; `kept`: those of its table; `streams`: those of a stream's sink."""
     known = _COMMON | _WRITE
-    return _settings(options, known if streams else known | _BATCH_WRITE)
+    return _settings(options, kept, known if streams else known | _BATCH_WRITE)
 
 
-def check_values(options: Mapping[str, str]) -> None:
+def check_values(options: Mapping[str, str]) -> Settings:
     """Check the value of each option, whether it is for reads or for writes."""
     anybodys: _Known = {"badRows": ("bad_rows", _one_of("fail", "bury", "null"))}
-    _settings(options, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE | anybodys)
+    return _settings(options, _NONE, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE | anybodys)
 
 
-def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], object]]]) -> Settings:
+def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known) -> Settings:
     by_key = {name.lower(): (name, field, check) for name, (field, check) in known.items()}
     found: dict[str, Any] = {}
     address: dict[str, Any] = {}
     defaults: dict[str, object] = {}
-    for key, value in options.items():
+    own = {key: value for key, value in kept.items() if key in by_key}
+    for key, value in {**own, **options}.items():
         if key.lower() in _SPARKS:
             continue
         if key.lower() not in by_key:
@@ -126,7 +130,13 @@ def _settings(options: Mapping[str, str], known: Mapping[str, tuple[str, Callabl
         (defaults if about in _OF_PUT else address if about in OF_ADDRESS else found)[about] = check(name, value)
     for needed in ("url", "tube"):
         if needed not in {**address, **found}:
-            raise InvalidOption(option=needed, value=None, rule=f'is required: .option("{needed}", …)')
+            rule = f'is required: .option("{needed}", …)'
+            if not options:
+                rule += (
+                    "; Spark loses the options of a table that has columns of its own, or comes from AS SELECT or "
+                    "saveAsTable: use CREATE TABLE … USING tubes OPTIONS (…), and INSERT INTO"
+                )
+            raise InvalidOption(option=needed, value=None, rule=rule)
     if defaults:
         found["defaults"] = defaults
     if "write_id" in found and found.get("delivery") == "at-least-once":
@@ -227,8 +237,6 @@ def _whole(name: str, value: str) -> int:
         raise InvalidOption(option=name, value=value, rule="must be a whole number") from None
 
 
-_Known = dict[str, tuple[str, Callable[[str, str], object]]]
-#: By the name that users write: the field, or the option of put, and how it is checked.
 _COMMON: Final[_Known] = {
     "url": ("url", _url),
     "username": ("username", _text),

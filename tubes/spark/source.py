@@ -10,11 +10,12 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 
 from tubes.errors import InvalidOption, SparkTooOld
-from tubes.spark.columns import schema_of
+from tubes.spark.columns import schema_of, types_of
 from tubes.spark.payload import Payload
 from tubes.spark.settings import check_values, read_settings, stream_settings, write_settings
 from tubes.spark.sink import BatchWriter
 from tubes.spark.snapshot import SnapshotReader, snapshot_reader
+from tubes.spark.tables import keep, options_of_create, recall
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -45,27 +46,32 @@ class TubesDataSource(DataSource):
         """The name for `format`."""
         return "tubes"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         """The columns of a read; `data` is binary with codec `raw`, else a string."""
-        check_values(self.options)
-        return schema_of(self.options.get("codec", "json"))
+        created = options_of_create(self.options)
+        options = self.options if created is None else created
+        settings = check_values(options)
+        if created is None:
+            return schema_of(settings.codec)
+        settings.address.check_stored()
+        return keep(types_of(settings.codec), created)
 
     def reader(self, schema: StructType) -> SnapshotReader:
         """A snapshot of the tasks in a tube; nothing is taken."""
-        return snapshot_reader(read_settings(self.options), schema)
+        return snapshot_reader(read_settings(self.options, recall(schema, self.options)), schema)
 
     def streamReader(self, schema: StructType) -> LeaseReader:
         """The tasks of a tube, taken batch by batch, and acked when Spark has committed."""
         with _since("4.2", "a stream that reads a tube"):
             from tubes.spark.leases import LeaseReader
-        return LeaseReader(stream_settings(self.options), schema)
+        return LeaseReader(stream_settings(self.options, recall(schema, self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Puts the rows of a DataFrame."""
         if overwrite:
             rule = 'a tube cannot be overwritten: the holders of its tasks would lose them; use "append"'
             raise InvalidOption(option="mode", value="overwrite", rule=rule)
-        settings = write_settings(self.options, streams=False)
+        settings = write_settings(self.options, recall(schema, self.options), streams=False)
         return BatchWriter(settings, Payload.plan(settings, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
@@ -75,5 +81,5 @@ class TubesDataSource(DataSource):
         if overwrite:
             rule = "would replace all tasks of the tube by each micro-batch: use append"
             raise InvalidOption(option="outputMode", value="complete", rule=rule)
-        settings = write_settings(self.options, streams=True)
+        settings = write_settings(self.options, recall(schema, self.options), streams=True)
         return StreamWriter(settings, Payload.plan(settings, schema))

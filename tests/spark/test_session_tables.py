@@ -1,0 +1,101 @@
+"""SQL on tubes in a real Spark: tables of the catalog, and temporary views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+
+
+@pytest.fixture
+def sql(spark: Any) -> Iterator[Any]:
+    """Runs a statement, and returns its rows. Tables are dropped afterwards."""
+
+    def run(statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in spark.sql(statement).collect()]
+
+    yield run
+    for row in spark.sql("SHOW TABLES").collect():
+        run(f"DROP {'VIEW' if row['isTemporary'] else 'TABLE'} {row['tableName']}")
+
+
+@pytest.fixture
+def told(options: dict[str, str]) -> str:
+    """The options of the tube `t`, in SQL."""
+    return f"OPTIONS (url '{options['url']}', tube 't')"
+
+
+def refused(sql: Any, statement: str, why: str) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=why):
+        sql(statement)
+
+
+def test_a_table_is_written_and_read(sql: Any, spark: Any, queue: tubes.Queue, told: str) -> None:
+    more = told.replace(")", ", NumPartitions 2, state 'ready', batchSize 500)")
+    sql(f"CREATE TABLE crawl USING tubes {more} COMMENT 'pages' TBLPROPERTIES ('team' = 'ann', 'tube' = 'no')")
+    tube = queue.create_tube("t", "utube")
+    sql("INSERT INTO crawl (data, utube) SELECT concat('page ', id), 'a lane' FROM range(3)")
+    frame = spark.createDataFrame([("three",)], "data string")
+    frame.write.format("tubes").mode("append").saveAsTable("crawl")
+    expected = [("page 0", "a lane"), ("page 1", "a lane"), ("page 2", "a lane"), ("three", None)]
+    assert sql("SELECT data, utube FROM crawl WHERE state = 'r' ORDER BY data") == expected
+    assert sql("SELECT count(*) FROM crawl WITH (state = 'buried')") == [(0,)]
+    assert sorted(task.data for _ in range(4) if (task := tube.take(0)) and task.ack()) == [
+        data for data, _ in expected
+    ]
+    sql("DROP TABLE crawl")
+    assert queue.tubes() == ["t"]
+
+
+def test_a_table_that_spark_tells_nothing_about_is_refused(sql: Any, queue: tubes.Queue, told: str) -> None:
+    queue.create_tube("t")
+    sql(f"CREATE TABLE narrow (data string) USING tubes {told}")
+    for statement in (
+        "SELECT * FROM narrow",
+        "INSERT INTO narrow VALUES ('one')",
+        f"CREATE TABLE made USING tubes {told} AS SELECT 'one' AS data",
+    ):
+        refused(sql, statement, "Spark loses the options of a table that has columns of its own")
+    sql("CREATE TABLE crawl USING tubes " + told)
+    refused(
+        sql, "INSERT INTO crawl (id, data) VALUES (1, 'one')", "column='id': must be null: the tube 't' takes no such"
+    )
+    refused(sql, "INSERT INTO crawl (data, utube) VALUES ('one', 'lane')", "column='utube': must be null")
+    refused(sql, "INSERT OVERWRITE crawl (data) VALUES ('one')", "a tube cannot be overwritten")
+    refused(sql, "TRUNCATE TABLE crawl", "does not support truncates")
+    refused(sql, "DELETE FROM crawl WHERE id = 1", "does not support deletes")
+    assert queue.tube("t").statistics().tasks["total"] == 0
+
+
+def test_a_table_with_bad_options_is_not_made(sql: Any, told: str) -> None:
+    why = r"password='\*\*\*': would stand in Spark's catalog in clear text: use passwordEnv or passwordFile"
+    refused(sql, f"CREATE TABLE crawl USING tubes {told.removesuffix(')')}, password 'horse')", why)
+    refused(sql, f"CREATE TABLE crawl USING tubes {told} LOCATION '/tmp/none'", "LOCATION='.*': is for files")
+    assert sql("SHOW TABLES") == []
+
+
+def test_a_view_is_written_and_read(sql: Any, queue: tubes.Queue, told: str) -> None:
+    queue.create_tube("t")
+    sql(f"CREATE TEMPORARY VIEW crawl USING tubes {told}")
+    sql("INSERT INTO crawl (data) VALUES ('one')")
+    sql(f"CREATE TEMPORARY VIEW narrow (data string) USING tubes {told}")
+    sql("INSERT INTO narrow VALUES ('two')")
+    assert sql("SELECT data, state FROM crawl ORDER BY data") == [("one", "r"), ("two", "r")]
+    assert sql("SELECT * FROM narrow WHERE data = 'two'") == [("two",)]
+
+
+def test_a_stream_reads_a_table(sql: Any, spark: Any, queue: tubes.Queue, told: str, tmp_path: Path) -> None:
+    queue.create_tube("t").put_many(["one", "two"])
+    sql(f"CREATE TABLE crawl USING tubes {told}")
+    writer = spark.readStream.table("crawl").select("data").writeStream.format("memory").queryName(f"q{uuid4().hex}")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert sorted(sql(f"SELECT * FROM {query.name}")) == [("one",), ("two",)]
+    assert queue.tube("t").statistics().tasks["total"] == 0

@@ -1,0 +1,99 @@
+"""Tables of the catalog, without a JVM: what Spark passes when it makes one, reads it and writes to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+import tubes
+from tubes import InvalidOption
+from tubes.spark.columns import schema_of
+
+from .objects import batch_of, read, rows_of, schema, source
+
+
+def create(options: dict[str, str]) -> StructType:
+    """The schema that Spark keeps of a table with these options."""
+    added = {"provider": "tubes", "owner": "me", "comment": "pages", "team": "a property"}
+    made = source({**added, **options, **{f"option.{name}": value for name, value in options.items()}}).schema()
+    assert isinstance(made, StructType)
+    return StructType.fromJson(json.loads(json.dumps(made.jsonValue())))
+
+
+def insert(table: StructType, row: dict[str, Any], **options: str) -> None:
+    writer = source(options).writer(table, overwrite=False)
+    writer.commit([writer.write(iter([batch_of([row], schema_of("json"))]))])
+
+
+def test_a_table_has_the_columns_of_a_read(options: dict[str, str]) -> None:
+    for codec in ("json", "raw"):
+        made = create({**options, "codec": codec})
+        plain = schema(schema_of(codec))
+        assert [(field.name, field.dataType) for field in made] == [(field.name, field.dataType) for field in plain]
+
+
+def test_a_table_knows_its_options_for_reads_and_for_writes(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t")
+    table = create({**options, "state": "ready", "numPartitions": "2", "batchSize": "7", "lease": "30"})
+    writer = source({}).writer(table, overwrite=False)
+    assert writer._settings.batch_size == 7
+    insert(table, {"data": "one"})
+    reader = source({}).reader(table)
+    assert reader._settings.num_partitions == 2
+    assert [row["data"] for row in rows_of(reader, reader.partitions())] == ["one"]
+    assert source({}).streamReader(table)._settings.lease == 30
+    # Options of the query win; one that names a tube has nothing of the table.
+    assert source({"state": "buried"}).reader(table)._settings.states == {"!"}
+    assert source({**options, "numPartitions": "1"}).reader(table)._settings.states > {"r"}
+    with pytest.raises(InvalidOption, match="url=None: is required"):
+        source({"tube": "t"}).reader(table)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (
+            {"password": "horse"},
+            r"^password='\*\*\*': would stand in Spark's catalog in clear text: use passwordEnv or",
+        ),
+        (
+            {"url": "redis://ann:horse@h"},
+            r"^url='redis://\*\*\*@h': has a user or a password, which would stand in Spark",
+        ),
+        ({"url": "redis://h?password=horse"}, r"^url='redis://h\?password=\*\*\*': has a user or a password"),
+        ({"lease": "long"}, "^lease='long'"),
+        ({"pasword": "horse"}, "^option='pasword': is unknown here"),
+        ({"writeId": "x"}, "^writeId='x': names one write: a second INSERT would put nothing$"),
+        ({"location": "file:/t"}, "^LOCATION='file:/t': is for files: a table names its tube$"),
+    ],
+)
+def test_a_table_with_bad_options_is_not_made(options: dict[str, str], more: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidOption, match=why) as refused:
+        create({**options, **more})
+    assert "horse" not in str(refused.value)
+
+
+def test_what_spark_loses_is_said(queue: tubes.Queue, options: dict[str, str]) -> None:
+    for use in (source({}).reader, source({}).streamReader, lambda it: source({}).writer(it, overwrite=False)):
+        with pytest.raises(InvalidOption, match="Spark loses the options of a table that has columns of its own"):
+            use(schema("data string"))
+
+
+@pytest.mark.parametrize(
+    ("driver", "column"),
+    [("fifo", {"id": 1}), ("fifo", {"state": "r"}), ("fifo", {"utube": "a"}), ("utube", {"due": 0})],
+)
+def test_a_column_that_no_put_has_must_be_null(
+    queue: tubes.Queue, options: dict[str, str], driver: str, column: dict[str, Any]
+) -> None:
+    queue.create_tube("t", driver)
+    table = create(options)
+    with pytest.raises(
+        InvalidOption, match=f"^column='{next(iter(column))}': must be null: the tube 't' takes no such"
+    ):
+        insert(table, {"data": "one", **column})
+    insert(table, {"data": "two", "key": "once"})
+    assert [(row["data"], row["key"]) for row in read(options)] == [("two", "once")]
