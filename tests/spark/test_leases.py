@@ -368,6 +368,41 @@ def test_a_trigger_without_a_limit_takes_what_the_option_allows(query: Query) ->
     assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
 
 
+def test_a_batch_has_about_so_many_bytes(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("large")
+    tube.put_many(["x" * 1000] * 200)
+    query = Query({**options, "tube": "large", "maxBytesPerTrigger": "50k"})
+    query.run()
+    assert [len(batch) for batch in query.sink] == [50, 50, 50, 50]
+    tube.put_many(["x" * 100_000] * 3)
+    query.run()
+    assert query.got[200:] == ["x" * 100_000] * 3, "a batch has one task at least"
+
+
+def test_a_query_waits_for_so_many_tasks_or_so_long(
+    tube: tubes.Tube, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query({**options, "minTasksPerTrigger": "80", "maxTasksPerTrigger": "90", "maxTriggerDelay": "1h"})
+    query.step()
+    assert not query.plan()
+    assert tube.statistics().tasks == {**tube.statistics().tasks, "done": 90, "ready": 10, "taken": 0}
+    tube.put_many(["more"] * 70)
+    assert query.plan()
+    query.deliver()
+    query.commit()
+    tube.put("last")
+    assert not query.plan()
+    query.reader._given -= 3600
+    assert query.plan()
+
+
+def test_what_is_available_now_is_not_waited_for(tube: tubes.Tube, options: dict[str, str]) -> None:
+    query = Query({**options, "minTasksPerTrigger": "1000"})
+    query.reader.prepareForTriggerAvailableNow()
+    query.run()
+    assert query.got == EVERYTHING
+
+
 def test_what_is_available_now_is_what_was_ready_then(query: Query, tube: tubes.Tube) -> None:
     query.reader.prepareForTriggerAvailableNow()
     tube.put_many([f"{number}" for number in range(100, 150)])

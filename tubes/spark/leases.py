@@ -84,6 +84,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The last batch whose ack is done or under way, and when Spark last asked for a batch.
         self._acked = 0
         self._asked = -_AT_ONCE
+        #: When Spark last got a batch.
+        self._given = time.monotonic()
         #: How many tasks a query with the trigger availableNow may still take.
         self._budget: int | None = None
         with settings.connect() as queue:
@@ -133,18 +135,28 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._taking = _pool().submit(self._take, stream, batch + 1, most)
         else:
             self._ack(stream, done)
+        self._given = time.monotonic()
         return {"consumer": stream.name, "seq": batch}
 
     def _take(self, stream: Stream, batch: int, most: int) -> None:
         if self._budget is not None:
             most = min(most, self._budget)
+        elif self._has_too_few(stream):
+            return
         now = time.monotonic()
-        chunks = stream.take(batch, most) if most else []
+        chunks = stream.take(batch, most, self._settings.max_bytes) if most else []
         if not chunks:
             return
         if self._budget is not None:
             self._budget -= sum(len(chunk.ids) for chunk in chunks)
         self._fresh[batch] = now, chunks
+
+    def _has_too_few(self, stream: Stream) -> bool:
+        """Whether more tasks are to be waited for."""
+        fewest = self._settings.min_tasks
+        if fewest is None or time.monotonic() - self._given >= self._settings.max_delay:
+            return False
+        return stream.tube.statistics().tasks["ready"] < fewest
 
     def _ack(self, stream: Stream, batch: int) -> None:
         done = stream.ack(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -49,6 +50,9 @@ class Settings:
     num_partitions: int | None = None
     #: Of streams.
     max_tasks: int | None = None
+    max_bytes: int | None = None
+    min_tasks: int | None = None
+    max_delay: float = 900.0
     lease: float = LEASE
     consumer: str | None = None
     #: Whether a lease that was lost has used up an attempt.
@@ -206,6 +210,23 @@ def _number(name: str, value: str) -> float:
         raise InvalidOption(option=name, value=value, rule="must be a number of seconds") from None
 
 
+def _sized(name: str, value: str, units: Mapping[str, float], rule: str) -> float:
+    found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*", value.lower())
+    if found is None or found[2] not in units or not float(found[1]):
+        raise InvalidOption(option=name, value=value, rule=rule)
+    return float(found[1]) * units[found[2]]
+
+
+def _span(name: str, value: str) -> float:
+    rule = "must be a time above 0: seconds, or a number with a unit, as 500ms, 30s, 15m, 1h"
+    return _seconds(name, str(_sized(name, value, {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600}, rule)))
+
+
+def _bytes(name: str, value: str) -> int:
+    rule = "must be a size above 0: bytes, or a number with a unit, as 512k, 64m, 1g"
+    return max(1, int(_sized(name, value, {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}, rule)))
+
+
 def _seconds(name: str, value: str) -> float:
     seconds = _number(name, value)
     OF_TASKS["ttl"](name, seconds)
@@ -258,6 +279,9 @@ _READ: Final[_Known] = {
 _STREAM: Final[_Known] = {
     "badRows": ("bad_rows", _one_of("fail", "bury")),
     "maxTasksPerTrigger": ("max_tasks", _count),
+    "maxBytesPerTrigger": ("max_bytes", _bytes),
+    "minTasksPerTrigger": ("min_tasks", _count),
+    "maxTriggerDelay": ("max_delay", _span),
     "lease": ("lease", _lease),
     "consumer": ("consumer", _text),
     "countRetakes": ("count_retakes", _yes),

@@ -17,7 +17,7 @@ from tubes.drivers.options import SECOND, positive, text
 from tubes.errors import StreamFenced, TubeNotFound
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import IDLE, TAKES_WITH_LANES
-from tubes.redis.scripts.replies import bytes_of, list_of
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _log = logging.getLogger("tubes")
 #: Tasks that one script takes or acks.
 CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = TAKES_WITH_LANES
+#: Tasks that are taken first where bytes are limited.
+_FIRST: Final = 20
 
 
 class Chunk(NamedTuple):
@@ -145,8 +147,11 @@ class Stream:
         stream.claim = Claim(name, epoch, born)
         return stream
 
-    def take(self, batch: int, limit: int) -> list[Chunk]:
-        """Take up to `limit` tasks as this batch, in chunks. What was taken as it before is part of it, all of it."""
+    def take(self, batch: int, limit: int, max_bytes: int | None = None) -> list[Chunk]:
+        """Take up to `limit` tasks as this batch, in chunks. What was taken as it before is part of it, all of it.
+
+        `max_bytes`: how large the tasks are together, by the mean of those that were taken so far.
+        """
         positive("limit", limit)
         chunks: list[Chunk] = []
         if batch <= self.last:
@@ -155,8 +160,17 @@ class Stream:
             if chunks and len(chunks[-1].ids) < self._most:
                 return chunks  # There was no more then.
             limit -= sum(len(chunk.ids) for chunk in chunks)
+        size = 0
         while limit > 0:
             wanted = min(limit, self._most)
+            if max_bytes is not None:
+                size += self._size_of(chunks[-1]) if chunks else 0
+                count = sum(len(chunk.ids) for chunk in chunks)
+                # A few tasks say how large the others may be.
+                fit = max_bytes * count // size - count if size else _FIRST
+                if fit <= 0:
+                    break
+                wanted = min(wanted, fit)
             reply = self._run("stream_take", self._epoch, batch, len(chunks), wanted)
             if reply is None:
                 break
@@ -169,6 +183,11 @@ class Stream:
             if len(chunks[-1].ids) < wanted:
                 break
         return chunks
+
+    def _size_of(self, chunk: Chunk) -> int:
+        key = f"{self._port.shared.key}:tasks"
+        sizes = self._port.run(self._port.look(*(pack("HSTRLEN", key, id) for id in chunk.ids)))
+        return sum(map(number_of, sizes))
 
     def retake(self, batch: int, *, counts: bool = False) -> list[Chunk]:
         """The chunks of a batch; tasks of it that the lease has lost are taken again, if nobody else took them.
