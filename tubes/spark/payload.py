@@ -90,7 +90,7 @@ class Payload:
                 rule = f"must have one of the types {', '.join(_OPTIONS[name])}"
                 raise InvalidOption(option="column", value=f"{name} {types[name]}", rule=rule)
         _check_data(settings, types["data"] if data else "struct")
-        with settings.connect() as queue:
+        with settings.share() as queue:
             keyed = {"key": "any"} if "key" in options else {}
             settings.find_driver(queue).check_put({**dict.fromkeys(options), **settings.defaults, **keyed})
             settings.find(queue)

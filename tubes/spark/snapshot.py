@@ -61,7 +61,7 @@ class SnapshotReader(DataSourceReader):
         self._settings: Final = settings
         self._columns: Final = Columns(settings, schema)
         self._wanted = Selection(settings.states)
-        with settings.connect() as queue:
+        with settings.share() as queue:
             settings.find(queue)
 
     def partitions(self) -> list[InputPartition]:
