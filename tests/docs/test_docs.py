@@ -31,6 +31,7 @@ DOCUMENTS = [
 #: Where the blocks of these are run: one needs a Spark, the others are files and their tests.
 ELSEWHERE = {
     "docs/spark.md": "spark/test_session.py",
+    "docs/howto/spark-production.md": "spark/test_session.py",
     "docs/testing.md": "testing/test_pytest_plugin.py",
     **{f"docs/howto/{name}.md": "docs/test_frameworks.py" for name in ("django", "fastapi", "flask")},
 }

@@ -14,7 +14,7 @@ import tubes
 from tubes.testing import LocalServer
 
 PROGRAM = Path(__file__).parent / "program.py"
-GUIDE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -157,11 +157,12 @@ def test_a_stream_goes_on_as_tasks_come(
         query.stop()
 
 
-def test_the_examples_of_the_guide_run(spark: Any, valkey: LocalServer) -> None:
-    # The guide talks of a whole server.
-    url = f"{valkey.url}?prefix=guide"
-    blocks = FENCE.findall(GUIDE.read_text())
+@pytest.mark.parametrize("page", ["spark.md", "howto/spark-production.md"])
+def test_the_examples_of_the_pages_run(page: str, spark: Any, valkey: LocalServer) -> None:
+    # The pages talk of a whole server.
+    url = f"{valkey.url}?prefix={page.replace('/', '-')}"
+    blocks = FENCE.findall((DOCS / page).read_text())
     assert len(blocks) >= 4
     names: dict[str, Any] = {"__name__": "guide", "spark": spark}
     for block in blocks:
-        exec(compile(block.replace("redis://localhost", url), str(GUIDE), "exec"), names)
+        exec(compile(block.replace("redis://localhost", url), page, "exec"), names)
