@@ -12,7 +12,7 @@ import random
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.drivers.options import SECOND
+from tubes.drivers.options import MAX_SECONDS, SECOND
 from tubes.errors import QueueClosed, TubesError, excerpt
 from tubes.values.batch import Item
 from tubes.worker.logs import log
@@ -34,8 +34,6 @@ _LATEST: Final = 30.0
 _SLACK: Final = 60
 #: Seconds for which an occurrence waits for a worker that has its function, unless the tube has a ttl.
 _KEPT: Final = 7 * 86400.0
-#: Seconds since the epoch to the year 9999, the last that Python's calendar has.
-_LAST: Final = 253_370_764_800
 
 
 class Scheduler:
@@ -100,9 +98,10 @@ class Scheduler:
         name, at = data["task"], data.get("at")
         if not isinstance(at, (int, float)):
             return None
-        if not 0 <= at <= _LAST:
+        now = self._now()
+        if not 0 <= at <= now / SECOND + MAX_SECONDS:  # No task waits longer.
             return Verdict("bury", f"ValueError: at={excerpt(at)} is not a time of an occurrence")
-        moment, now = round(at * SECOND), self._now()
+        moment = round(at * SECOND)
         late = latest(schedule, moment, now) if task.attempts == 1 else None
         moments = [schedule.after(max(now, moment))] if late is None else [late, schedule.after(max(now, late))]
         try:
