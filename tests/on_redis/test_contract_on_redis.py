@@ -5,7 +5,7 @@ All of it as a user with no more rights than the page of rights gives to a progr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_refused(request: pytest.FixtureRequest, started: Callable[[str], LocalServer]) -> Iterator[None]:
-    users = users_of(started(request.cls.program))
-    request.cls.url = users.url("app")
+    contract: Any = request.cls
+    users = users_of(started(contract.program))
+    contract.url = users.url("app")
     yield
     assert users.refusals() == []
 

@@ -52,6 +52,7 @@ def test_heads_are_records_without_data(url: str) -> None:
         tube.put("replaces", key="k", on_duplicate="replace", ttr=5)
         tube.put("delayed", delay=50)
         tube.put("buried").bury(long)
+        rows: list[Row] = []
         for _ in range(2):  # Nothing is taken, then something is.
             rows = rows_of(BulkReader(tube).between(0, 10))
             assert rows_of(BulkReader(tube).heads_of(range(10))) == [row._replace(data=b"") for row in rows]

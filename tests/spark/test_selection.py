@@ -49,7 +49,7 @@ def tube(queue: tubes.Queue) -> Any:
 def filtered(options: dict[str, str], *filters: Filter, ddl: str | None = None) -> tuple[list[Any], list[Filter]]:
     """The rows of a read that was given filters, and those filters that it left to Spark."""
     made = source(options)
-    reader = FilteringReader(_settings(options), schema(ddl or made.schema()))
+    reader = FilteringReader(_settings(options), schema(ddl or str(made.schema())))
     left = list(reader.pushFilters(list(filters)))
     return rows_of(reader, reader.partitions()), left
 
