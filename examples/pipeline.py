@@ -91,7 +91,9 @@ def kill(process: Job) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def stream(pipeline: Pipeline, start: Callable[[], AbstractContextManager[Job]], kill_at: int) -> int:
+def stream(
+    pipeline: Pipeline, fetchers: list[Job], start: Callable[[], AbstractContextManager[Job]], kill_at: int
+) -> int:
     """Run the job until all is done; returns its exit code. It is killed when it saves the result of this number.
 
     Started again it goes on from its checkpoint. If it ends by itself it is started again too, as a supervisor does it.
@@ -99,6 +101,8 @@ def stream(pipeline: Pipeline, start: Callable[[], AbstractContextManager[Job]],
     for _ in range(2 + RESTARTS):
         with start() as job:
             while job.poll() is None and not pipeline.is_over():
+                if all(fetcher.poll() is not None for fetcher in fetchers):
+                    raise SystemExit("no fetcher is left")
                 if kill_at and (saving := pipeline.saving(kill_at)):
                     kill(job)
                     print(f"killed by SIGKILL, with {saving} results in hand, and started again", flush=True)
@@ -125,16 +129,15 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
         pipeline = Pipeline(enter(tubes.connect(url)), options.interval)
         stack.callback(pipeline.drop)
         pipeline.offer(hosts)
-        for _ in range(options.processes):
-            workers = -(-options.workers // options.processes)
-            enter(started("fetcher.py", url, f"--workers={workers}", f"--interval={options.interval}"))
+        told = [f"--workers={-(-options.workers // options.processes)}", f"--interval={options.interval}"]
+        fetchers = [enter(started("fetcher.py", url, *told)) for _ in range(options.processes)]
         spark = local_spark.environment(scratch)
         start = partial(started, "page_stream.py", url, str(folder), *hosts, log=log, environment=spark)
         print(
             f"{len(hosts)} hosts, {options.workers} workers; Spark's first micro-batch takes some ten seconds",
             flush=True,
         )
-        code = stream(pipeline, start, options.kill_at)
+        code = stream(pipeline, fetchers, start, options.kill_at)
         if code:
             log.seek(0)
             print(log.read()[-3000:], file=sys.stderr)
