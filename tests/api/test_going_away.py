@@ -264,6 +264,8 @@ def test_an_interrupt_leaves_the_store_unlocked() -> None:
                 tube.put(1)
                 if task := tube.take(0):
                     task.ack()
+                queue.tubes()
+                tube.statistics()
 
         poker = threading.Thread(target=poke)
         hits = 0
