@@ -176,7 +176,7 @@ class _Gate:
                 if _LOOP.match(text):
                     loops.append((number, depth))
             if "--#" not in text:
-                depth += sum(_BLOCK.get(word, 0) for word in _WORD.findall(_bare(text)))
+                depth += _depth_of(text)
                 loops = [loop for loop in loops if loop[1] < depth]
         return len(self._lines) - 1, False
 
@@ -200,16 +200,34 @@ class _Gate:
                 until = self._parts[number]
             if number <= until or source == MADE or (number in self._apart and not inside):
                 continue
-            for how, name, nothing in _COMMAND.findall(text):
-                if not how:
-                    yield name, bool(_WRITES.fullmatch(name)) and not nothing
-            called.update(_WORD.findall(_bare(text)))
+            yield from _commands_in(text)
+            called |= _words_in(text)
         known = seen or frozenset()
         for name in called & self._functions.keys() - known:
             yield from self._runs(self._functions[name], those, known | {name})
 
 
-@cache  # Scripts have most of their lines in common.
+# Scripts have most of their lines in common.
+
+
+@cache
+def _commands_in(text: str) -> tuple[tuple[str, bool], ...]:
+    """The commands that a line runs, and whether each may write something."""
+    found = _COMMAND.findall(text)
+    return tuple((name, bool(_WRITES.fullmatch(name)) and not nothing) for how, name, nothing in found if not how)
+
+
+@cache
+def _words_in(text: str) -> frozenset[str]:
+    """The words of a line, without what stands in quotes: that names keys and fields."""
+    return frozenset(_WORD.findall(_bare(text)))
+
+
+@cache
+def _depth_of(text: str) -> int:
+    """How many blocks a line begins, less those that it ends."""
+    return sum(_BLOCK.get(word, 0) for word in _WORD.findall(_bare(text)))
+
+
 def _bare(text: str) -> str:
-    """A line without what stands in quotes: that names keys and fields."""
     return re.sub(r"'[^']*'", "", text)
