@@ -8,6 +8,7 @@ import logging
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from operator import call
@@ -56,14 +57,23 @@ def printable_logs(caplog: pytest.LogCaptureFixture) -> None:
 def burst(worker: Worker) -> Summary:
     """Runs it in a thread, which shows whether it ends."""
     ended: list[Summary] = []
-    thread = threading.Thread(target=lambda: ended.append(worker.run(burst=True)), daemon=True)
+    failed: list[str] = []
+
+    def run() -> None:
+        try:
+            ended.append(worker.run(burst=True))
+        except BaseException as error:  # Without asking it or what it comes from for words: both may be hostile.
+            failed.append("".join([*traceback.format_tb(error.__traceback__), object.__repr__(error)]))
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(PATIENCE)
     if thread.is_alive():
         worker.stop(now=True)
         thread.join(PATIENCE)
         pytest.fail("the worker has not ended")
-    assert ended, "the worker has failed"
+    if failed:
+        pytest.fail(f"the worker has failed:\n{failed[0]}", pytrace=False)
     return ended[0]
 
 
