@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import tubes
 from tests.support.internals import port_of
 from tubes import StreamFenced
+from tubes.spark import leases
 from tubes.spark.leases import LeaseReader
 from tubes.testing import LocalServer
 
@@ -432,6 +433,22 @@ def test_parts_are_of_about_the_same_size(tube: tubes.Tube, options: dict[str, s
     query = Query({**options, "numPartitions": "4"})
     query.plan()
     assert [len(vars(part)["ids"]) for part in query.reader.partitions(*query.offsets)] == [25] * 4
+
+
+def test_there_are_as_many_parts_as_spark_runs_at_a_time(
+    queue: tubes.Queue, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "_WORTHWHILE", 10)
+    monkeypatch.setattr(leases, "find_slots", lambda: 7)
+    queue.create_tube("wide").put_many(range(220))
+    query = Query({**options, "tube": "wide", "maxTasksPerTrigger": "100"})
+    parts: list[int] = []
+    while query.plan():
+        query.reader.reportLatestOffset()
+        parts.append(len(query.reader.partitions(query.offsets[-2], query.offsets[-1])))
+        query.deliver()
+        query.commit()
+    assert parts == [leases._PARTITIONS, 7, 2]
 
 
 def test_what_was_taken_by_somebody_after_planning_is_not_delivered(query: Query, tube: tubes.Tube) -> None:

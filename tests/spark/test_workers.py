@@ -9,7 +9,7 @@ import pytest
 
 import tubes
 from tubes.spark import workers
-from tubes.spark.workers import shared_queue
+from tubes.spark.workers import shared_queue, slots_of
 from tubes.testing import LocalServer
 
 from .objects import read, write
@@ -50,6 +50,25 @@ def test_a_connection_is_of_one_url_and_one_user_at_a_time(url: str) -> None:
     with shared_queue(url, "json") as again, shared_queue(f"{url}2", "json") as elsewhere:
         assert again in (one, other)
         assert elsewhere not in (one, other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({"master": "local"}, 1),
+        ({"master": "local[6]", "default.parallelism": "2"}, 6),
+        ({"master": "local[3,4]"}, 3),
+        ({"master": "local[*]"}, os.cpu_count()),
+        ({"master": "yarn", "executor.instances": "5", "executor.cores": "4"}, 20),
+        ({"master": "yarn", "executor.instances": "5", "executor.cores": "4", "task.cpus": "2"}, 10),
+        ({"master": "k8s://x", "dynamicAllocation.enabled": "true", "dynamicAllocation.maxExecutors": "8"}, 8),
+        ({"master": "spark://x", "cores.max": "24"}, 24),
+        ({"master": "spark://x", "default.parallelism": "48"}, 48),
+        ({"master": "spark://x"}, None),
+    ],
+)
+def test_how_many_tasks_spark_runs_at_a_time(settings: dict[str, str], slots: int | None) -> None:
+    assert slots_of({f"spark.{name}": value for name, value in settings.items()}.get) == slots
 
 
 def test_few_connections_stay(url: str) -> None:

@@ -21,7 +21,7 @@ from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
 from tubes.spark.server.bulk_read import BulkReader, Table
 from tubes.spark.server.streams import Chunk, Claim, Stream
-from tubes.spark.workers import freeze_loaded
+from tubes.spark.workers import find_slots, freeze_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tubes.spark.settings import Settings
     from tubes.sync import Queue, Tube
 
-#: Partitions of a batch, if `numPartitions` is not given. Each costs Spark as much as some thousand tasks, so there are
-#: no more than cores: those of the driver, which is a guess unless Spark is local.
+#: Partitions of a batch, if `numPartitions` is not given and no executor has said how many tasks Spark runs at a time.
+#: Each costs as much as some thousand tasks of a tube.
 _PARTITIONS: Final = max(2, min(4, os.cpu_count() or 1))
 _WORTHWHILE: Final = 2_500
 #: Tasks of a batch, if no option says how many.
@@ -55,6 +55,8 @@ class Taken(InputPartition):
     ids: list[int]
     attempts: list[int]
     takes: list[int]
+    #: How many tasks Spark runs at a time, as far as the driver knows.
+    slots: int | None
 
 
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -205,10 +207,11 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ids += chunk.ids
                 attempts += chunk.attempts
                 takes += chunk.takes
-        count = min(self._settings.num_partitions or min(_PARTITIONS, -(-len(ids) // _WORTHWHILE)), len(ids))
+        most = stream.slots or _PARTITIONS
+        count = min(self._settings.num_partitions or min(most, -(-len(ids) // _WORTHWHILE)), len(ids))
         edges = [len(ids) * number // count for number in range(count + 1)] if ids else []
         cuts = [slice(*cut) for cut in pairwise(edges)]
-        return [Taken(stream.claim, ids[cut], attempts[cut], takes[cut]) for cut in cuts]
+        return [Taken(stream.claim, ids[cut], attempts[cut], takes[cut], stream.slots) for cut in cuts]
 
     def commit(self, end: _Offset) -> None:
         """Spark will not ask for these batches again."""
@@ -285,6 +288,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             yield from self._columns.batches(delivered())
             claim.check(tube)
+            slots = find_slots()
+            if slots is not None and slots != partition.slots:
+                claim.note_slots(tube, slots)
 
     def _bury_undecodable(self, tube: Tube, table: Table) -> Table:
         """Bury those of these tasks whose data cannot be decoded; returns the others."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+import re
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,29 @@ def freeze_loaded() -> None:
     if not _settled and TaskContext.get() is not None:
         _settled = True
         gc.freeze()
+
+
+def find_slots() -> int | None:
+    """How many of its tasks Spark runs at a time; None: its settings do not say. Called within a Spark task."""
+    context = TaskContext.get()
+    return None if context is None else slots_of(context.getLocalProperty)
+
+
+def slots_of(setting: Callable[[str], str | None]) -> int | None:
+    """The same, by Spark's settings."""
+
+    def number(name: str) -> int | None:
+        words = setting(name) or ""
+        return int(words) if words.isdecimal() and int(words) else None
+
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", setting("spark.master") or "")
+    if local is not None:
+        return os.cpu_count() if local[1] == "*" else int(local[1] or 1)
+    is_dynamic = setting("spark.dynamicAllocation.enabled") == "true"
+    executors = number("spark.dynamicAllocation.maxExecutors" if is_dynamic else "spark.executor.instances")
+    cores = (number("spark.executor.cores") or 1) // (number("spark.task.cpus") or 1)
+    known = executors * max(cores, 1) if executors else number("spark.cores.max")
+    return number("spark.default.parallelism") or known
 
 
 @contextmanager

@@ -66,7 +66,7 @@ MARKER: Final = _kinds(NoneType, list)
 
 #: The verbs by what they answer.
 _VERBS: Final[Mapping[frozenset[type], str]] = {
-    NOTHING: "alter leave mark pace release_all resume stage stream_skip truncate unput untake",
+    NOTHING: "alter leave mark pace release_all resume stage stream_skip stream_slots truncate unput untake",
     NUMBER: "kick listen restart_rests ring tick write_clean write_done write_keep",
     BYTES: "ack_many bury decline delete delete_many kick_task next pause peek release release_many renew_many "
     "stream_ack stream_open touch trial update write_stage",

@@ -79,6 +79,11 @@ class Claim(NamedTuple):
             parts = (bytes_of(take).partition(b".") for take in list_of(takes))
             return frozenset((int(id), int(take)) for id, _, take in parts)
 
+    def note_slots(self, tube: Tube, slots: int) -> None:
+        """Tell the one who plans for how many at a time."""
+        port = cast("Port[Task]", tube._port)
+        port.run(port.ask_alone("stream_slots", self.stream, self.epoch, slots, parts=(f"stream:{self.stream}",)))
+
     def check(self, tube: Tube) -> None:
         """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
         port = cast("Port[Task]", tube._port)
@@ -124,6 +129,8 @@ class Stream:
         self.first, self.last = 1, 0
         #: How many tasks its batches had that others took or ended meanwhile, since this one has opened it.
         self.left_out = 0
+        #: How many tasks Spark runs at a time, as executors have said, by the last `progress`.
+        self.slots: int | None = None
         #: The id behind those that were taken last.
         self._next = 0
 
@@ -218,9 +225,15 @@ class Stream:
         counts: dict[str, float | None] = {state: tasks[state] for state in ("ready", "taken", "delayed", "buried")}
         age = self._port.run(self._port.ask("oldest", self._next if self._next and not self.lanes else ""))
         session = self._port.session
-        looks = pack("ZSCORE", f"{self._port.shared.key}:leases", session.token if session else ""), pack("TIME")
-        ends, time = self._port.run(self._port.look(*looks))
+        key = self._port.shared.key
+        looks = (
+            pack("ZSCORE", f"{key}:leases", session.token if session else ""),
+            pack("HGET", f"{key}:stream:{self.name}", "slots"),
+            pack("TIME"),
+        )
+        ends, slots, time = self._port.run(self._port.look(*looks))
         with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
+            self.slots = None if slots is None else int(bytes_of(slots))
             seconds, micros = map(int, map(bytes_of, list_of(time)))
             left = 0.0 if ends is None else float(bytes_of(ends)) / SECOND - seconds - micros / SECOND
             oldest = int(age) / SECOND if type(age) is bytes else None
