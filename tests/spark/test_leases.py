@@ -410,6 +410,7 @@ def test_what_is_available_now_is_what_was_ready_then(query: Query, tube: tubes.
     query.run()
     assert query.got == EVERYTHING
     assert tube.statistics().tasks["ready"] == 50
+    assert tube.statistics().tasks["taken"] == 0, "nobody gives back what is taken ahead when Spark ends the process"
 
 
 def test_a_batch_that_waits_is_part_of_what_is_available_now(query: Query, tube: tubes.Tube) -> None:
