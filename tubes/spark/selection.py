@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import datasource
 
@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
     from tubes.spark.server.bulk_read import Table
 
-_STATES = frozenset(state.value for state in State if state is not State.DONE)
+_STATES: Final = frozenset(state.value for state in State if state is not State.DONE)
+#: Ids have 6 bytes: the first number that is none.
+_NO_ID: Final = 1 << 48
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Tasks in these states, with these ids, in these lanes; None: whichever."""
+    """Tasks in these states, with ids from `first` to before `end`, with these ids, in these lanes; None: whichever."""
 
     states: frozenset[str] = _STATES
     first: int = 0
-    end: int | None = None
+    end: int = _NO_ID
     ids: frozenset[int] | None = None
     utubes: frozenset[str] | None = None
 
@@ -46,9 +48,9 @@ class Selection:
             case datasource.GreaterThan(("id",), int(before)):
                 return replace(self, first=max(self.first, before + 1))
             case datasource.LessThan(("id",), int(end)):
-                return self._up_to(end)
+                return replace(self, end=min(self.end, end))
             case datasource.LessThanOrEqual(("id",), int(last)):
-                return self._up_to(last + 1)
+                return replace(self, end=min(self.end, last + 1))
             case datasource.EqualTo(("state",), str(state)):
                 return replace(self, states=self.states & {state})
             case datasource.In(("state",), values):
@@ -64,9 +66,6 @@ class Selection:
             case _:
                 return None
 
-    def _up_to(self, end: int) -> Selection:
-        return replace(self, end=end if self.end is None else min(self.end, end))
-
     def _of_ids(self, ids: Iterable[int]) -> Selection:
         return replace(self, ids=frozenset(ids) if self.ids is None else self.ids.intersection(ids))
 
@@ -75,7 +74,7 @@ class Selection:
 
     def within(self, ids: Sequence[int]) -> list[int]:
         """Those of these ids, in ascending order, that it may have."""
-        return [id for id in ids if self.first <= id and (self.end is None or id < self.end)]
+        return [id for id in ids if self.first <= id < self.end]
 
     def of(self, table: Table) -> Table:
         """Those of these tasks, whose ids it has, that are in its states and lanes."""

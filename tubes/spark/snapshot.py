@@ -75,7 +75,7 @@ class SnapshotReader(DataSourceReader):
                 return self._named(records.ids(wanted.states))
             extent = records.extent()
             first = max(extent.lowest, wanted.first)
-            span = max((extent.next if wanted.end is None else min(extent.next, wanted.end)) - first, 0)
+            span = max(min(extent.next, wanted.end) - first, 0)
             if extent.tasks * 4 < span:
                 return self._named(records.ids())
         return [Between(first + low, first + high) for low, high in self._cuts(span, min(extent.tasks, span))]
