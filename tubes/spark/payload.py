@@ -174,7 +174,7 @@ def _blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
     """Of a frame with all columns of a read, as INSERT INTO has them: those that no put to this tube has."""
     if not types.keys() >= _OF_READS:
         return ()
-    with settings.connect() as queue:
+    with settings.share() as queue:
         driver = settings.find_driver(queue)
     return tuple(name for name in types if name in _OF_READS or (name in _OPTIONS and not _has(driver, name)))
 
