@@ -11,7 +11,6 @@ from benchmarks.peers.results import BATCHES, BYTES, CPU_PUT, CPU_WORK, CYCLE, O
 
 CALLS: Final = "tubes, calls"
 LOOP: Final = "tubes, a loop"
-IN_BATCHES: Final = "tubes, batches"
 ASYNCIO: Final = "tubes, asyncio"
 AWAITED: Final = "tubes, Worker, async"
 THREADED: Final = "tubes, Worker, threads"
