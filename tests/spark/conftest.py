@@ -30,8 +30,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.log.level": "OFF",
-    "spark.eventLog.enabled": "true",
-    "spark.eventLog.compress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
@@ -72,7 +70,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    builder = builder.config("spark.eventLog.dir", tmp_path_factory.mktemp("events").as_uri())
+    events = {"enabled": "true", "compress": "false", "dir": tmp_path_factory.mktemp("events").as_uri()}
+    for name, value in events.items():
+        builder = builder.config(f"spark.eventLog.{name}", value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = builder.getOrCreate()
