@@ -14,14 +14,21 @@ import tubes
 
 @pytest.fixture
 def sql(spark: Any) -> Iterator[Any]:
-    """Runs a statement, and returns its rows. Tables are dropped afterwards."""
+    """Runs a statement, and returns its rows. There are no tables and views, those of other tests either."""
 
     def run(statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in spark.sql(statement).collect()]
 
+    def drop_all() -> None:
+        for table in spark.catalog.listTables():
+            if table.isTemporary:
+                spark.catalog.dropTempView(table.name)
+            else:
+                run(f"DROP TABLE {table.name}")
+
+    drop_all()
     yield run
-    for row in spark.sql("SHOW TABLES").collect():
-        run(f"DROP {'VIEW' if row['isTemporary'] else 'TABLE'} {row['tableName']}")
+    drop_all()
 
 
 @pytest.fixture
