@@ -27,6 +27,7 @@ def _nothing_is_refused(request: pytest.FixtureRequest, started: Callable[[str],
     contract: Any = request.cls
     users = users_of(started(contract.program))
     contract.url = users.url("app")
+    users.forget()
     yield
     assert users.refusals() == []
 

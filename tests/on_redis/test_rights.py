@@ -32,6 +32,7 @@ def _told(infos: Any) -> list[dict[str, Any]]:
 def users(server: LocalServer) -> Iterator[rights.Users]:
     """Users of a server whose keys are all theirs, to whom it must not refuse anything."""
     found = rights.users_of(server)
+    found.forget()
     yield found
     assert found.refusals() == []
 
