@@ -1,17 +1,13 @@
-"""What a read leaves on the server: data that nobody asks for, and tasks that a query filters out."""
+"""What a read leaves on the server: data that nobody asks for, and tasks that its options leave out."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNotNull, IsNull, LessThan, LessThanOrEqual, Not
 
 import tubes
-from tubes.spark.snapshot import FilteringReader, snapshot_reader
 from tubes.testing import LocalServer
 
 from .objects import copied, read, rows_of, schema, source
@@ -46,20 +42,6 @@ def tube(queue: tubes.Queue) -> Any:
     return tube
 
 
-def filtered(options: dict[str, str], *filters: Filter, ddl: str | None = None) -> tuple[list[Any], list[Filter]]:
-    """The rows of a read that was given filters, and those filters that it left to Spark."""
-    made = source(options)
-    reader = FilteringReader(_settings(options), schema(ddl or str(made.schema())))
-    left = list(reader.pushFilters(list(filters)))
-    return rows_of(reader, reader.partitions()), left
-
-
-def _settings(options: dict[str, str]) -> Any:
-    from tubes.spark.settings import read_settings
-
-    return read_settings(options)
-
-
 def test_data_stay_on_the_server_where_no_column_needs_them(tube: Any, options: dict[str, str], sent: Any) -> None:
     rows, size = sent(lambda: read(options, "id bigint"))
     assert [row["id"] for row in rows] == list(range(TASKS))
@@ -84,49 +66,37 @@ def test_a_state_that_few_tasks_have_moves_those_alone(tube: Any, options: dict[
 
 
 @pytest.mark.parametrize(
-    ("filters", "ids"),
+    ("told", "ids"),
     [
-        ([LessThan(("id",), 100)], range(100)),
-        ([LessThanOrEqual(("id",), 3), GreaterThan(("id",), 1)], [2, 3]),
-        ([EqualTo(("id",), 7), IsNotNull(("id",))], [7]),
-        ([In(("id",), (7, 105, TASKS + 5)), EqualTo(("state",), "!")], [105]),
-        ([EqualTo(("state",), "!"), GreaterThan(("id",), 107)], [108, 109]),
-        ([In(("state",), ("!", "t"))], range(100, 110)),
-        ([Not(EqualTo(("state",), "r"))], range(100, 110)),
-        ([EqualTo(("utube",), "lane 5"), LessThan(("id",), 206)], [5, 105, 205]),
-        ([In(("utube",), ("lane 5", None)), EqualTo(("state",), "r"), LessThan(("id",), 300)], [5, 205]),
-        ([EqualTo(("state",), "nonsense")], []),
-        ([In(("id",), (-1, 5, 2**50))], [5]),
-        ([LessThan(("id",), -5)], []),
-        ([GreaterThan(("id",), 2**50)], []),
-        ([EqualTo(("id",), 5), EqualTo(("id",), 6)], []),
+        ({"ids": "0-99"}, range(100)),
+        ({"ids": " 7 "}, [7]),
+        ({"ids": f"{TASKS - 2}-"}, [TASKS - 2, TASKS - 1]),
+        ({"ids": f"{TASKS - 1}-{TASKS + 50}"}, [TASKS - 1]),
+        ({"ids": "107-", "state": "buried"}, [107, 108, 109]),
+        ({"ids": "0-205", "lane": "lane 5"}, [5, 105, 205]),
+        ({"ids": "0-299", "lane": "lane 5", "state": "ready"}, [5, 205]),
+        ({"ids": "0-99", "lane": "nobody's"}, []),
+        ({"ids": "300000000000000"}, []),
+        ({"ids": "999999999999999999-"}, []),
     ],
     ids=str,
 )
-def test_a_filter_that_spark_gives_is_applied_where_the_tasks_are(
-    tube: Any, options: dict[str, str], sent: Any, filters: list[Filter], ids: Any
+def test_options_say_what_is_read(
+    tube: Any, options: dict[str, str], sent: Any, told: dict[str, str], ids: Any
 ) -> None:
-    (rows, left), size = sent(lambda: filtered(options, *filters))
-    assert left == []
+    rows, size = sent(lambda: read({**options, **told}))
     assert [row["id"] for row in rows] == list(ids)
     assert all(len(row["data"]) == SIZE for row in rows)
     assert size < len(rows) * (SIZE + 100) + 30_000
 
 
 def test_a_lane_moves_its_tasks_alone(tube: Any, options: dict[str, str], sent: Any) -> None:
-    (rows, _), size = sent(lambda: filtered(options, EqualTo(("utube",), "lane 5")))
+    rows, size = sent(lambda: read({**options, "lane": "lane 5"}))
     assert [row["id"] for row in rows] == list(range(5, TASKS, 100))
     assert size < ALL / 10
 
 
-def test_other_filters_are_left_to_spark(tube: Any, options: dict[str, str]) -> None:
-    others = [IsNull(("utube",)), EqualTo(("data",), "x"), Not(EqualTo(("id",), 5)), LessThan(("pri",), 5)]
-    rows, left = filtered(options, others[0], LessThan(("id",), 5), *others[1:])
-    assert [row["id"] for row in rows] == list(range(5))
-    assert left == others
-
-
-def test_a_filter_is_looked_at_again_when_the_data_come(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_a_state_is_looked_at_again_when_the_data_come(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
     tube.put_many(range(10))
     tube.bury(3)
@@ -145,13 +115,3 @@ def test_a_query_with_a_limit_gets_few_tasks_first(tube: Any, options: dict[str,
     batch, size = sent(lambda: next(copied(reader).read(part)))
     assert batch.num_rows < 1000
     assert size < ALL / 10
-
-
-def test_a_reader_takes_filters_only_where_spark_gives_some(
-    tube: Any, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = schema("id bigint")
-    assert type(snapshot_reader(_settings(options), asked)) is not FilteringReader
-    name = "pyspark.sql.worker.data_source_pushdown_filters"
-    monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    assert type(snapshot_reader(_settings(options), asked)) is FilteringReader

@@ -54,6 +54,7 @@ def test_a_table_is_written_and_read(sql: Any, spark: Any, queue: tubes.Queue, t
     expected = [("page 0", "a lane"), ("page 1", "a lane"), ("page 2", "a lane"), ("three", None)]
     assert sql("SELECT data, utube FROM crawl WHERE state = 'r' ORDER BY data") == expected
     assert sql("SELECT count(*) FROM crawl WITH (state = 'buried')") == [(0,)]
+    assert sql("SELECT data FROM crawl WITH (ids = '1-', lane = 'a lane')") == [("page 1",), ("page 2",)]
     assert sorted(task.data for _ in range(4) if (task := tube.take(0)) and task.ack()) == [
         data for data, _ in expected
     ]

@@ -34,6 +34,12 @@ def test_a_store_of_one_process_is_refused(options: dict[str, str], url: str) ->
     ("name", "value"),
     [
         ("state", "lost"),
+        ("ids", ""),
+        ("ids", "-5"),
+        ("ids", "9-3"),
+        ("ids", "1,2"),
+        ("ids", "1" * 19),
+        ("lane", ""),
         ("numPartitions", "0"),
         ("numPartitions", "many"),
         ("codec", "pickle"),
@@ -42,7 +48,7 @@ def test_a_store_of_one_process_is_refused(options: dict[str, str], url: str) ->
 )
 def test_a_bad_option_of_a_read_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
     queue.create_tube("t")
-    refuse(lambda: source({**options, name: value}).reader(schema(ANY)), value)
+    refuse(lambda: source({**options, name: value}).reader(schema(ANY)), f"{name}={value!r}")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ class Settings:
     bad_rows: str = "fail"
     #: Of reads.
     states: frozenset[str] = frozenset(_STATES.values())
+    ids: range = range(1 << 48)
+    lane: str | None = None
     num_partitions: int | None = None
     #: Of streams.
     max_tasks: int | None = None
@@ -65,6 +67,11 @@ class Settings:
     driver: str | None = None
     #: Options of put for all tasks, unless a column has them.
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def is_by_id(self) -> bool:
+        """Whether a read need not look at a task to know that it wants it."""
+        return self.states == Settings.states and self.lane is None
 
     def connect(self, *, lease: float = 30.0) -> Queue:
         """A connection with this lease."""
@@ -193,6 +200,16 @@ def _states_of(name: str, value: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def _ids_of(name: str, value: str) -> range:
+    found = re.fullmatch(r"([0-9]{1,18})(-([0-9]{1,18})?)?", value.strip())
+    if found is None or (found[3] and int(found[3]) < int(found[1])):
+        raise InvalidOption(option=name, value=value, rule="must be an id, as 7, or a range of them, as 0-99 or 100-")
+    first = int(found[1])
+    if found[2] == "-":
+        return range(first, Settings.ids.stop)
+    return range(first, int(found[3] or first) + 1)
+
+
 def _count(name: str, value: str) -> int:
     try:
         number = int(value)
@@ -274,6 +291,8 @@ _COMMON: Final[_Known] = {
 _READ: Final[_Known] = {
     "badRows": ("bad_rows", _one_of("fail", "null")),
     "state": ("states", _states_of),
+    "ids": ("ids", _ids_of),
+    "lane": ("lane", _text),
     "numPartitions": ("num_partitions", _count),
 }
 _STREAM: Final[_Known] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,12 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
-from tubes.spark.selection import Selection
 from tubes.spark.server.bulk_read import BulkReader, Table
 from tubes.spark.workers import freeze_loaded
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from tubes.spark.settings import Settings
@@ -28,8 +25,6 @@ _PARTITION: Final = 250_000
 _FIRST: Final = 100
 #: Tasks that are looked at before data are read of those that are wanted.
 _LOOKS: Final = 2_000
-#: The program by which Spark gives filters to a reader.
-_HANDS_OVER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @dataclass
@@ -60,28 +55,25 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings: Final = settings
         self._columns: Final = Columns(settings, schema)
-        self._wanted = Selection(settings.states)
         with settings.share() as queue:
             settings.find(queue)
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, cut into parts of about the same size."""
-        wanted = self._wanted
-        if wanted.ids is not None:
-            return self._named(sorted(wanted.ids))
+        states, wanted = self._settings.states, self._settings.ids
         with self._settings.share() as queue:
             records = BulkReader(self._settings.find(queue))
-            if "r" not in wanted.states:
-                return self._named(records.ids(wanted.states))
+            if "r" not in states:
+                return self._named(records.ids(states))
             extent = records.extent()
-            first = max(extent.lowest, wanted.first)
-            span = max(min(extent.next, wanted.end) - first, 0)
-            if extent.tasks * 4 < span:
+            around = range(max(extent.lowest, wanted.start), min(extent.next, wanted.stop))
+            if extent.tasks * 4 < len(around):
                 return self._named(records.ids())
-        return [Between(first + low, first + high) for low, high in self._cuts(span, min(extent.tasks, span))]
+        cuts = self._cuts(len(around), min(extent.tasks, len(around)))
+        return [Between(around.start + low, around.start + high) for low, high in cuts]
 
     def _named(self, ids: list[int]) -> list[InputPartition]:
-        ids = self._wanted.within(ids)
+        ids = [id for id in ids if id in self._settings.ids]
         return [Named(ids[first:end]) for first, end in self._cuts(len(ids), len(ids))]
 
     def _cuts(self, size: int, tasks: int) -> Iterable[tuple[int, int]]:
@@ -99,9 +91,11 @@ class SnapshotReader(DataSourceReader):
         with self._settings.share() as queue:
             records = BulkReader(self._settings.find(queue))
             if "data" not in self._columns.names:
-                tables: Iterable[Table] = map(self._wanted.of, records.heads_of(ids))
+                tables: Iterable[Table] = map(self._wanted, records.heads_of(ids))
+            elif self._settings.is_by_id:
+                tables = records.of(ids)
             else:
-                tables = records.of(ids) if self._wanted.is_by_id else self._chosen(records, ids)
+                tables = self._chosen(records, ids)
             yield from self._columns.batches(tables, first=_FIRST)
 
     def _chosen(self, records: BulkReader, ids: Sequence[int]) -> Iterator[Table]:
@@ -111,35 +105,16 @@ class SnapshotReader(DataSourceReader):
             some = ids[start : start + _LOOKS]
             looked = len(some)
             if are_few:
-                some = [id for table in records.heads_of(some) for id in self._wanted.of(table).values("id")]
+                some = [id for table in records.heads_of(some) for id in self._wanted(table).values("id")]
             found = 0
             for table in records.of(some):
                 # Again: it may have changed since.
-                chosen = self._wanted.of(table)
+                chosen = self._wanted(table)
                 found += chosen.size
                 yield chosen
             are_few = found * 2 < looked
 
-
-class FilteringReader(SnapshotReader):
-    """A reader that is told what the query asks for. Spark refuses it unless its configuration allows that."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Read only what all these are true for; returns those that Spark is to look at itself."""
-        for filter in filters:
-            narrowed = self._wanted.narrowed(filter)
-            if narrowed is None:
-                yield filter
-            else:
-                self._wanted = narrowed
-
-
-def snapshot_reader(settings: Settings, schema: StructType) -> SnapshotReader:
-    """A reader that takes Spark's filters, if Spark is about to give some.
-
-    A reader with a method `pushFilters` makes every read fail where `spark.sql.python.filterPushdown.enabled` is false,
-    which is the default. Spark does not say whether it is; but it runs a program of its own to hand over filters.
-    """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    is_told = _HANDS_OVER in sys.modules or (main is not None and main.name == _HANDS_OVER)
-    return (FilteringReader if is_told else SnapshotReader)(settings, schema)
+    def _wanted(self, table: Table) -> Table:
+        """Those of these tasks that are in the states and in the lane that are asked for."""
+        found, lane = table.having("state", self._settings.states), self._settings.lane
+        return found if lane is None else found.having("utube", {lane})

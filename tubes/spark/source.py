@@ -14,7 +14,7 @@ from tubes.spark.columns import schema_of, types_of
 from tubes.spark.payload import Payload
 from tubes.spark.settings import check_values, read_settings, stream_settings, write_settings
 from tubes.spark.sink import BatchWriter
-from tubes.spark.snapshot import SnapshotReader, snapshot_reader
+from tubes.spark.snapshot import SnapshotReader
 from tubes.spark.tables import keep, options_of_create, recall
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TubesDataSource(DataSource):
 
     def reader(self, schema: StructType) -> SnapshotReader:
         """A snapshot of the tasks in a tube; nothing is taken."""
-        return snapshot_reader(read_settings(self.options, recall(schema, self.options)), schema)
+        return SnapshotReader(read_settings(self.options, recall(schema, self.options)), schema)
 
     def streamReader(self, schema: StructType) -> LeaseReader:
         """The tasks of a tube, taken batch by batch, and acked when Spark has committed."""
