@@ -75,6 +75,46 @@ def test_values_are_json_wherever_they_stand(name: str, without: bool, monkeypat
     assert encoded([None, *rows], inside, skipped=3) == [None, *known]
 
 
+#: In microseconds since 1970: the first moment that ISO 8601 text has, and the last one.
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+BAD_TIMES: list[tuple[Any, int]] = [
+    (pa.timestamp("us", "UTC"), 1_700_000_000_000_000_000),
+    (pa.timestamp("us", "UTC"), LAST + 1),
+    (pa.timestamp("us", "UTC"), FIRST - 1),
+    (pa.timestamp("us"), 2**63 - 1),
+    (pa.timestamp("us"), -(2**63) + 1),
+    (pa.timestamp("us", "Asia/Kolkata"), LAST),
+    (pa.timestamp("us", "America/New_York"), LAST + 1),
+    (pa.timestamp("us", "America/New_York"), FIRST),
+    (pa.date32(), 2**30),
+    (pa.date32(), 2_932_897),
+    (pa.date32(), -719_163),
+]
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize(("kind", "number"), BAD_TIMES)
+def test_times_that_iso_text_does_not_have_are_refused_wherever_they_stand(kind: Any, number: int, codec: str) -> None:
+    raw = pa.int32() if kind == pa.date32() else pa.int64()
+    column = pa.array([0, None, number], raw).cast(kind)
+    by_row = pa.MapArray.from_arrays([0, 3], pa.array(["a", "b", "c"]), column)
+    encode = encoding.encoder(Settings(address=Address("redis://localhost"), tube="t", codec=codec))
+    inside = pa.StructArray.from_arrays([column], ["a"])
+    for wrong in (column, inside, pa.ListArray.from_arrays([0, 3], column), by_row):
+        with pytest.raises(CodecError, match="in no year from 1 to 9999"):
+            encode(wrong)
+    assert len(encode(column.slice(0, 2))) == 2
+
+
+def test_the_first_and_the_last_time_of_iso_text_are_text() -> None:
+    moments = pa.array([FIRST, LAST], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    days = pa.array([-719_162, 2_932_896], pa.int32()).cast(pa.date32())
+    assert encoded([*moments, None], moments.type) == [
+        "0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59.999999+00:00", None,
+    ]  # fmt: skip
+    assert encoded([*days, None], days.type) == ["0001-01-01", "9999-12-31", None]
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_does_not_have_are_refused_wherever_they_stand(number: float) -> None:
     inside, in_maps = pa.struct([("a", pa.list_(pa.float64()))]), pa.map_(pa.string(), pa.float64())

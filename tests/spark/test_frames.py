@@ -10,6 +10,7 @@ import pytest
 
 import tubes
 from tubes import CodecError, InvalidOption
+from tubes.spark.arrow import pa
 from tubes.spark.server import bulk_write
 
 from .objects import read, schema, source, write
@@ -159,6 +160,24 @@ def test_bad_rows_are_buried_with_what_they_had_if_that_is_asked_for(
         assert reason.startswith("bad row: ")
         assert why in reason
     assert queue.check("t") == []
+
+
+def test_times_that_python_does_not_have_are_buried_with_what_is_beside_them(
+    queue: tubes.Queue, options: dict[str, str]
+) -> None:
+    tube = queue.create_tube("t")
+    when = pa.array([0, 1_700_000_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    inside = pa.StructArray.from_arrays([pa.array(["a", "b" * 1000]), when], ["url", "when"])
+    batch = pa.RecordBatch.from_arrays([inside], names=["data"])
+    ddl = "data struct<url: string, when: timestamp>"
+    with pytest.raises(CodecError, match="in no year from 1 to 9999"):
+        source(options).writer(schema(ddl), overwrite=False).write(iter([batch]))
+    writer = source({**options, "badRows": "bury"}).writer(schema(ddl), overwrite=False)
+    writer.commit([writer.write(iter([batch]))])
+    assert data(queue) == [{"url": "a", "when": "1970-01-01T00:00:00+00:00"}]
+    (bad,) = tube.buried()
+    assert bad.data["data"]["url"] == "b" * 1000
+    assert "1700000000000000000" in bad.data["data"]["when"]
 
 
 def test_bad_rows_are_buried_whatever_the_codec(url: str, options: dict[str, str]) -> None:

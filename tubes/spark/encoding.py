@@ -24,8 +24,31 @@ if TYPE_CHECKING:
 msgspec: Final[Any] = _msgspec
 
 
+#: The years that ISO 8601 text has, 1 to 9999, in days since 1970: the first day, and the last.
+_DAYS: Final = tuple((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
+_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_NO_YEAR: Final = "is in no year from 1 to 9999, which ISO 8601 text has"
+
+
 def encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
     """The function that encodes a column of data, as the options have it. It raises `CodecError`."""
+    encode_column = _encoder(settings)
+
+    def checked(column: Array) -> list[bytes]:
+        try:
+            return encode_column(column)
+        except CodecError:
+            raise
+        except OverflowError as error:
+            why = f"a date or time {_NO_YEAR}"
+            raise CodecError(codec=settings.codec, action="encode", value=column.type, why=why) from error
+        except ValueError as error:
+            raise CodecError(codec=settings.codec, action="encode", value=column.type, why=error) from error
+
+    return checked
+
+
+def _encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
     if settings.codec == "raw":
         return _raw
     if settings.codec == "json" and settings.data_format == "json":
@@ -85,7 +108,9 @@ def _converter(kind: DataType) -> Callable[[Array], Array] | None:
         return _iso
     if types.is_duration(kind) and kind.unit == "us":
         return _seconds
-    return _text if types.is_date(kind) or types.is_decimal(kind) else None
+    if types.is_date32(kind):
+        return _day
+    return _text if types.is_decimal(kind) else None
 
 
 def _plain_column(column: Array, *, finite: bool) -> Array:
@@ -116,6 +141,11 @@ def _text(column: Array) -> Array:
     return column.cast(pa.string())
 
 
+def _day(column: Array) -> Array:
+    _check_years(column, 1)
+    return _text(column)
+
+
 def _seconds(column: Array) -> Array:
     return pc.divide(column.cast(pa.int64()).cast(pa.float64()), 1e6)
 
@@ -124,8 +154,10 @@ def _iso(column: Array) -> Array:
     """Moments in the time zone of their column, as `isoformat` has them."""
     kind = column.type
     universal = local = column.cast(pa.timestamp(kind.unit))
+    _check_years(universal, _PER_DAY[kind.unit])
     if kind.tz not in (None, "UTC"):
         local = pc.local_timestamp(column)
+        _check_years(local, _PER_DAY[kind.unit])
     texts = pc.replace_substring(local.cast(pa.string()), " ", "T")
     texts = pc.replace_substring_regex(texts, r"\.0+$", "")
     if kind.tz is None:
@@ -134,6 +166,15 @@ def _iso(column: Array) -> Array:
     offsets = pc.subtract(local, universal).dictionary_encode()
     zones = [_zone(offset) for offset in offsets.dictionary.cast(pa.duration("us")).to_pylist()]
     return pc.binary_join_element_wise(texts, pa.array(zones, pa.string()).take(offsets.indices), "")
+
+
+def _check_years(column: Array, per_day: int) -> None:
+    """Arrow prints other years in other ways, and some not at all."""
+    first, last = _DAYS
+    ends = pc.min_max(column)
+    for number in (ends["min"].value, ends["max"].value):
+        if number is not None and not first * per_day <= number < (last + 1) * per_day:
+            raise ValueError(f"{number} {_NO_YEAR}")
 
 
 def _zone(offset: datetime.timedelta) -> str:

@@ -151,11 +151,7 @@ class Payload:
         """A row that cannot be put, as data that anybody can look at: what JSON does not have is text."""
         row: dict[str, object] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            try:
-                value = column[0].as_py(maps_as_pydicts="strict")
-                row[name] = json.loads(json.dumps(value, default=str), parse_constant=str)
-            except (TypeError, ValueError, OverflowError):
-                row[name] = f"<{column.type}>"
+            row[name] = _shown(column[0])
         return json.dumps(row).encode() if self.settings.codec == "raw" else encode(self.settings.find_codec(), row)
 
     def _head(self, writer: Writer, driver: Driver, values: tuple[object, ...]) -> Head:
@@ -191,6 +187,21 @@ def _values(column: Array) -> list[Any]:
     """Options of rows, which can be compared: a map is a tuple of its pairs."""
     values: list[Any] = column.to_pylist()
     return [value if value is None else tuple(value) for value in values] if pa.types.is_map(column.type) else values
+
+
+def _shown(scalar: Any) -> object:
+    """A value as JSON, with text for what JSON does not have; what Python does not have is as Arrow prints it."""
+    try:
+        value = scalar.as_py(maps_as_pydicts="strict")
+        return json.loads(json.dumps(value, default=str), parse_constant=str)
+    except (TypeError, ValueError, LookupError, OverflowError):
+        if scalar.is_valid and pa.types.is_struct(scalar.type):
+            return {name: _shown(part) for name, part in scalar.items()}
+        if scalar.is_valid and pa.types.is_nested(scalar.type):
+            return [_shown(item) for item in scalar.values]
+    except RecursionError:
+        pass
+    return pa.repeat(scalar, 1).to_string(indent=0, skip_new_lines=True)
 
 
 def _put_option(value: Any) -> object:
