@@ -165,6 +165,8 @@ def test_a_write_that_is_refused_makes_no_tube(queue: tubes.Queue, options: dict
         ("url string, UTUBE string", "'UTUBE'"),
         ("Data string", "'Data'"),
         ("data string, pri int, pri int", "'pri'"),
+        ("data struct<a: int, b: int, a: string>", "'data.a': must occur only once"),
+        ("url string, more array<struct<in: map<string, struct<b: int, b: int>>>>", "'more.in.b'"),
         ("data interval year to month", "data interval year to month"),
         ("url string, when struct<since: array<interval month>>", "when.since interval month"),
         ("data string, ttl interval year", "ttl interval year"),

@@ -57,13 +57,10 @@ class Payload:
     @classmethod
     def plan(cls, settings: Settings, schema: StructType) -> Payload:
         """The layout of a frame with this schema, for the tube of these settings. Raises `InvalidOption`."""
-        types = {field.name: field.dataType.simpleString() for field in schema.fields}
-        if len(types) < len(schema.fields):
-            names = [field.name for field in schema.fields]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidOption(option="column", value=twice, rule="must occur only once: rename the other, or drop it")
+        _check_names("", schema)
         for field in schema.fields:
             _check_type(field.name, field.dataType, settings.codec)
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name in types:
             if name.lower() != name and name.lower() in {"data", *_OPTIONS}:
                 rule = f"must be written {name.lower()}, since Spark ignores case; or rename it"
@@ -213,6 +210,15 @@ def _put_option(value: Any) -> object:
     return value.total_seconds() if isinstance(value, datetime.timedelta) else value
 
 
+def _check_names(path: str, kind: StructType) -> None:
+    """Check that no field occurs twice: JSON would have one of them."""
+    names = [field.name for field in kind.fields]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        rule = "must occur only once: rename the other, or drop it"
+        raise InvalidOption(option="column", value=f"{path}{twice}", rule=rule)
+
+
 def _check_type(name: str, kind: DataType, codec: str) -> None:
     """Check that a column of this type can be written."""
     if isinstance(kind, YearMonthIntervalType):
@@ -233,6 +239,7 @@ def _check_type(name: str, kind: DataType, codec: str) -> None:
     elif isinstance(kind, ArrayType):
         _check_type(name, kind.elementType, codec)
     elif isinstance(kind, StructType):
+        _check_names(f"{name}.", kind)
         for field in kind.fields:
             _check_type(f"{name}.{field.name}", field.dataType, codec)
 
