@@ -115,6 +115,29 @@ def test_the_first_and_the_last_time_of_iso_text_are_text() -> None:
     assert encoded([*days, None], days.type) == ["0001-01-01", "9999-12-31", None]
 
 
+def deep(levels: int) -> Any:
+    column = pa.array([datetime.date(2026, 1, 2)])
+    for _ in range(levels):
+        column = pa.StructArray.from_arrays([column], ["a"])
+    return column
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (pa.MapArray.from_arrays([0, 2], pa.array(["a", "a"]), pa.array([1, 2])), "a map has the same key twice"),
+        (pa.MapArray.from_arrays([0, 2], pa.array([1, 1]), pa.array([1.5, 2.5])), "a map has the same key twice"),
+        (deep(2000), "it is nested too deeply"),
+    ],
+    ids=["map", "map by row", "deep"],
+)
+def test_what_python_cannot_have_is_refused_by_name(column: Any, why: str, codec: str) -> None:
+    encode = encoding.encoder(Settings(address=Address("redis://localhost"), tube="t", codec=codec))
+    with pytest.raises(CodecError, match=why):
+        encode(column)
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_does_not_have_are_refused_wherever_they_stand(number: float) -> None:
     inside, in_maps = pa.struct([("a", pa.list_(pa.float64()))]), pa.map_(pa.string(), pa.float64())

@@ -13,7 +13,7 @@ from tubes import CodecError, InvalidOption
 from tubes.spark.arrow import pa
 from tubes.spark.server import bulk_write
 
-from .objects import read, schema, source, write
+from .objects import batch_of, read, schema, source, write
 
 UTC = datetime.UTC
 
@@ -178,6 +178,29 @@ def test_times_that_python_does_not_have_are_buried_with_what_is_beside_them(
     (bad,) = tube.buried()
     assert bad.data["data"]["url"] == "b" * 1000
     assert "1700000000000000000" in bad.data["data"]["when"]
+
+
+def test_maps_with_a_key_twice_are_buried_with_both_values(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t")
+    maps = pa.MapArray.from_arrays([0, 1, 3], pa.array(["a", "b", "b"]), pa.array([1, 2, 3]))
+    batch = pa.RecordBatch.from_arrays([maps], names=["data"])
+    told = {**options, "badRows": "bury", "delivery": "at-least-once"}
+    source(told).writer(schema("data map<string,bigint>"), overwrite=False).write(iter([batch]))
+    assert data(queue) == [{"a": 1}]
+    (bad,) = tube.buried()
+    assert bad.data == {"data": [{"key": "b", "value": 2}, {"key": "b", "value": 3}]}
+    assert bad.reason is not None
+    assert bad.reason.endswith("a map has the same key twice")
+
+
+def test_rows_that_are_nested_too_deeply_are_buried(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t")
+    kind = "array<" * 400 + "date" + ">" * 400
+    rows: list[dict[str, Any]] = [{"data": None}]
+    batch = batch_of(rows, f"data {kind}")
+    told = {**options, "badRows": "bury", "delivery": "at-least-once"}
+    source(told).writer(schema(f"data {kind}"), overwrite=False).write(iter([batch]))
+    assert [task.data for task in tube.buried()] == [{"data": None}]
 
 
 def test_bad_rows_are_buried_whatever_the_codec(url: str, options: dict[str, str]) -> None:

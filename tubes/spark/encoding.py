@@ -28,6 +28,12 @@ msgspec: Final[Any] = _msgspec
 _DAYS: Final = tuple((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _NO_YEAR: Final = "is in no year from 1 to 9999, which ISO 8601 text has"
+#: What the errors of PyArrow and Python mean here.
+_WHY: Final[dict[type[Exception], str]] = {
+    LookupError: "a map has the same key twice",
+    OverflowError: f"a date or time {_NO_YEAR}",
+    RecursionError: "it is nested too deeply",
+}
 
 
 def encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
@@ -39,11 +45,9 @@ def encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
             return encode_column(column)
         except CodecError:
             raise
-        except OverflowError as error:
-            why = f"a date or time {_NO_YEAR}"
+        except (ValueError, LookupError, OverflowError, RecursionError) as error:
+            why = next((text for kind, text in _WHY.items() if isinstance(error, kind)), error)
             raise CodecError(codec=settings.codec, action="encode", value=column.type, why=why) from error
-        except ValueError as error:
-            raise CodecError(codec=settings.codec, action="encode", value=column.type, why=error) from error
 
     return checked
 

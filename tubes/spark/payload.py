@@ -136,7 +136,7 @@ class Payload:
     def _halved(self, writer: Writer, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
         try:
             yield from list(self.runs(writer, [batch]))
-        except (ValueError, OverflowError) as error:  # Bad options and bad data are ValueErrors.
+        except ValueError as error:  # Bad options and bad data are ValueErrors.
             half = batch.num_rows // 2
             if half:
                 yield from self._halved(writer, batch.slice(0, half))
