@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from tubes.backend.url import read
 from tubes.errors import InvalidOption
+from tubes.redis.transport.server import check_settings
 
 #: Options by the fields of an address, as users write them.
 OPTIONS: Final = {
@@ -21,6 +22,8 @@ _PASSWORDS: Final = ("password", "password_env", "password_file")
 #: Files of TLS, and the settings of a URL that name them.
 _TLS: Final = {"tls_ca_file": "ssl_ca_certs", "tls_cert_file": "ssl_certfile", "tls_key_file": "ssl_keyfile"}
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Instead of a password, and of what may be one that was given as its file or variable.
+_HIDDEN: Final = "***"
 _EVERYWHERE: Final = "it is read by the driver and by all executors"
 
 
@@ -32,7 +35,7 @@ class Address:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     password_env: str | None = None
-    password_file: str | None = None
+    password_file: str | None = field(default=None, repr=False)
     tls_ca_file: str | None = None
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
@@ -51,7 +54,7 @@ class Address:
         if self.password_env is not None and not _VARIABLE.fullmatch(self.password_env):
             # Without it: it may be the password.
             rule = "must be the name of an environment variable: letters, digits and _"
-            raise InvalidOption(option="passwordEnv", value="***", rule=rule)
+            raise InvalidOption(option="passwordEnv", value=_HIDDEN, rule=rule)
         for name, setting in _TLS.items():
             value = getattr(self, name)
             if value is None:
@@ -69,12 +72,13 @@ class Address:
         place = read(self.url)
         rule = "would stand in Spark's catalog in clear text: use passwordEnv or passwordFile"
         if self.password is not None:
-            raise InvalidOption(option="password", value="***", rule=rule)
-        if "@" in place.shown or any("password" in name for name in place.settings):
+            raise InvalidOption(option="password", value=_HIDDEN, rule=rule)
+        if "@" in place.shown or place.settings.keys() & {"username", "password", "ssl_password"}:
             raise InvalidOption(option="url", value=place.shown, rule=f"has a user or a password, which {rule}")
+        check_settings(place)  # Nothing connects before it is stored, and `passWord` is a password too.
 
     def _shown(self, name: str) -> object:
-        return "***" if name == "password" else getattr(self, name)
+        return getattr(self, name) if name == "password_env" else _HIDDEN
 
     def locate(self) -> str:
         """The whole URL, on this machine. Raises `InvalidOption` if a variable or a file is not there."""
@@ -100,7 +104,7 @@ class Address:
         if self.password_file is not None:
             password = _content("passwordFile", self.password_file).decode(errors="replace").rstrip("\r\n")
             if not password:
-                raise InvalidOption(option="passwordFile", value=self.password_file, rule="is empty")
+                raise InvalidOption(option="passwordFile", value=_HIDDEN, rule="is empty")
             return password
         return self.password
 
@@ -111,4 +115,4 @@ def _content(option: str, path: str) -> bytes:
             return file.read()
     except (OSError, ValueError) as error:
         why = f"cannot be read on this machine: {getattr(error, 'strerror', error)}; {_EVERYWHERE}"
-    raise InvalidOption(option=option, value=path, rule=why)
+    raise InvalidOption(option=option, value=_HIDDEN if option == "passwordFile" else path, rule=why)

@@ -280,8 +280,7 @@ def locate(place: object) -> tuple[Server, str]:
         rule = "must be a string, a queue, or a redis.Redis or redis.RedisCluster"
         raise InvalidOption(option="url", value=type(place), rule=rule)
     parts = read(place)
-    tls = _of_tls() if parts.scheme == "rediss" else ()
-    parts.check_settings({*ARGUMENTS, "prefix", *_FROM_URLS, *tls}, _OF_OTHERS)
+    check_settings(parts)
     prefix = parts.settings.pop("prefix", [""])[-1]
     rest = parts.scheme + place[len(parts.scheme) :].partition("?")[0]
     if parts.scheme == "redis+cluster":
@@ -292,6 +291,12 @@ def locate(place: object) -> tuple[Server, str]:
     if parts.scheme == "redis+sentinel":
         return _Pooled(parts.shown, _sentinel(rest, parts)), prefix
     return _Pooled(parts.shown, _pool(rest, parts)), prefix
+
+
+def check_settings(parts: Place) -> None:
+    """Raise `InvalidOption` if the URL has a setting that is unknown."""
+    tls = _of_tls() if parts.scheme == "rediss" else ()
+    parts.check_settings({*ARGUMENTS, "prefix", *_FROM_URLS, *tls}, _OF_OTHERS)
 
 
 def _pool(url: str, parts: Place) -> _Pool:
