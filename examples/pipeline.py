@@ -9,7 +9,7 @@ frontier. In the middle of a micro-batch this program kills the job, by SIGKILL 
 goes on from its checkpoint. In the end SQL on the parquet (`findings.py`) says what came of the crawl, and proves by
 what the web servers noted that nothing was lost and nothing is there twice. Spark, the web servers and a Valkey are
 started for it, and are gone afterwards. Exit codes: 0 if the proof holds, 1 if not, 2 for bad arguments, 130 after
-Ctrl-C.
+Ctrl-C, 143 after SIGTERM.
 """
 
 import argparse
@@ -129,8 +129,8 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
         pipeline = Pipeline(enter(tubes.connect(url)), options.interval)
         stack.callback(pipeline.drop)
         pipeline.offer(hosts)
-        told = [f"--workers={-(-options.workers // options.processes)}", f"--interval={options.interval}"]
-        fetchers = [enter(started("fetcher.py", url, *told)) for _ in range(options.processes)]
+        given = [f"--workers={-(-options.workers // options.processes)}", f"--interval={options.interval}"]
+        fetchers = [enter(started("fetcher.py", url, *given)) for _ in range(options.processes)]
         spark = local_spark.environment(scratch)
         start = partial(started, "page_stream.py", url, str(folder), *hosts, log=log, environment=spark)
         print(
@@ -142,6 +142,12 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
             log.seek(0)
             print(log.read()[-3000:], file=sys.stderr)
         return code == 0
+
+
+def end(number: int, _frame: object) -> None:
+    """End this program by a signal, with what it has started. What ends already is not broken off."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def main() -> int:
@@ -162,6 +168,7 @@ def main() -> int:
         parser.error(f"--keep: {str(options.keep)!r} is there already")
     if options.tube_url.startswith("memory:"):
         parser.error(f"--tube-url: {options.tube_url!r} is one process's own, and Spark is others")
+    signal.signal(signal.SIGTERM, end)
     with tempfile.TemporaryDirectory(prefix="tubes-pipeline-") as folder:
         try:
             return 0 if run(options, (options.keep or Path(folder)).absolute()) else 1

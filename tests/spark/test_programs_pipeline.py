@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ parquet: Any = import_module("pyarrow.parquet")
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def run(command: list[str], scratch: Path) -> subprocess.CompletedProcess[str]:
-    """Run it with a folder of its own for what is temporary."""
+def environment(scratch: Path) -> dict[str, str]:
+    """One with a new folder for what is temporary."""
     scratch.mkdir()
-    environment = os.environ | {"TMPDIR": str(scratch), "SPARK_HOME": spark_home().name}
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    return os.environ | {"TMPDIR": str(scratch), "SPARK_HOME": spark_home().name}
+
+
+def run(command: list[str], scratch: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment(scratch))
 
 
 def processes_of(scratch: Path) -> Iterator[str]:
@@ -31,6 +35,14 @@ def processes_of(scratch: Path) -> Iterator[str]:
                 yield (process / "cmdline").read_text().replace("\0", " ")
         except OSError:  # It has ended meanwhile, or is not ours.
             continue
+
+
+def waited(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within a minute."""
+    ends = time.monotonic() + 60
+    while not (true := condition()) and time.monotonic() < ends:
+        time.sleep(0.02)
+    return true
 
 
 def test_the_pipeline_is_killed_goes_on_and_leaves_nothing_but_its_parquet(tmp_path: Path) -> None:
@@ -49,6 +61,18 @@ def test_the_pipeline_is_killed_goes_on_and_leaves_nothing_but_its_parquet(tmp_p
     assert sorted(path.name for path in kept.iterdir()) == ["checkpoint", "pages"]
     assert list(scratch.iterdir()) == []
     assert list(processes_of(scratch)) == []
+
+
+def test_sigterm_ends_all_that_was_started(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    command = [sys.executable, str(EXAMPLES / "pipeline.py"), "--pages", "40", "--hosts", "2"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(scratch)) as process:
+        # The last one that is started is the job's JVM.
+        assert waited(lambda: any("/bin/java " in found for found in processes_of(scratch)))
+        process.terminate()
+        assert process.wait(60) == 143
+    assert list(scratch.iterdir()) == []
+    assert waited(lambda: not list(processes_of(scratch)))
 
 
 @pytest.mark.parametrize(
