@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tubes.spark import workers
 from tubes.testing import java_home
 
 ROOT = Path(__file__).parent.parent.parent
@@ -78,6 +79,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         session = builder.getOrCreate()
         yield session
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _own_connections() -> Iterator[None]:
+    """Connections that other tests have left may lead to servers that are gone."""
+    workers._idle.clear()
+    yield
+    workers._idle.clear()
 
 
 @pytest.fixture

@@ -15,13 +15,6 @@ from tubes.testing import LocalServer
 from .objects import read, write
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    workers._idle.clear()
-    yield
-    workers._idle.clear()
-
-
 def made(valkey: LocalServer) -> int:
     client: Any = valkey.client()
     with client:
