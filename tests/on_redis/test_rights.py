@@ -105,6 +105,7 @@ def test_a_data_source(users: rights.Users) -> None:
         writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])
         records = BulkReader(tube)
         assert [row.id for part in records.between(0, 10) for row in part.rows()] == records.ids() == [0, 1, 2]
+        assert tube.statistics().tasks["ready"] == 3
         stream = Stream.open(queue.session(), "t", "s")
         (chunk,) = stream.take(1, 2)
         stream.claim.check(tube)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 import tubes
+from tubes.spark.server.bulk_read import BulkReader, Table
 from tubes.testing import LocalServer
 
 from .objects import copied, read, rows_of, schema, source
@@ -96,17 +97,54 @@ def test_a_lane_moves_its_tasks_alone(tube: Any, options: dict[str, str], sent: 
     assert size < ALL / 10
 
 
-def test_a_state_is_looked_at_again_when_the_data_come(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_a_state_is_looked_at_again_when_the_data_come(
+    queue: tubes.Queue, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tube = queue.create_tube("t")
     tube.put_many(range(10))
-    tube.bury(3)
-    tube.bury(4)
-    reader = source({**options, "state": "buried"}).reader(schema("id bigint, data string"))
-    parts = reader.partitions()
-    tube.kick_task(3)
+    for id in (3, 4, 5):
+        tube.bury(id)
+    read_data = BulkReader.of
+
+    def meanwhile(records: BulkReader, ids: Sequence[int]) -> Iterator[Table]:
+        tube.kick_task(3)
+        tube.delete(4)
+        return read_data(records, ids)
+
+    monkeypatch.setattr(BulkReader, "of", meanwhile)
+    assert [row["id"] for row in read({**options, "state": "buried"}, "id bigint, data string")] == [5]
+
+
+@pytest.mark.parametrize("deleted", [range(0), range(5, 95)])
+@pytest.mark.parametrize("parts", ["1", "3"])
+def test_partitions_have_what_is_there_when_they_are_read(
+    queue: tubes.Queue, options: dict[str, str], deleted: range, parts: str
+) -> None:
+    tube = queue.create_tube("t")
+    tube.put_many(range(100))
+    tube.delete_many(deleted)
+    asked = {"all": {}, "buried": {"state": "buried"}, "some": {"ids": "3-101"}, "later": {"ids": "101-"}}
+    readers = {
+        name: source({**options, "numPartitions": parts, **more}).reader(schema("id bigint, data string"))
+        for name, more in asked.items()
+    }
+    planned = {name: reader.partitions() for name, reader in readers.items()}
+
+    def ids(name: str) -> list[int]:
+        return [row["id"] for row in rows_of(readers[name], planned[name])]
+
+    there = [id for id in range(100) if id not in deleted]
+    assert (ids("all"), ids("buried"), ids("later")) == (there, [], [])
+    tube.put_many(range(5))
+    tube.bury(2)
+    tube.bury(103)
     tube.delete(4)
-    tube.bury(5)
-    assert rows_of(reader, parts) == []
+    there = [id for id in [*there, *range(100, 105)] if id != 4]
+    assert (ids("all"), ids("buried"), ids("later")) == (there, [2, 103], [101, 102, 103, 104])
+    assert ids("some") == [id for id in there if 3 <= id <= 101]
+    tube.drop()
+    queue.create_tube("t").put_many(range(7))
+    assert (ids("all"), ids("buried"), ids("some")) == ([0, 1, 2, 3, 4, 5, 6], [], [3, 4, 5, 6])
 
 
 def test_a_query_with_a_limit_gets_few_tasks_first(tube: Any, options: dict[str, str], sent: Any) -> None:

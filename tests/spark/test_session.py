@@ -98,8 +98,9 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Que
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
-def test_a_frame_is_used_with_and_without_a_filter(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
-    queue.create_tube("t").put_many(range(1000))
+def test_a_frame_has_what_is_there_whenever_it_is_used(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t")
+    tube.put_many(range(1000))
     # Spark would give filters to a source that takes them, and keep them for what else is done with the frame.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -107,6 +108,9 @@ def test_a_frame_is_used_with_and_without_a_filter(spark: Any, queue: tubes.Queu
         assert tasks.where("id < 100").count() == 100
         assert tasks.count() == 1000
         assert tasks.where("id < 3").union(tasks.where("id > 995")).count() == 7
+        tube.put_many(range(5))
+        tube.bury(3)
+        assert {row["state"]: row["count"] for row in tasks.groupBy("state").count().collect()} == {"r": 1004, "!": 1}
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

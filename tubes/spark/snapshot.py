@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from tubes.drivers.moves import State
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
 from tubes.spark.server.bulk_read import BulkReader, Table
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tubes.spark.settings import Settings
+    from tubes.sync import Tube
 
-#: Tasks of one partition, if `numPartitions` is not given.
+#: Ids of one partition, if `numPartitions` is not given.
 _PARTITION: Final = 250_000
 #: Tasks of the first record batch: a query with a limit may need no more.
 _FIRST: Final = 100
@@ -29,24 +31,17 @@ _LOOKS: Final = 2_000
 
 @dataclass
 class Between(InputPartition):
-    """Tasks with ids from `first` to before `end`."""
+    """Tasks with ids from `first` to before `end`, which may not have been given yet."""
 
     first: int
     end: int
 
 
-@dataclass
-class Named(InputPartition):
-    """Tasks with these ids."""
-
-    ids: list[int]
-
-
 class SnapshotReader(DataSourceReader):
     """Reads all tasks of a tube, each once, with its state at that moment.
 
-    If at least every fourth id is in use, the ids are cut into ranges, by one call of the driver. Else the driver asks
-    the server for all ids first, some microseconds each; so it does where only tasks are asked for that are not ready.
+    Spark plans the partitions of a frame once, and reads them whenever the frame is used. So they are ranges of ids, of
+    about the same size when they are planned, and the last one has no end. What is there is found out by each read.
 
     Data stay on the server that are not asked for: those of tasks that are not wanted, and all if there is no column
     `data` to fill.
@@ -59,37 +54,36 @@ class SnapshotReader(DataSourceReader):
             settings.find(queue)
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks, cut into parts of about the same size."""
-        states, wanted = self._settings.states, self._settings.ids
-        with self._settings.share() as queue:
-            records = BulkReader(self._settings.find(queue))
-            if "r" not in states:
-                return self._named(records.ids(states))
-            extent = records.extent()
-            around = range(max(extent.lowest, wanted.start), min(extent.next, wanted.stop))
-            if extent.tasks * 4 < len(around):
-                return self._named(records.ids())
-        cuts = self._cuts(len(around), min(extent.tasks, len(around)))
-        return [Between(around.start + low, around.start + high) for low, high in cuts]
+        """The ids that are asked for, cut into ranges."""
+        settings = self._settings
+        with settings.share() as queue:
+            ids = self._ids(settings.find(queue), settings.ids.start, settings.ids.stop)
+        count = min(settings.num_partitions or -(-len(ids) // _PARTITION), len(ids)) or 1
+        cuts = [ids[len(ids) * number // count] for number in range(1, count)]
+        return [Between(first, end) for first, end in pairwise([settings.ids.start, *cuts, settings.ids.stop])]
 
-    def _named(self, ids: list[int]) -> list[InputPartition]:
-        ids = [id for id in ids if id in self._settings.ids]
-        return [Named(ids[first:end]) for first, end in self._cuts(len(ids), len(ids))]
+    def _ids(self, tube: Tube, first: int, end: int) -> Sequence[int]:
+        """The ids from `first` to before `end` where the wanted tasks are now.
 
-    def _cuts(self, size: int, tasks: int) -> Iterable[tuple[int, int]]:
-        count = min(self._settings.num_partitions or -(-tasks // _PARTITION), tasks) or 1
-        return pairwise(size * number // count for number in range(count + 1))
+        Where these are few among many ids, the server is asked for all of theirs, some microseconds each.
+        """
+        states, records = self._settings.states, BulkReader(tube)
+        tasks, lowest, following = records.extent()
+        around = range(max(first, lowest), min(end, following))
+        if "r" not in states:
+            counts = tube.statistics().tasks
+            tasks = sum(counts[State(state)] for state in states)
+        if len(around) <= tasks * 4:
+            return around
+        return [id for id in records.ids(states) if id in around]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The tasks of a part, on an executor."""
         freeze_loaded()
-        if isinstance(partition, Between):
-            ids: Sequence[int] = range(partition.first, partition.end)
-        else:
-            assert isinstance(partition, Named)
-            ids = partition.ids
+        assert isinstance(partition, Between)
         with self._settings.share() as queue:
-            records = BulkReader(self._settings.find(queue))
+            tube = self._settings.find(queue)
+            records, ids = BulkReader(tube), self._ids(tube, partition.first, partition.end)
             if "data" not in self._columns.names:
                 tables: Iterable[Table] = map(self._wanted, records.heads_of(ids))
             elif self._settings.is_by_id:
