@@ -92,6 +92,7 @@ def test_a_table_with_bad_options_is_not_made(sql: Any, told: str) -> None:
 def test_a_view_is_written_and_read(sql: Any, queue: tubes.Queue, told: str) -> None:
     queue.create_tube("t")
     sql(f"CREATE TEMPORARY VIEW crawl USING tubes {told}")
+    assert sql("SELECT data FROM crawl") == []
     sql("INSERT INTO crawl (data) VALUES ('one')")
     sql(f"CREATE TEMPORARY VIEW narrow (data string) USING tubes {told}")
     sql("INSERT INTO narrow VALUES ('two')")
