@@ -44,9 +44,18 @@ def refused(sql: Any, statement: str, why: str) -> None:
         sql(statement)
 
 
-def test_a_table_is_written_and_read(sql: Any, spark: Any, queue: tubes.Queue, told: str) -> None:
+def test_a_table_is_written_and_read(
+    sql: Any, spark: Any, queue: tubes.Queue, options: dict[str, str], told: str
+) -> None:
+    from pyspark.errors import PySparkException
+
     more = told.replace(")", ", NumPartitions 2, state 'ready', batchSize 500)")
     sql(f"CREATE TABLE crawl USING tubes {more} COMMENT 'pages' TBLPROPERTIES ('team' = 'ann', 'tube' = 'no')")
+    shown = f"tube t on {options['url'].partition('?')[0]}"
+    assert any(comment.startswith(shown) for name, _, comment in sql("DESCRIBE crawl") if name == "data")
+    assert shown in sql("SHOW CREATE TABLE crawl")[0][0]
+    with pytest.raises(PySparkException, match=r"there is no tube 't'.*\s.*From Spark: a write with .option..driver"):
+        sql("INSERT INTO crawl (data) VALUES ('one')")
     tube = queue.create_tube("t", "utube")
     sql("INSERT INTO crawl (data, utube) SELECT concat('page ', id), 'a lane' FROM range(3)")
     frame = spark.createDataFrame([("three",)], "data string")

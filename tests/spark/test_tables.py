@@ -35,6 +35,11 @@ def test_a_table_has_the_columns_of_a_read(options: dict[str, str]) -> None:
         assert [(field.name, field.dataType) for field in made] == [(field.name, field.dataType) for field in plain]
 
 
+def test_a_table_shows_its_tube_but_no_address_of_a_password(options: dict[str, str]) -> None:
+    told = {"url": "redis://h/1?client_name=ann", "passwordFile": "/secret", "tube": "t"}
+    assert create(told)["data"].metadata["comment"] == "tube t on redis://h/1?client_name=***"
+
+
 def test_a_table_knows_its_options_for_reads_and_for_writes(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     table = create({**options, "state": "ready", "numPartitions": "2", "batchSize": "7", "lease": "30"})

@@ -12,7 +12,7 @@ import tubes
 from tubes.backend.url import redact_url
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, TubeNotFound
 from tubes.spark.address import OPTIONS as OF_ADDRESS
 from tubes.spark.address import Address
 from tubes.spark.workers import shared_queue
@@ -85,17 +85,24 @@ class Settings:
         """The tube; a write with `driver` creates it if it does not exist."""
         if self.driver is not None and self.tube not in queue.tubes():
             return queue.create_tube(self.tube, self.driver, if_not_exists=True)
-        return queue.tube(self.tube)
+        return self._existing(queue)
 
     def find_driver(self, queue: Queue) -> Driver:
         """The driver of the tube, or of the one that `find` would create."""
         if self.driver is not None and self.tube not in queue.tubes():
             return Registry().find(self.driver)
-        driver: Driver = queue.tube(self.tube).driver
+        driver: Driver = self._existing(queue).driver
         if self.driver not in (None, driver.name):
             rule = f"is not the driver of the existing tube {self.tube!r}: {driver.name!r}"
             raise InvalidOption(option="driver", value=self.driver, rule=rule)
         return driver
+
+    def _existing(self, queue: Queue) -> Tube:
+        try:
+            return queue.tube(self.tube)
+        except TubeNotFound as error:
+            error.add_note('From Spark: a write with .option("driver", "fifo"), or with another driver, creates it.')
+            raise
 
     def find_codec(self) -> Codec:
         """The codec of the data."""

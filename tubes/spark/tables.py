@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tubes.backend.url import redact_url
 from tubes.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def options_of_create(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def keep(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """This schema for a table with these options."""
-    schema[_COLUMN].metadata = {_KEY: dict(options)}
+    """This schema for a table with these options. DESCRIBE and SHOW CREATE TABLE show the comment, and no options."""
+    comment = f"tube {options['tube']} on {redact_url(options['url'])}"
+    schema[_COLUMN].metadata = {_KEY: dict(options), "comment": comment}
     return schema
 
 
