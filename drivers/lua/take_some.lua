@@ -1,11 +1,11 @@
--- Take the first tasks that may be taken, up to `limit`; `leased`: their ttr does not run. Leaves `tasks`, or where tasks are
+-- Take the first tasks that may be taken, up to `limit`, until they have `room` bytes; `leased`: their ttr does not run. Leaves `tasks`, or where tasks are
 -- nothing but ids and data their `ids`, `attempts` and `values`, those unless `bare`; and `stuck`: there are more, which were
 -- not found yet.
 local tasks, ids, attempts, values, stuck, popped = {}, {}, {}, nil, false, nil
 --#if LANE
 local size = 0
 for n = 1, limit do
-  if n > MOST or size >= BYTES then
+  if n > MOST or size >= room then
     stuck = true
     break
   end
@@ -16,14 +16,14 @@ for n = 1, limit do
   task.owner = ARGV[1]
 --#move take r
   tasks[n] = task
-  size = size + (bare and 0 or #task.value)
+  size = size + #task.value
 end
 --#else
 -- What is stored of those that were popped, as much as goes into one answer; the others stand again where they were.
 local function within()
   if bare then return all_of('HMGET', M .. ':tasks', ids) end
   local found, size, count, all = {}, 0, 0, #ids
-  while count < all and size < BYTES do
+  while count < all and size < room do
     -- Small ones are read by the hundred: that saves commands.
     local step = count > 0 and size < 1000 * count and 100 or 20
     local some = call('HMGET', M .. ':tasks', unpack(ids, count + 1, math.min(count + step, all)))
@@ -50,6 +50,20 @@ if stuck and #ids == 0 then
 --#include flush
   return redis.error_reply('AGAIN there is more to do first')
 end
+--#if STREAM_TAKE
+if room < math.huge then
+--#slow
+  local size = 0
+  for n = 1, #ids do
+    if size >= room then
+      unpop(ids, n, popped)
+      break
+    end
+    size = size + call('HSTRLEN', M .. ':tasks', ids[n])
+  end
+--#fast
+end
+--#end
 --#if PLAIN
 if #ids > 0 and not listening then
   local text_of = {}

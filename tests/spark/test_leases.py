@@ -13,6 +13,7 @@ from tests.support.internals import port_of
 from tubes import StreamFenced
 from tubes.spark import leases
 from tubes.spark.leases import LeaseReader
+from tubes.spark.server import streams
 from tubes.testing import LocalServer
 
 from .objects import read, rows_of, schema, source
@@ -378,6 +379,36 @@ def test_a_batch_has_about_so_many_bytes(queue: tubes.Queue, options: dict[str, 
     tube.put_many(["x" * 100_000] * 3)
     query.run()
     assert query.got[200:] == ["x" * 100_000] * 3, "a batch has one task at least"
+
+
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube"])
+@pytest.mark.parametrize("loose", [False, True])
+def test_a_batch_goes_beyond_its_bytes_by_one_task_at_most(
+    queue: tubes.Queue, options: dict[str, str], driver: str, loose: bool
+) -> None:
+    tube = queue.create_tube("sizes", driver)
+    sizes = [1] * 60 + [100_000] * 40 + [1] * 60
+    lanes: list[dict[str, Any]] = [{"utube": f"{n}"} if driver == "utube" else {} for n in range(len(sizes))]
+    tube.put_many(tubes.Item("x" * size, **lane) for size, lane in zip(sizes, lanes, strict=True))
+    if loose:  # Some have come back, so that the list of ready ones has ids of others.
+        tube.release_many(tube.take_many(5, timeout=0))
+    query = Query({**options, "tube": "sizes", "maxBytesPerTrigger": "250k"})
+    query.run()
+    assert [len(row) for row in query.got] == sizes
+    assert all(sum(map(len, batch[:-1])) < 250 * 1024 for batch in query.sink)
+    assert len(query.sink) < 25, "and it is not much smaller"
+    assert queue.check("sizes") == []
+
+
+def test_a_batch_that_a_crash_has_cut_is_filled_to_its_bytes(
+    query: Query, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHUNK", 10)
+    stream = query.reader._open("again")
+    tube.truncate()
+    tube.put_many(["x" * 1000] * 100)
+    stream.take(1, 20)
+    assert [len(chunk.ids) for chunk in stream.take(1, 100, 40_000)] == [10, 10, 10, 9]
 
 
 def test_a_query_waits_for_so_many_tasks_or_so_long(

@@ -1,6 +1,6 @@
 -- Take tasks for a stream, and write down which. Their ttr does not run: the lease of the session stands for it.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 how many tasks at most; 0: none but those
---       that were taken before
+--       that were taken before; 11 with how many bytes they are enough, or ''
 -- answers  what is written down, see stream.lua; nil if there was nothing to take. The same again for the same chunk
 --#include begin
 --#include stream
@@ -10,7 +10,7 @@ if chunk then
 --#include flush
   return chunk
 end
-local limit, leased, bare = tonumber(ARGV[10]), true, true
+local limit, room, leased, bare = tonumber(ARGV[10]), tonumber(ARGV[11]) or math.huge, true, true
 if limit == 0 then
 --#include flush
   return false

@@ -17,7 +17,7 @@ if replayed then
   if #tasks > 0 then return shown_all(tasks, true) end
 --#fast
 end
-local limit, leased, bare = tonumber(ARGV[6]), false, false
+local limit, room, leased, bare = tonumber(ARGV[6]), BYTES, false, false
 --#include take_some
 if values then
   local answer = table.concat(ids, ' ')

@@ -134,7 +134,8 @@ def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = 
     if driver is None or verb in PLAIN:
         lines = expanded(body, frozenset())
         return gated(replaced(lines if any(line.text == "--#gate" for line in lines) else [_GATE, *lines], _WORDS))
-    knobs = knobs_of(driver, settings)
+    # A file that several verbs include may ask for one of them.
+    knobs = knobs_of(driver, settings) | {verb.upper()}
     head = expanded(read("check" if verb.startswith("check_") else "head"), knobs)
     lines = _with_meta([*head, *with_library([_GATE, *expanded(body, knobs)], knobs)])
     return gated(replaced(lines, _WORDS | _words_of(driver, settings) | {"PUTS": "true" if verb in _PUTS else "false"}))

@@ -157,28 +157,30 @@ class Stream:
     def take(self, batch: int, limit: int, max_bytes: int | None = None) -> list[Chunk]:
         """Take up to `limit` tasks as this batch, in chunks. What was taken as it before is part of it, all of it.
 
-        `max_bytes`: how large the tasks are together, by the mean of those that were taken so far.
+        `max_bytes`: with so many bytes they are enough; the last one may go beyond.
         """
         positive("limit", limit)
         chunks: list[Chunk] = []
         if batch <= self.last:
-            while (reply := self._run("stream_take", self._epoch, batch, len(chunks), 0)) is not None:
+            while (reply := self._run("stream_take", self._epoch, batch, len(chunks), 0, "")) is not None:
                 chunks.append(self._chunk(reply))
             if chunks and len(chunks[-1].ids) < self._most:
                 return chunks  # There was no more then.
             limit -= sum(len(chunk.ids) for chunk in chunks)
-        size = 0
+        count = size = 0
         while limit > 0:
             wanted = min(limit, self._most)
+            room: Word = ""
             if max_bytes is not None:
-                size += self._size_of(chunks[-1]) if chunks else 0
-                count = sum(len(chunk.ids) for chunk in chunks)
-                # A few tasks say how large the others may be.
-                fit = max_bytes * count // size - count if size else _FIRST
-                if fit <= 0:
+                size += sum(map(self._size_of, chunks[count:]))
+                count = len(chunks)
+                room = max_bytes - size
+                taken = sum(len(chunk.ids) for chunk in chunks)
+                # A few tasks say how many more there may be: the script is to look at few for nothing.
+                wanted = min(wanted, room * taken // size if size else _FIRST)
+                if wanted <= 0:
                     break
-                wanted = min(wanted, fit)
-            reply = self._run("stream_take", self._epoch, batch, len(chunks), wanted)
+            reply = self._run("stream_take", self._epoch, batch, len(chunks), wanted, room)
             if reply is None:
                 break
             if self.first > self.last:
