@@ -8,8 +8,9 @@ import pytest
 
 import tubes
 from tubes import InvalidOption, OptionNotSupported, TubeNotFound
+from tubes.spark.settings import stream_settings, write_settings
 
-from .objects import schema, source
+from .objects import schema, source, write
 
 ANY = "data string"
 
@@ -65,12 +66,18 @@ def test_a_bad_option_of_a_read_is_named(queue: tubes.Queue, options: dict[str, 
         ("minTasksPerTrigger", "0"),
         ("maxTriggerDelay", "15 min"),
         ("maxTriggerDelay", "-1"),
+        ("maxTriggerDelay", "0s"),
+        ("maxTasksPerTrigger", "1_0"),
+        ("maxTasksPerTrigger", "9" * 5000),
+        ("maxBytesPerTrigger", "1e999"),
+        ("maxBytesPerTrigger", "1t"),
+        ("lease", "4d"),
         ("state", "r"),
     ],
 )
 def test_a_bad_option_of_a_stream_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
     queue.create_tube("t")
-    refuse(lambda: source({**options, name: value}).streamReader(schema(ANY)), value or name)
+    refuse(lambda: source({**options, name: value}).streamReader(schema(ANY)), f"{name}='{value[:100]}|option='{name}'")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +101,10 @@ def test_a_bad_option_of_a_write_is_named(queue: tubes.Queue, options: dict[str,
 
 def test_a_write_id_is_none_of_a_stream(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
-    refuse(lambda: source({**options, "writeId": "x"}).streamWriter(schema(ANY), overwrite=False), "option='writeid'")
+    refuse(
+        lambda: source({**options, "writeId": "x"}).streamWriter(schema(ANY), overwrite=False),
+        "option='writeId': is an option of other",
+    )
 
 
 def test_an_option_that_nobody_knows_is_named_without_its_value(queue: tubes.Queue, options: dict[str, str]) -> None:
@@ -102,6 +112,51 @@ def test_an_option_that_nobody_knows_is_named_without_its_value(queue: tubes.Que
     with pytest.raises(InvalidOption, match="option='redisurl'") as refused:
         source({**options, "redisUrl": "redis://:secret@host"}).reader(schema(ANY))
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "match"),
+    [
+        ("maxTaskPerTrigger", "did you mean maxTasksPerTrigger\\?"),
+        ("leese", "did you mean lease\\?"),
+        ("startingTime", "however old it is"),
+        ("batchSize", "'batchSize': is an option of other reads or writes"),
+    ],
+)
+def test_who_mistakes_an_option_is_told_which_one_it_may_be(
+    queue: tubes.Queue, options: dict[str, str], key: str, match: str
+) -> None:
+    queue.create_tube("t")
+    refuse(lambda: source({**options, key: "2"}).streamReader(schema(ANY)), match)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("1.5m", 90), ("1500ms", 1.5), ("2h", 7200), (" 1 D ", 86400)]
+)
+def test_times_are_written_alike_in_all_options(text: str, seconds: float) -> None:
+    told = {"url": "redis://localhost", "tube": "t"}
+    of_streams = stream_settings({**told, "lease": text, "maxTriggerDelay": text})
+    assert (of_streams.lease, of_streams.max_delay) == (seconds, seconds)
+    names = ("timeout", "ttl", "ttr", "delay", "keyTtl")
+    of_writes = write_settings({**told, **dict.fromkeys(names, text)}, streams=False)
+    assert of_writes.timeout == seconds
+    assert of_writes.defaults == dict.fromkeys(("ttl", "ttr", "delay", "key_ttl"), seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512", 512), ("2k", 2048), ("2 KB", 2048), ("1.5mb", 3 << 19), ("1g", 1 << 30)]
+)
+def test_sizes_have_units(text: str, size: int) -> None:
+    assert stream_settings({"url": "redis://h", "tube": "t", "maxBytesPerTrigger": text}).max_bytes == size
+
+
+def test_an_empty_lane_is_one_as_for_put(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t", "utube")
+    write({**options, "utube": ""}, [[{"data": "x"}]], ANY)
+    task = tube.take(timeout=0)
+    assert task is not None
+    tube.put("y", utube="")
+    assert tube.take(timeout=0) is None, "both are in one lane"
 
 
 def test_a_write_id_is_for_writes_that_are_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:

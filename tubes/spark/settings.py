@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 import tubes
@@ -141,9 +142,7 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
         if key.lower() in _SPARKS:
             continue
         if key.lower() not in by_key:
-            # Without its value: it may be a URL with a password.
-            rule = f"is unknown here: known options are {', '.join(sorted(known))}"
-            raise InvalidOption(option="option", value=key, rule=rule)
+            raise _unknown(key, {key: name for key, (name, _, _) in by_key.items()})
         name, about, check = by_key[key.lower()]
         (defaults if about in _OF_PUT else address if about in OF_ADDRESS else found)[about] = check(name, value)
     for needed in ("url", "tube"):
@@ -165,12 +164,32 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
     return Settings(address=Address(**address), **found)
 
 
+def _unknown(key: str, known: Mapping[str, str]) -> InvalidOption:
+    """The error for an option that is none here, without its value: that may be a URL with a password."""
+    names = {name.lower(): name for name in _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE}
+    rule = f"known options are {', '.join(sorted(known.values()))}"
+    near = get_close_matches(key.lower(), known, 1)
+    if key.lower() == "startingtime":
+        rule = "is none: a ready task is work to be done, however old it is; to skip older ones filter by created"
+    elif key.lower() in names:
+        rule = f"is an option of other reads or writes: {rule}"
+    elif near:
+        rule = f"is unknown here: did you mean {known[near[0]]}? {rule}"
+    else:
+        rule = f"is unknown here: {rule}"
+    return InvalidOption(option="option", value=names.get(key.lower(), key), rule=rule)
+
+
 # -- what a value may be -----------------------------------------------------------------------------------------------
 
 
 def _text(name: str, value: str) -> str:
     if not value:
         raise InvalidOption(option=name, value=value, rule="must not be empty")
+    return value
+
+
+def _any(_: str, value: str) -> str:
     return value
 
 
@@ -217,51 +236,54 @@ def _ids_of(name: str, value: str) -> range:
     return range(first, int(found[3] or first) + 1)
 
 
+def _whole(name: str, value: str) -> int:
+    if re.fullmatch(r"\s*-?[0-9]{1,20}\s*", value) is None:
+        raise InvalidOption(option=name, value=value, rule="must be a whole number")
+    return int(value)
+
+
 def _count(name: str, value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise InvalidOption(option=name, value=value, rule="must be a whole number") from None
+    number = _whole(name, value)
     if not 1 <= number <= MAX_COUNT:
         raise InvalidOption(option=name, value=value, rule=f"must be from 1 to {MAX_COUNT}")
     return number
 
 
-def _number(name: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise InvalidOption(option=name, value=value, rule="must be a number of seconds") from None
-
-
 def _sized(name: str, value: str, units: Mapping[str, float], rule: str) -> float:
-    found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*", value.lower())
-    if found is None or found[2] not in units or not float(found[1]):
+    found = re.fullmatch(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", value.lower())
+    if found is None or found[2] not in units:
         raise InvalidOption(option=name, value=value, rule=rule)
     return float(found[1]) * units[found[2]]
 
 
-def _span(name: str, value: str) -> float:
-    rule = "must be a time above 0: seconds, or a number with a unit, as 500ms, 30s, 15m, 1h"
-    return _seconds(name, str(_sized(name, value, {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600}, rule)))
-
-
-def _bytes(name: str, value: str) -> int:
-    rule = "must be a size above 0: bytes, or a number with a unit, as 512k, 64m, 1g"
-    return max(1, int(_sized(name, value, {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}, rule)))
-
-
 def _seconds(name: str, value: str) -> float:
-    seconds = _number(name, value)
+    rule = "must be a time: seconds, or a number with a unit, as 500ms, 30s, 15m, 1h, 3d"
+    seconds = _sized(name, value, {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 24 * 3600}, rule)
     OF_TASKS["ttl"](name, seconds)
+    return seconds
+
+
+def _span(name: str, value: str) -> float:
+    seconds = _seconds(name, value)
+    if not seconds:
+        raise InvalidOption(option=name, value=value, rule="must be a time above 0")
     return seconds
 
 
 def _lease(name: str, value: str) -> float:
     seconds = _seconds(name, value)
     if not 1 <= seconds <= _LONGEST:
-        raise InvalidOption(option=name, value=value, rule=f"must be 1 to {_LONGEST} seconds: 1 second to 3 days")
+        raise InvalidOption(option=name, value=value, rule="must be from 1 second to 3 days, as 60, 15m, 1d")
     return seconds
+
+
+def _bytes(name: str, value: str) -> int:
+    rule = "must be a size above 0: bytes, or a number with a unit, as 512k, 64m, 1g (or kb, mb, gb)"
+    units = {letter + b: 1 << by for letter, by in (("k", 10), ("m", 20), ("g", 30)) for b in ("", "b")}
+    size = _sized(name, value, {"": 1, "b": 1, **units}, rule)
+    if not 0 < size <= MAX_COUNT:
+        raise InvalidOption(option=name, value=value, rule=rule)
+    return max(1, int(size))
 
 
 def _of_put(option: str, convert: Callable[[str, str], object]) -> Callable[[str, str], object]:
@@ -273,13 +295,6 @@ def _of_put(option: str, convert: Callable[[str, str], object]) -> Callable[[str
         return converted
 
     return check
-
-
-def _whole(name: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise InvalidOption(option=name, value=value, rule="must be a whole number") from None
 
 
 _COMMON: Final[_Known] = {
@@ -319,13 +334,13 @@ _WRITE: Final[_Known] = {
     "batchSize": ("batch_size", _count),
     "timeout": ("timeout", _seconds),
     "driver": ("driver", _text),
-    "utube": ("utube", _of_put("utube", _text)),
+    "utube": ("utube", _of_put("utube", _any)),
     "pri": ("pri", _of_put("pri", _whole)),
-    "ttl": ("ttl", _of_put("ttl", _number)),
-    "ttr": ("ttr", _of_put("ttr", _number)),
-    "delay": ("delay", _of_put("delay", _number)),
+    "ttl": ("ttl", _of_put("ttl", _seconds)),
+    "ttr": ("ttr", _of_put("ttr", _seconds)),
+    "delay": ("delay", _of_put("delay", _seconds)),
     "maxAttempts": ("max_attempts", _of_put("max_attempts", _whole)),
-    "keyTtl": ("key_ttl", _of_put("key_ttl", _number)),
+    "keyTtl": ("key_ttl", _of_put("key_ttl", _seconds)),
     "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
 }
 #: The options of put among them.
