@@ -28,7 +28,8 @@ def environment(folder: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # A run is short: what makes Java quick in the long run only costs time here.
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={folder}",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
+        f"-XX:-BytecodeVerificationRemote -Djava.io.tmpdir={folder}",
         "spark.local.dir": str(folder),
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
@@ -36,6 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
         # There is little data: plans that are made quickly end sooner than those that run quickly.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -43,7 +45,7 @@ def environment(folder: Path) -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
         ".FileSystemBasedCheckpointFileManager",
     }
-    told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     # Where its Pythons find `tubes` and `format("tubes")`: an installed package is there by itself.
     paths = [str(ROOT), str(ROOT / "tubes" / "spark" / "discovery"), os.environ.get("PYTHONPATH", "")]
     return {
@@ -51,6 +53,6 @@ def environment(folder: Path) -> dict[str, str]:
         "JAVA_HOME": java,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
-        "PYSPARK_SUBMIT_ARGS": shlex.join([*told, "pyspark-shell"]),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"]),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }

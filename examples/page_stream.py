@@ -62,8 +62,9 @@ class PageStream:
         """Begin, or go on where an earlier run ended."""
         results = self.spark.readStream.format("tubes").options(url=self.url, tube="results", maxTasksPerTrigger=200)
         query = results.load().writeStream.foreachBatch(self.save)
+        # With a new checkpoint numbers begin anew: then the `v1` in `put` must change too, or nothing is put.
         query = query.option("checkpointLocation", f"{self.folder}/checkpoint")
-        return query.trigger(processingTime="0.5 seconds").start()
+        return query.trigger(processingTime="1 second").start()
 
     def save(self, batch: DataFrame, number: int) -> None:
         """Write all that a micro-batch leads to."""
@@ -77,9 +78,9 @@ class PageStream:
         results.unpersist()
 
     def put(self, tasks: DataFrame, tube: str, number: int) -> None:
-        """Put tasks. With the same `writeId` it does nothing the second time; a new checkpoint needs new ones."""
-        told = {"url": self.url, "tube": tube, "writeId": f"v1-{tube}-{number}"}
-        tasks.write.format("tubes").options(**told).mode("append").save()
+        """Put tasks. With the same `writeId` it does nothing the second time."""
+        options = {"url": self.url, "tube": tube, "writeId": f"v1-{tube}-{number}"}
+        tasks.write.format("tubes").options(**options).mode("append").save()
 
 
 def sorted_out(batch: DataFrame) -> DataFrame:

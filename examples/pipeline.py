@@ -154,12 +154,12 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Crawl Python's documentation into parquet, and prove it whole.")
     argument = parser.add_argument
-    argument("--pages", type=positive, default=600, metavar="N", help="that there are to find (%(default)s)")
+    argument("--pages", type=positive, default=400, metavar="N", help="that there are to find (%(default)s)")
     argument("--hosts", type=positive, default=12, metavar="N", help="that have them (%(default)s)")
     argument("--interval", type=float, default=0.2, metavar="S", help="seconds between 2 on a host (%(default)s)")
     argument("--workers", type=positive, default=24, metavar="N", help="that fetch them (%(default)s)")
     argument("--processes", type=positive, default=2, metavar="N", help="that have them (%(default)s)")
-    argument("--kill-at", type=int, default=200, metavar="N", help="saved page: kill the job; 0: never (%(default)s)")
+    argument("--kill-at", type=int, default=100, metavar="N", help="saved page: kill the job; 0: never (%(default)s)")
     argument("--tube-url", default="redis", metavar="URL", help="a server; redis: one of its own (%(default)s)")
     argument("--seed", type=int, default=0, metavar="N", help="decides which pages fail (%(default)s)")
     argument("--keep", type=Path, metavar="DIR", help="a new folder for parquet and checkpoint, which stays")
