@@ -117,3 +117,17 @@ def test_a_stream_reads_a_table(sql: Any, spark: Any, queue: tubes.Queue, told: 
     assert query.awaitTermination(120)
     assert sorted(sql(f"SELECT * FROM {query.name}")) == [("one",), ("two",)]
     assert queue.tube("t").statistics().tasks["total"] == 0
+
+
+def test_what_a_table_has_no_column_for_is_an_option_or_a_column_of_a_view(
+    sql: Any, spark: Any, queue: tubes.Queue, told: str
+) -> None:
+    queue.create_tube("t", "fifottl")
+    sql(f"CREATE TABLE crawl USING tubes {told.removesuffix(')')}, delay '60', dataFormat 'json')")
+    sql("INSERT INTO crawl WITH (delay = '70') (data) SELECT to_json(struct('one' AS url))")
+    columns = ", ".join("'2'" if name == "data" else f"CAST(NULL AS {kind})" for name, kind, _ in sql("DESCRIBE crawl"))
+    spark.sql(f"SELECT {columns}").write.insertInto("crawl")
+    sql(f"CREATE TEMPORARY VIEW narrow (data STRING, delay DOUBLE) USING tubes {told}")
+    sql("INSERT INTO narrow VALUES ('three', 80)")
+    waits = "round(CAST(due AS double) - CAST(created AS double))"
+    assert sql(f"SELECT data, {waits} FROM crawl ORDER BY due") == [("2", 60), ('{"url":"one"}', 70), ('"three"', 80)]
