@@ -1,6 +1,7 @@
 -- Ack the tasks of a batch, those of its last chunk; so is one whose lease was over, if nobody else has taken it since, and
--- it was not left out when the batch was read: its attempts are as they were before the take, which came to nothing. All batches before are done too: of those that the server still knows,
--- since it has lost their acks, the first one comes first.
+-- it was not left out when the batch was read: its attempts are as they were before the take, which came to nothing. All
+-- batches before are done too: of those that the server still knows, since it has lost their acks, the first one comes
+-- first.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch
 -- answers  how many chunks are left, at least, ' ', how many tasks were done
 --#include begin

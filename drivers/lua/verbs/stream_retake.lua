@@ -14,9 +14,10 @@ for n = 1, #named do
   local by, take = attempts[n], meant[n]
   if scores[n] ~= string.format('%.0f', ARGV[1] * TAKES + take) then
     changed, by = true, false
+    local before = attempts[n] - 1
     local task, due = find(named[n])
     local left_out = call('SREM', M .. ':skipped:' .. ARGV[6], named[n] .. '.' .. take) == 1
-    local may = not left_out and task and task.state == 'r' and task.attempts == attempts[n] - 1
+    local may = not left_out and task and task.state == 'r' and task.attempts == before
     if may and ARGV[10] == '1' then
       task.attempts = task.attempts + 1
       if is_last(task) then
