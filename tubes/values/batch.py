@@ -163,7 +163,7 @@ TasksById: TypeAlias = dict[int, Reference]
 
 
 def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
-    """The tasks that a caller gives, as tasks or ids, each once: of two takes of a task the later one counts."""
+    """The tasks that a caller gives, as tasks or ids, each once."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
     found: TasksById = {}
@@ -174,8 +174,7 @@ def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from error.__cause__
         id = meant[0] if meant[0] >= 0 else task.id
-        known = found.get(id)
-        if known is None or (known[1] and (not meant[1] or meant[1] > known[1])):
+        if id not in found:
             found[id] = meant
     return found
 
