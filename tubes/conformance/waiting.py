@@ -75,6 +75,7 @@ class Waiting(Bench):
     @every_call
     def test_a_tube_on_which_somebody_waits_is_busy_and_sends_them_away_when_it_is_dropped(self, verb: str) -> None:
         calls = [call for _, call in (self.wait(verb), self.wait(verb))]
+        assert self.waiting(2)
         with self.refused(TubeBusy):
             self.another().tube.drop()
         self.tube.drop(force=True)
