@@ -42,12 +42,13 @@ _COLUMNS: Final[dict[str, tuple[str, DataType]]] = {
 }
 
 
+def _columns_of(codec: str) -> dict[str, tuple[str, DataType]]:
+    return {**_COLUMNS, "data": ("binary", pa.binary())} if codec == "raw" else _COLUMNS
+
+
 def schema_of(codec: str) -> str:
     """The schema, as Spark's DDL."""
-    types = {name: kind for name, (kind, _) in _COLUMNS.items()}
-    if codec == "raw":
-        types["data"] = "binary"
-    return ", ".join(f"{name} {kind}" for name, kind in types.items())
+    return ", ".join(f"{name} {kind}" for name, (kind, _) in _columns_of(codec).items())
 
 
 def types_of(codec: str) -> StructType:
@@ -55,10 +56,7 @@ def types_of(codec: str) -> StructType:
     # It is for CREATE TABLE only, and takes time to import.
     from pyspark.sql.pandas.types import from_arrow_schema  # pyright: ignore[reportUnknownVariableType]
 
-    kinds = {name: kind for name, (_, kind) in _COLUMNS.items()}
-    if codec == "raw":
-        kinds["data"] = pa.binary()
-    return from_arrow_schema(pa.schema(list(kinds.items())))
+    return from_arrow_schema(pa.schema([(name, kind) for name, (_, kind) in _columns_of(codec).items()]))
 
 
 class Columns:
@@ -66,20 +64,17 @@ class Columns:
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self.names: Final = [field.name for field in schema.fields]
-        types = dict(part.split(" ") for part in schema_of(settings.codec).split(", "))
+        columns = _columns_of(settings.codec)
         for asked in schema.fields:
             kind = asked.dataType.simpleString()
-            if types.get(asked.name) != kind:
-                rule = f"must be among {', '.join(f'{name} {known}' for name, known in types.items())}"
+            if asked.name not in columns or columns[asked.name][0] != kind:
+                rule = f"must be among {schema_of(settings.codec)}"
                 raise InvalidOption(option="schema", value=f"{asked.name} {kind}", rule=rule)
         self._tube: Final = settings.tube
         self._codec: Final = settings.codec
         self._nulls: Final = settings.bad_rows == "null"
         self._texts: Final = _TEXTS[settings.codec, settings.data_format]
-        types_of = {name: kind for name, (_, kind) in _COLUMNS.items()}
-        if settings.codec == "raw":
-            types_of["data"] = pa.binary()
-        self.schema: Final = pa.schema([(name, types_of[name]) for name in self.names])
+        self.schema: Final = pa.schema([(name, columns[name][1]) for name in self.names])
 
     def batches(self, tables: Iterable[Table], *, first: int = _ROWS) -> Iterator[RecordBatch]:
         """These tasks, many at once; in the `first` batch so many, then more and more."""

@@ -298,14 +298,8 @@ def _of_put(option: str, convert: Callable[[str, str], object]) -> Callable[[str
 
 
 _COMMON: Final[_Known] = {
+    **{name: (about, _text) for about, name in OF_ADDRESS.items()},
     "url": ("url", _url),
-    "username": ("username", _text),
-    "password": ("password", _text),
-    "passwordEnv": ("password_env", _text),
-    "passwordFile": ("password_file", _text),
-    "tlsCaFile": ("tls_ca_file", _text),
-    "tlsCertFile": ("tls_cert_file", _text),
-    "tlsKeyFile": ("tls_key_file", _text),
     "tube": ("tube", _text),
     "codec": ("codec", _one_of("json", "raw", "msgpack")),
     "dataFormat": ("data_format", _one_of("value", "json")),
