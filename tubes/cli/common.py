@@ -81,9 +81,12 @@ def place_of(url: str | None) -> str:
 
 @contextmanager
 def connected(
-    url: str | None, codec: str | None = None, session_ttl: float | None = None, patience: float = PATIENCE
+    url: str | None, codec: str | None = None, session_ttl: float | None = None, patience: float | None = None
 ) -> Generator[tubes.Queue]:
-    """The queue that the command works on; closed at the end. `patience`: where the URL has no `connect_timeout`."""
+    """The queue that the command works on; closed at the end.
+
+    `patience`: seconds to wait for a connection where the URL has no `connect_timeout`; `PATIENCE` unless told.
+    """
     place = place_of(url)
     scheme, _, name = place.partition("://")
     if scheme == "memory" and name not in named():
@@ -91,7 +94,9 @@ def connected(
             f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
             Exit.USAGE,
         )
-    timeout = None if "connect_timeout" in read(place).settings else patience
+    timeout = None
+    if "connect_timeout" not in read(place).settings:
+        timeout = PATIENCE if patience is None else patience
     with _notice(place), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         queue = tubes.connect(place, codec=codec, session_ttl=session_ttl, connect_timeout=timeout)
