@@ -26,8 +26,8 @@ from tubes.testing import LocalServer
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: many tests wait for others to do something."""
-    return (os.cpu_count() or 1) + 1
+    """Two processes more than there are cores: many tests wait for others to do something."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,9 @@ _TOGETHER = (
     "tests/faults/test_cluster",
     "tests/docs/test_examples",
     "tests/docs/test_packaging",
+    "tests/faults/test_refused_waits",
+    "tests/faults/test_first_processes",
+    "tests/faults/test_tls",
 )
 
 
@@ -79,9 +82,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduler
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those first that stay together in one process: the others are spread meanwhile."""
-    items.sort(key=lambda item: _place(item.nodeid))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Those first that stay together in one process: the others are spread meanwhile.
+
+    Several processes get the others mixed: while one waits for something, the next one computes.
+    """
+    is_one_of_several = hasattr(config, "workerinput")
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        return _place(item.nodeid), crc32(_part_of(item.nodeid).encode()) if is_one_of_several else 0
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,8 +15,8 @@ from tests.support.processes import python
 from tests.support.scheduled import INTERVAL, LEASE
 from tubes.testing import LocalServer
 
-#: Seconds of the whole.
-_LASTS = 24.0
+#: How many are killed.
+_KILLS = 9
 
 
 class Crew:
@@ -68,8 +68,7 @@ def test_calls_of_a_schedule_survive_their_workers(valkey: LocalServer, url: str
     try:
         for _ in range(3):
             crew.start()
-        began = time.time()
-        while time.time() < began + _LASTS:
+        while len(crew.killed) < _KILLS:
             time.sleep(pick.uniform(0.2, INTERVAL))
             crew.kill_one(pick)
             crew.start()
@@ -104,6 +103,5 @@ def test_calls_of_a_schedule_survive_their_workers(valkey: LocalServer, url: str
     assert set(expected) - set(calls) <= left
     assert set(calls) - set(expected) <= {at for at in calls if at > expected[-1]}
     assert len(set(expected) & set(calls)) > len(expected) / 2
-    assert len(crew.killed) > 8
     # What was begun is done in the end, whoever has died with it.
     assert {at for at in expected if at in begins} <= {at for at, _ in ends}
