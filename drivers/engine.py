@@ -488,6 +488,18 @@ class Engine:
             raise TaskNotTaken(id=id, tube=self.name)
         return entry
 
+    def find_leased(self, id: int, take: int) -> Entry | None:
+        """The task if it is still taken by this take, whoever has it."""
+        entry = self.tasks.get(id)
+        return entry if entry is not None and entry.take == take and entry.state is _TAKEN else None
+
+    def leased(self, id: int, take: int) -> Entry:
+        """The task if it is still taken by this take, whoever has it, else `TaskNotTaken`."""
+        entry = self.find_leased(id, take)
+        if entry is None:
+            raise TaskNotTaken(id=id, tube=self.name)
+        return entry
+
     def ack(self, now: int, entry: Entry) -> None:
         """End a held task: it is done."""
         self._move(entry, self._ack)

@@ -50,6 +50,7 @@ from tubes.sync import Queue, Task, Tube, connect
 from tubes.values.batch import Item
 from tubes.values.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
 from tubes.values.lane import Utube
+from tubes.values.lease import Lease
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
@@ -94,6 +95,7 @@ __all__ = [
     "InvalidOption",
     "Item",
     "JsonCodec",
+    "Lease",
     "MsgpackCodec",
     "NothingReady",
     "OptionNotSupported",

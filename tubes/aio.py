@@ -74,8 +74,8 @@ def connect(
     `session_ttl`. Without a URL it is that of the environment variable `TUBES_URL`, or `memory://` if that is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a server JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
-    `session_ttl`: the lease: seconds for which a session outlives a connection that was lost without `close`; on a
-    server at least 0.1. None: 30.
+    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
+    0.1. None: 30.
     `connect_timeout`: seconds to wait for a server that does not reply. None: 10.
 
     A URL may also have `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. If an
@@ -313,15 +313,19 @@ class AsyncQueue:
         """Open another session on the same queue. Each session is closed on its own."""
         return AsyncQueue(self._connection.sibling())
 
-    async def identify(self, uuid: str | UUID | None = None) -> str:
+    async def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
         """Return the uuid of this session; with a uuid, join that session first.
 
         The connections of a session hold tasks together: one may ack what another has taken. The session ends, and
         releases its tasks, when its last connection is closed. A connection that joins leaves the session that it had.
+        `create`: if there is no session of this uuid, begin it. So the processes of a service share a session whichever
+        of them comes first. The uuid must be a random one (version 4).
 
         Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
+
+        `Queue.identify` shows an example.
         """
-        answer = self._connection.identify(uuid)
+        answer = self._connection.identify(uuid, create)
         return await answer if type(answer) is CoroutineType else answer
 
     async def register_driver(self, driver: Driver) -> None:
@@ -370,8 +374,12 @@ class AsyncTube(Generic[T, R]):
     returns too: `mails: tubes.AsyncTube[Mail] = queue.create_tube("mails")`. Else both are `Any`. Nothing checks them
     at run time.
 
-    Methods accept a task as an `AsyncTask` or by its id. An `AsyncTask` that was taken is good for that take only: if
-    its time to run is over and the task was taken again, its methods raise `TaskNotTaken`.
+    Methods accept a task as an `AsyncTask`, by its lease (`task.lease`, see `Lease`) or by its id. An `AsyncTask` that
+    was taken is good for that take only: if its time to run is over and the task was taken again, its methods raise
+    `TaskNotTaken`. A lease is good for that take, too, in every session and process: with a lease all methods, also
+    `bury`, `update`, `delete` and `peek`, raise `TaskNotTaken` once the take is over. An id speaks for the whole
+    session: for whichever take of the task it has now. Where several clients share a session, as behind a service, use
+    leases.
 
     Methods accept seconds as a number or as a `datetime.timedelta`.
 
@@ -620,12 +628,12 @@ class AsyncTube(Generic[T, R]):
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 
-    async def ack(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
+    async def ack(self, task: AsyncTask[T] | str | int) -> AsyncTask[T]:
         """Finish a task: it is done, and removed. Raises `TaskNotTaken` unless this session holds it. O(1)."""
         answer = self._port.ack(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def ack_many(self, tasks: Iterable[AsyncTask[T] | int]) -> dict[int, bool]:
+    async def ack_many(self, tasks: Iterable[AsyncTask[T] | str | int]) -> dict[int, bool]:
         """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
 
         False means that this session does not hold it, or not by that take. On a server a few thousand are one round
@@ -637,7 +645,7 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def release_many(
-        self, tasks: Iterable[AsyncTask[T] | int], delay: Seconds | None = None, *, at: datetime | None = None
+        self, tasks: Iterable[AsyncTask[T] | str | int], delay: Seconds | None = None, *, at: datetime | None = None
     ) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
@@ -652,7 +660,7 @@ class AsyncTube(Generic[T, R]):
 
     async def release(
         self,
-        task: AsyncTask[T] | int,
+        task: AsyncTask[T] | str | int,
         delay: Seconds | None = None,
         *,
         at: datetime | None = None,
@@ -676,7 +684,7 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.decline(task, delay)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def touch(self, task: AsyncTask[T] | int, seconds: Seconds) -> AsyncTask[T]:
+    async def touch(self, task: AsyncTask[T] | str | int, seconds: Seconds) -> AsyncTask[T]:
         """Add seconds to the time to run; the task's ttl and ttr grow by them for good. 0 changes nothing. O(log n).
 
         However often it is called, neither ends later than 200 years from now.
@@ -688,7 +696,7 @@ class AsyncTube(Generic[T, R]):
 
     # -- for everybody -------------------------------------------------------------------------------------------------
 
-    async def bury(self, task: AsyncTask[T] | int, reason: str | None = None) -> AsyncTask[T]:
+    async def bury(self, task: AsyncTask[T] | str | int, reason: str | None = None) -> AsyncTask[T]:
         """Set a task aside until `kick`, in any state and whoever holds it. O(log n).
 
         `reason`: why; it is kept as `task.reason`.
@@ -712,7 +720,7 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick_task(
-        self, task: AsyncTask[T] | int, *, attempts: int | None = None, ttl: Seconds | None = None
+        self, task: AsyncTask[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
     ) -> AsyncTask[T]:
         """Make one buried task ready; a task that is not buried stays unchanged. See `kick`. O(log n).
 
@@ -733,7 +741,7 @@ class AsyncTube(Generic[T, R]):
 
     async def update(
         self,
-        task: AsyncTask[T] | int,
+        task: AsyncTask[T] | str | int,
         *,
         data: T = KEEP,
         pri: int = KEEP,
@@ -760,17 +768,17 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.update(task, changes)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def peek(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
+    async def peek(self, task: AsyncTask[T] | str | int) -> AsyncTask[T]:
         """Return the current state of a task, and change nothing. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.peek(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def delete(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
+    async def delete(self, task: AsyncTask[T] | str | int) -> AsyncTask[T]:
         """Remove a task in any state, whoever holds it. Raises `TaskNotFound` if there is none. O(1)."""
         answer = self._port.delete(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def renew_many(self, tasks: Iterable[AsyncTask[T] | int], seconds: Seconds) -> dict[int, bool]:
+    async def renew_many(self, tasks: Iterable[AsyncTask[T] | str | int], seconds: Seconds) -> dict[int, bool]:
         """Give these tasks at least so many seconds to run from now on. Returns by id whether this session holds it.
 
         Call it again and again to keep tasks while you work on them. Unlike `touch` it adds nothing, and later takes
@@ -784,7 +792,7 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.renew_many(tasks, seconds)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def delete_many(self, tasks: Iterable[AsyncTask[T] | int]) -> dict[int, bool]:
+    async def delete_many(self, tasks: Iterable[AsyncTask[T] | str | int]) -> dict[int, bool]:
         """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
 
         `Tube.delete_many` shows an example.

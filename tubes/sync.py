@@ -63,8 +63,8 @@ def connect(
     that of the environment variable `TUBES_URL`, or `memory://` if that is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a server JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
-    `session_ttl`: the lease: seconds for which a session outlives a connection that was lost without `close`; on a
-    server at least 0.1. None: 30.
+    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
+    0.1. None: 30.
     `connect_timeout`: seconds to wait for a server that does not reply. None: 10.
 
     A URL may also have `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. If an
@@ -319,15 +319,22 @@ class Queue:
         """Open another session on the same queue. Each session is closed on its own."""
         return Queue(self._connection.sibling())
 
-    def identify(self, uuid: str | UUID | None = None) -> str:
+    def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
         """Return the uuid of this session; with a uuid, join that session first.
 
         The connections of a session hold tasks together: one may ack what another has taken. The session ends, and
         releases its tasks, when its last connection is closed. A connection that joins leaves the session that it had.
+        `create`: if there is no session of this uuid, begin it. So the processes of a service share a session whichever
+        of them comes first. The uuid must be a random one (version 4).
 
         Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     queue.identify("2b6c1f6e-58c4-4d0e-9a57-6a3f0d1c7e11", create=True)
+        '2b6c1f6e58c44d0e9a576a3f0d1c7e11'
         """
-        return self._connection.identify(uuid)
+        return self._connection.identify(uuid, create)
 
     def register_driver(self, driver: Driver) -> None:
         """Register a driver of your own, for `create_tube`. Raises `DriverExists` if another one has its name."""
@@ -365,8 +372,11 @@ class Tube(Generic[T, R]):
     `Tube[Mail]` says to type checkers what data its tasks have, and `Tube[Mail, Reply]` what a handler returns too:
     `mails: tubes.Tube[Mail] = queue.create_tube("mails")`. Else both are `Any`. Nothing checks them at run time.
 
-    Methods accept a task as a `Task` or by its id. A `Task` that was taken is good for that take only: if its time to
-    run is over and the task was taken again, its methods raise `TaskNotTaken`.
+    Methods accept a task as a `Task`, by its lease (`task.lease`, see `Lease`) or by its id. A `Task` that was taken is
+    good for that take only: if its time to run is over and the task was taken again, its methods raise `TaskNotTaken`.
+    A lease is good for that take, too, in every session and process: with a lease all methods, also `bury`, `update`,
+    `delete` and `peek`, raise `TaskNotTaken` once the take is over. An id speaks for the whole session: for whichever
+    take of the task it has now. Where several clients share a session, as behind a service, use leases.
 
     Methods accept seconds as a number or as a `datetime.timedelta`.
 
@@ -657,11 +667,11 @@ class Tube(Generic[T, R]):
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 
-    def ack(self, task: Task[T] | int) -> Task[T]:
+    def ack(self, task: Task[T] | str | int) -> Task[T]:
         """Finish a task: it is done, and removed. Raises `TaskNotTaken` unless this session holds it. O(1)."""
         return self._port.ack(task)
 
-    def ack_many(self, tasks: Iterable[Task[T] | int]) -> dict[int, bool]:
+    def ack_many(self, tasks: Iterable[Task[T] | str | int]) -> dict[int, bool]:
         """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
 
         False means that this session does not hold it, or not by that take. On a server a few thousand are one round
@@ -677,7 +687,7 @@ class Tube(Generic[T, R]):
         return self._port.ack_many(tasks)
 
     def release_many(
-        self, tasks: Iterable[Task[T] | int], delay: Seconds | None = None, *, at: datetime | None = None
+        self, tasks: Iterable[Task[T] | str | int], delay: Seconds | None = None, *, at: datetime | None = None
     ) -> dict[int, bool]:
         """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
 
@@ -696,7 +706,7 @@ class Tube(Generic[T, R]):
 
     def release(
         self,
-        task: Task[T] | int,
+        task: Task[T] | str | int,
         delay: Seconds | None = None,
         *,
         at: datetime | None = None,
@@ -718,7 +728,7 @@ class Tube(Generic[T, R]):
         """Give a task back for another taker: the attempt does not count, and the delay does not prolong its life."""
         return self._port.decline(task, delay)
 
-    def touch(self, task: Task[T] | int, seconds: Seconds) -> Task[T]:
+    def touch(self, task: Task[T] | str | int, seconds: Seconds) -> Task[T]:
         """Add seconds to the time to run; the task's ttl and ttr grow by them for good. 0 changes nothing. O(log n).
 
         However often it is called, neither ends later than 200 years from now.
@@ -729,7 +739,7 @@ class Tube(Generic[T, R]):
 
     # -- for everybody -------------------------------------------------------------------------------------------------
 
-    def bury(self, task: Task[T] | int, reason: str | None = None) -> Task[T]:
+    def bury(self, task: Task[T] | str | int, reason: str | None = None) -> Task[T]:
         """Set a task aside until `kick`, in any state and whoever holds it. O(log n).
 
         `reason`: why; it is kept as `task.reason`.
@@ -757,7 +767,9 @@ class Tube(Generic[T, R]):
         """
         return self._port.kick(count, attempts, ttl)
 
-    def kick_task(self, task: Task[T] | int, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
+    def kick_task(
+        self, task: Task[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> Task[T]:
         """Make one buried task ready; a task that is not buried stays unchanged. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
@@ -775,7 +787,7 @@ class Tube(Generic[T, R]):
 
     def update(
         self,
-        task: Task[T] | int,
+        task: Task[T] | str | int,
         *,
         data: T = KEEP,
         pri: int = KEEP,
@@ -806,15 +818,15 @@ class Tube(Generic[T, R]):
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
         return self._port.update(task, changes)
 
-    def peek(self, task: Task[T] | int) -> Task[T]:
+    def peek(self, task: Task[T] | str | int) -> Task[T]:
         """Return the current state of a task, and change nothing. Raises `TaskNotFound` if there is none. O(1)."""
         return self._port.peek(task)
 
-    def delete(self, task: Task[T] | int) -> Task[T]:
+    def delete(self, task: Task[T] | str | int) -> Task[T]:
         """Remove a task in any state, whoever holds it. Raises `TaskNotFound` if there is none. O(1)."""
         return self._port.delete(task)
 
-    def renew_many(self, tasks: Iterable[Task[T] | int], seconds: Seconds) -> dict[int, bool]:
+    def renew_many(self, tasks: Iterable[Task[T] | str | int], seconds: Seconds) -> dict[int, bool]:
         """Give these tasks at least so many seconds to run from now on. Returns by id whether this session holds it.
 
         Call it again and again to keep tasks while you work on them. Unlike `touch` it adds nothing, and later takes
@@ -832,7 +844,7 @@ class Tube(Generic[T, R]):
         """
         return self._port.renew_many(tasks, seconds)
 
-    def delete_many(self, tasks: Iterable[Task[T] | int]) -> dict[int, bool]:
+    def delete_many(self, tasks: Iterable[Task[T] | str | int]) -> dict[int, bool]:
         """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
 
         >>> import tubes

@@ -27,6 +27,7 @@ from tubes import (
 )
 from tubes.calls import answer
 from tubes.conformance.bench import eventually
+from tubes.conformance.leases import METHODS
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
 from tubes.worker import Worker as Handlers
@@ -117,6 +118,33 @@ def test_a_lost_take_does_nothing_to_the_take_that_came_after_it(
             OF_HOLDERS[verb](lost)
         assert taker.peek(new.id) == new
         assert new.ack().data == "job"
+
+
+@pytest.mark.parametrize("lost", ["its put", "its take"])
+@pytest.mark.parametrize("driver", ["fifo", "fifottl"])
+def test_the_lease_of_a_lost_take_is_refused_whoever_has_the_task_now(
+    face: Face, own: LocalServer, lost: str, driver: str
+) -> None:
+    with face.connect(own.url) as queue, face.connect(own.url) as other:
+        tube, others = queue.create_tube("load", driver), other.tube("load")
+        if lost == "its take":
+            others.put_many(range(2))
+        keep(own)
+        if lost == "its put":
+            others.put_many(range(2))
+        stale = [str(task.lease) for task in tube.take_many(2)]
+        roll_back(own)
+        if lost == "its put":
+            others.put_many(range(2))
+        mine, theirs = tube.take(timeout=0), others.take(timeout=0)
+        for lease, caller in zip(stale, (tube, others), strict=True):
+            for method in METHODS.values():
+                with pytest.raises(TaskNotTaken):
+                    method(caller, lease)
+            for name in OF_MANY:
+                assert list(getattr(caller, name)([lease]).values()) == [False]
+        assert (tube.peek(mine.lease), others.peek(theirs.lease)) == (mine, theirs)
+        assert (tube.ack(theirs.lease).id, others.ack(mine.lease).id) == (theirs.id, mine.id)
 
 
 @pytest.mark.parametrize("verb", [*OF_MANY, "renew_many"])

@@ -108,6 +108,7 @@ class Side:
         self.tube = self.root.create_tube("twin", driver, **options)
         self.workers = [self.root.session() for _ in range(3)]
         self.tasks: deque[Task] = deque(maxlen=8)
+        self.leases: deque[str] = deque(maxlen=8)
         self.heard: list[tuple[str, Answer]] = []
         if listens:
             self.tube.on_task_change(lambda task, event: self.heard.append((event, facts(task))))
@@ -147,14 +148,16 @@ class Twins:
         #: Whether tasks may have keys.
         self.keyed = True
 
-    def same(self, call: Callable[[Side], Any]) -> None:
-        """Both sides answer alike."""
+    def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
+        """Both sides answer alike; `takes`: the answer has leases."""
         answers = [outcome(lambda side=side: call(side)) for side in self.sides]  # type: ignore[misc]
         assert answers[0][1] == answers[1][1]
         for side, (answer, _) in zip(self.sides, answers, strict=True):
             for task in answer if isinstance(answer, list) else [answer]:  # pyright: ignore[reportUnknownVariableType]
                 if isinstance(task, Task):
                     side.tasks.append(task)
+                    if takes:
+                        side.leases.append(str(task.lease))
 
     def some(self, *values: Any) -> Any:
         return self.random.choice(values)
@@ -175,8 +178,14 @@ class Twins:
             options[self.driver.lane] = self.some(*LANES[:-1])
         return options
 
-    def which(self) -> Callable[[Side], Any]:
-        """A way to name a task: an id, or an answer that a side has had."""
+    def which(self, *, alone: bool = True) -> Callable[[Side], Any]:
+        """A way to name a task: an id, an answer that a side has had, or if it is `alone` a lease.
+
+        A server does what leases of several sessions say session by session.
+        """
+        if alone and self.random.random() < 0.2 and self.sides[0].leases:
+            number = self.random.randrange(len(self.sides[0].leases))
+            return lambda side: side.leases[number]
         if self.random.random() < 0.5 or not self.sides[0].tasks:
             id = self.random.randrange(max(self.puts, 1) + 1)
             return lambda side: id
@@ -213,7 +222,7 @@ class Twins:
             self.puts += 1
             self.same(lambda side: side.of(worker).put({"n": self.puts}, **options))
         elif verb == "take":
-            self.same(lambda side: side.of(worker).take(0))
+            self.same(lambda side: side.of(worker).take(0), takes=True)
         elif verb.endswith("_many"):
             self.step_of_many(worker, verb)
         elif verb == "release":
@@ -280,9 +289,9 @@ class Twins:
             self.puts += count
             self.same(lambda side: side.of(worker).put_many(items))
         elif verb == "take_many":
-            self.same(lambda side: side.of(worker).take_many(count + 1, timeout=0))
+            self.same(lambda side: side.of(worker).take_many(count + 1, timeout=0), takes=True)
         else:
-            named = [self.which() for _ in range(count)]
+            named = [self.which(alone=count == 1) for _ in range(count)]
             more = {"delay": self.some(None, 0, 0.5, 2)} if verb == "release_many" else {}
             more = {"seconds": self.some(0, 0.5, 3)} if verb == "renew_many" else more
             self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **more))

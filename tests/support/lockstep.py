@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tubes
 from tests.support.internals import port_of
 from tests.support.model import Connection, Model, Ref, Refused, Session, Shown, Waiter
-from tubes import Driver, QueueClosed, Task, TubesError, Utube
+from tubes import Driver, QueueClosed, Task, TaskNotTaken, TubesError, Utube
 from tubes.conformance.faces import SyncFace
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import SECOND, micros
@@ -69,7 +70,7 @@ class Lockstep:
         self.model = Model(driver, self.checked(options), micros("lease", LEASE))
         self.workers: list[Worker] = []
         self.sessions: deque[tuple[Session, str]] = deque(maxlen=6)
-        self.refs: deque[tuple[Task, Ref]] = deque(maxlen=12)
+        self.refs: deque[tuple[Task | str, Ref]] = deque(maxlen=16)
         self.calls: list[tuple[Future[Any], Waiter]] = []
         self.number = 0
         self.create()
@@ -102,8 +103,8 @@ class Lockstep:
         worker = self.workers[number % WORKERS]
         return worker.ideal, worker.queue.tube("model")
 
-    def task(self, number: int) -> tuple[Task | int, Ref | int]:
-        """A task to name: somebody's taken one, any living one, a `Task` from an earlier answer, or any id."""
+    def task(self, number: int) -> tuple[Task | str | int, Ref | int]:
+        """A task to name: somebody's taken one, any living one, a `Task` or a lease of earlier, or any id."""
         kind, number = number % 4, number // 4
         taken = [task.id for task in self.model.tasks if task.state == "t"]
         alive = [task.id for task in self.model.tasks]
@@ -136,6 +137,8 @@ class Lockstep:
                 self.agree(*pair)
         if isinstance(answer, Task):
             self.refs.append((answer, self.model.refer(expected)))
+            with suppress(TaskNotTaken):
+                self.refs.append((answer.lease, self.model.refer(expected)._replace(is_lease=True)))
 
     # -- verbs ---------------------------------------------------------------------------------------------
 
@@ -165,7 +168,7 @@ class Lockstep:
         ideal, tube = self.worker(worker)
         self.both(lambda: tube.take_many(limit, timeout=0), lambda: self.model.take_many(ideal, limit))
 
-    def tasks(self, numbers: list[int]) -> tuple[list[Task | int], list[Ref | int]]:
+    def tasks(self, numbers: list[int]) -> tuple[list[Task | str | int], list[Ref | int]]:
         """Some tasks to name."""
         found = [self.task(number) for number in numbers]
         return [real for real, _ in found], [ref for _, ref in found]

@@ -61,6 +61,7 @@ class Ref(NamedTuple):
     id: int
     tube: int
     take: int | None
+    is_lease: bool = False
 
 
 @dataclass(eq=False)
@@ -232,6 +233,8 @@ class Model:
     def alive(self, ref: int | Ref) -> Task | None:
         """The task that is meant, if it is there."""
         if isinstance(ref, Ref) and ref.tube != self.generation:
+            if ref.is_lease:
+                raise Refused(InvalidOption)
             return None
         id = ref.id if isinstance(ref, Ref) else ref
         return next((task for task in self.tasks if task.id == id), None)
@@ -239,6 +242,8 @@ class Model:
     def held(self, connection: Connection, ref: int | Ref) -> Task:
         """The task that is meant, if this connection's session has it, by that take."""
         task = self.alive(ref)
+        if isinstance(ref, Ref) and ref.is_lease:
+            return self.found(ref)
         if task is None or task.state != "t" or task.owner is not connection.session:
             raise Refused(TaskNotTaken)
         if isinstance(ref, Ref) and ref.take not in (None, task.attempts):
@@ -246,8 +251,12 @@ class Model:
         return task
 
     def found(self, ref: int | Ref) -> Task:
-        """The task that is meant."""
+        """The task that is meant; by a lease if that take has it still."""
         task = self.alive(ref)
+        if isinstance(ref, Ref) and ref.is_lease:
+            if task is None or task.state != "t" or task.attempts != ref.take:
+                raise Refused(TaskNotTaken)
+            return task
         if task is None:
             raise Refused(TaskNotFound)
         return task
@@ -468,6 +477,8 @@ class Model:
 
     def each(self, refs: list[int | Ref], act: Callable[[int | Ref], object]) -> dict[int, bool]:
         """Do something with each of these tasks; of two that are one task the first counts."""
+        if any(isinstance(ref, Ref) and ref.is_lease and ref.tube != self.generation for ref in refs):
+            raise Refused(InvalidOption)
         done: dict[int, bool] = {}
         for ref in refs:
             id = ref.id if isinstance(ref, Ref) else ref

@@ -126,6 +126,13 @@ def table() -> list[Row]:
         ("delete of an unknown id", TaskNotFound, lambda s: s.plain.delete(99)),
         ("peek of an unknown id", TaskNotFound, lambda s: s.plain.peek(99)),
         ("a task of another tube", InvalidOption, lambda s: s.ttl.ack(s.foreign)),
+        ("a lease of another tube", InvalidOption, lambda s: s.ttl.ack(s.foreign.lease)),
+        ("a lease of another store", InvalidOption, lambda s: s.plain.ack(lease_of_another_store())),
+        ("a lease of a later form", InvalidOption, lambda s: s.plain.ack("2" + s.foreign.lease[1:])),
+        ("a lease that was cut", InvalidOption, lambda s: s.plain.ack_many([s.foreign.lease[:-1]])),
+        ("a lease for all tasks", InvalidOption, lambda s: s.plain.ack_many(s.foreign.lease)),
+        ("a lease that is no text", InvalidOption, lambda s: tubes.Lease(7)),  # type: ignore[arg-type]
+        ("the lease of a buried task", TaskNotTaken, lambda s: s.plain.peek(1).lease),
         ("a block where there are no lanes", OptionNotSupported, lambda s: s.plain.block("a", 1)),
         ("limits where there are no lanes", OptionNotSupported, lambda s: s.plain.configure("a", interval=1)),
         ("lanes where there are none", OptionNotSupported, lambda s: s.plain.utubes()),
@@ -143,6 +150,9 @@ def table() -> list[Row]:
         ("an unknown session", SessionNotFound, lambda s: s.queue.identify("0" * 32)),
         ("no uuid", InvalidOption, lambda s: s.queue.identify("00")),
         ("no uuid at all", InvalidOption, lambda s: s.queue.identify(7)),
+        ("a session without a uuid", InvalidOption, lambda s: s.queue.identify(create=True)),
+        ("a session of a made-up uuid", InvalidOption, lambda s: s.queue.identify("0" * 32, create=True)),
+        ("create that is no bool", InvalidOption, lambda s: s.queue.identify("0" * 32, create=1)),
         (
             "another driver under a known name",
             DriverExists,
@@ -235,6 +245,15 @@ def deep() -> list[Any]:
     for _ in range(100_000):
         inner = [inner]
     return inner
+
+
+def lease_of_another_store() -> str:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("plain")
+        tube.put(1)
+        task = tube.take(0)
+        assert task is not None
+        return task.lease
 
 
 async def nothing() -> AsyncIterator[int]:

@@ -13,6 +13,7 @@ from tubes.errors import InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
 from tubes.values.codecs import find as find_codec
+from tubes.values.lease import Lease
 from tubes.values.task import FINISHED, F, TaskView
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class PortBase(Generic[F]):
     #: The API's class of tasks, and its tube.
     kind: type[F]
     tube: Any
+    #: A number that no other tube of its name has had, in any store.
+    born: int
 
     def __init__(self, driver: Driver, codec: Codec | None) -> None:
         self._driver: Final = driver
@@ -68,12 +71,12 @@ class PortBase(Generic[F]):
             raise self._driver.lacks(option)
 
     def refer(self, task: object) -> Reference:
-        """Resolve a task or an id of a caller: see `Reference`.
+        """Resolve a task, a lease or an id of a caller: see `Reference`.
 
         The id is -1 for a task of another tube that had the same name.
         """
         if not isinstance(task, TaskView):
-            return whole("task", task), 0, None
+            return self._read_lease(task) if isinstance(task, str) else (whole("task", task), 0, None)
         origin = task._tube
         if origin is not self.tube:
             if origin.name != self.tube.name:
@@ -81,6 +84,16 @@ class PortBase(Generic[F]):
             if origin._port.shared is not self.tube._port.shared:
                 return -1, 0, None
         return task._record.id, task._take if task._state is _TAKEN else 0, task  # pyright: ignore[reportUnknownVariableType]
+
+    def _read_lease(self, text: str) -> Reference:
+        lease = text if isinstance(text, Lease) else Lease(text)
+        name = self.tube.name
+        if lease.tube != name:
+            raise InvalidOption(option="lease", value=text, rule=f"is for tube {lease.tube!r}, not for {name!r}")
+        if lease.born != self.born:
+            rule = f"is for another tube {name!r}: one of another store, or one that was dropped since"
+            raise InvalidOption(option="lease", value=text, rule=rule)
+        return lease.id, lease.take, lease
 
 
 def check_reason(reason: str | None) -> str | None:
@@ -141,9 +154,17 @@ def how_if_exists(if_not_exists: Any, if_exists: Any) -> IfExists:
     return chosen
 
 
-def session_name(uuid: str | UUID) -> str:
-    """The hexadecimal digits of a session's uuid."""
+def session_name(uuid: str | UUID | None, create: bool = False) -> str | None:
+    """The hexadecimal digits of a session's uuid; `create`: it may be a new one."""
+    flag("create", create)
+    if uuid is None:
+        if create:
+            raise InvalidOption(option="create", value=create, rule="needs a uuid")
+        return None
     try:
-        return (uuid if isinstance(uuid, UUID) else UUID(hex=uuid)).hex
+        known = uuid if isinstance(uuid, UUID) else UUID(hex=uuid)
     except (ValueError, TypeError, AttributeError):
         raise InvalidOption(option="uuid", value=uuid, rule="must be 32 hexadecimal digits") from None
+    if create and known.version != 4:  # Those of version 5 are sessions of streams.
+        raise InvalidOption(option="uuid", value=uuid, rule="must be a random one (version 4), as of uuid.uuid4()")
+    return known.hex

@@ -13,6 +13,7 @@ from tubes.conformance.events import Events
 from tubes.conformance.failures import Failures
 from tubes.conformance.keys import UniqueKeys
 from tubes.conformance.lanes import Lanes
+from tubes.conformance.leases import Leases
 from tubes.conformance.looking import Looking
 from tubes.conformance.loops import Loops
 from tubes.conformance.options import Options
@@ -33,6 +34,7 @@ from tubes.conformance.waking import Waking
 class Contract(
     Verbs,
     Ownership,
+    Leases,
     Order,
     Lanes,
     Limits,

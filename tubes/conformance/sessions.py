@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 from tubes import QueueClosed, SessionNotFound, State, Task, TaskNotTaken
 from tubes.conformance.bench import Bench, Worker, needs
@@ -138,6 +138,23 @@ class Sessions(Bench):
 
     def test_what_is_no_uuid_is_refused(self) -> None:
         assert self.refuses(self.queue.identify, "", "00", "x" * 32, 7, b"0" * 16)
+
+    def test_a_session_of_a_uuid_is_begun_by_the_first_and_joined_by_the_others(self) -> None:
+        worker, other, uuid = self.another(), self.another(), uuid4()
+        assert worker.queue.identify(uuid, create=True) == uuid.hex
+        assert other.queue.identify(uuid, create=True) == uuid.hex
+        self.put()
+        task = self.take(worker.tube)
+        worker.queue.close()
+        assert other.tube.ack(task.id).state == State.DONE
+        other.queue.close()
+        with self.refused(SessionNotFound):
+            self.queue.identify(uuid)
+
+    def test_a_session_of_a_uuid_that_is_not_random_is_not_begun(self) -> None:
+        uuids = (None, "0" * 32, uuid5(NAMESPACE_URL, "service"), "x")
+        assert self.refuses(lambda uuid: self.queue.identify(uuid, create=True), *uuids)
+        assert self.refuses(lambda create: self.queue.identify(uuid4(), create=create), 1, None, "yes")
 
     def test_a_detached_session_lingers_for_its_lease(self) -> None:
         worker, task = self.worker()

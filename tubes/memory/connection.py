@@ -166,19 +166,21 @@ class Connection(ConnectionBase):
             self.store.lock.token[0] = True
         return []
 
-    def identify(self, uuid: str | UUID | None) -> str:
-        """The session's uuid, after moving to another one if one is named."""
+    def identify(self, uuid: str | UUID | None, create: bool = False) -> str:
+        """The session's uuid, after moving to another one if one is named; `create`: it may be a new one."""
         self.check()
-        if uuid is None:
+        wanted = session_name(uuid, create)
+        if wanted is None:
             return self.session.uuid
-        wanted = session_name(uuid)
         self.store.lock.acquire()
         try:
             if self.closed is not None:
                 raise self.closed()
             old, new = self.session, self.store.sessions.get(wanted)
             if new is None:
-                raise SessionNotFound(uuid=wanted)
+                if not create:
+                    raise SessionNotFound(uuid=wanted)
+                new = self.store.sessions[wanted] = MemorySession(self.store, wanted)
             if new is old:
                 return wanted
             self.session = new

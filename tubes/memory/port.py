@@ -12,6 +12,7 @@ from tubes.drivers.entry import Entry
 from tubes.drivers.many import put_many
 from tubes.errors import TaskNotTaken
 from tubes.values.batch import Batch
+from tubes.values.lease import Lease
 from tubes.values.task import FINISHED, F, TaskView, log_lost, snapshot
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Port(PortBase[F]):
         super().__init__(shared.driver, connection.store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
+        self.born = shared.born
         #: The tasks of the tube that this connection's session holds.
         self.hold = hold
         #: The waiters of this port.
@@ -59,6 +61,18 @@ class Port(PortBase[F]):
     def show(self, entry: Entry) -> F:
         """The entry as the user sees it."""
         return snapshot(self.kind, self.tube, entry, self._engine.dated)
+
+    def held(self, id: int, take: int, view: TaskView | Lease | None) -> Entry:
+        """The task that a caller holds, by its `Reference`; else `TaskNotTaken`. Under the lock."""
+        if isinstance(view, Lease):
+            return self._engine.leased(id, take)
+        return self._engine.held(self.hold, id, take)
+
+    def lease_of(self, task: TaskView) -> Lease:
+        """The lease of a task that was taken; of one that this session does not hold, one of no take."""
+        entry = self.hold.get(task.id)
+        is_held = entry is not None and entry.take == task._take
+        return Lease.of(self.shared.name, task.id, self.born, 0, 0, task._take if is_held else 0)
 
     # -- the verbs of every program's inner loop ---------------------------------------------------------------------
     # They are written out: through `_do` they take 1.3 to 1.8 times as long.
@@ -172,7 +186,7 @@ class Port(PortBase[F]):
             is_task = task.__class__ is self.kind
             entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
             if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
-                entry = engine.held(hold, *self.refer(task)[:2])
+                entry = self.held(*self.refer(task))
             engine.ack(now, entry)
             done = snapshot(self.kind, self.tube, entry, engine.dated)
             if isinstance(task, TaskView):

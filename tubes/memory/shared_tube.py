@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.backend.alarms import Alarm
@@ -49,6 +50,8 @@ class SharedTube:
 
     def __init__(self, clock: Clock, lock: Lock, driver: Driver, name: str, options: Options) -> None:
         self.name: Final = name
+        #: Leases of other tubes of this name have another number.
+        self.born: Final = uuid4().int >> 64
         self.driver: Final = driver
         self.engine: Final = Engine(name, driver, options)
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class MemorySession:
     """Who tasks belong to: one connection, or several that share its uuid."""
 
-    def __init__(self, store: MemoryStore) -> None:
-        self.uuid: Final = uuid4().hex
+    def __init__(self, store: MemoryStore, uuid: str | None = None) -> None:
+        self.uuid: Final = uuid or uuid4().hex
         self.members = 0
         self.holds: Final[dict[SharedTube, Hold]] = {}
         #: How long it outlives its last connection if that one was lost rather than closed; set when it joins.

@@ -17,7 +17,8 @@ from tubes.errors import TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.lane import Utube, changes_of, lane_of
-from tubes.values.task import F, snapshot
+from tubes.values.lease import Lease
+from tubes.values.task import F, TaskView, snapshot
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -106,9 +107,14 @@ class VerbPort(Port[F]):
         def act(now: int) -> None:
             found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
             entries: list[Entry] = []
-            for id, (meant, take, _) in those.items():
-                entry = found.get(meant)
-                if entry is not None and (anybody or not take or entry.take == take):
+            for id, (meant, take, view) in those.items():
+                if view.__class__ is Lease:
+                    entry = self._engine.find_leased(meant, take)
+                else:
+                    entry = found.get(meant)
+                    if entry is not None and take and entry.take != take and not anybody:
+                        entry = None
+                if entry is not None:
                     entries.append(entry)
                     done[id] = True
             verb(now, entries)
@@ -129,10 +135,10 @@ class VerbPort(Port[F]):
         id, take, view = self.refer(task)
 
         def do(now: int) -> F:
-            entry = self._engine.held(self.hold, id, take)
+            entry = self.held(id, take, view)
             act(now, entry)
             answer = self._show_after(entry, now)
-            if view is not None and view._record is not entry:
+            if isinstance(view, TaskView) and view._record is not entry:
                 keep_data(answer, view, entry)
             return answer
 
@@ -196,11 +202,11 @@ class VerbPort(Port[F]):
         return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, *respawn))
 
     def _do_any(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = False) -> F:
-        """Do something with any task; `finishes`: that ends its take."""
-        id, _, _ = self.refer(task)
+        """Do something with any task, or with one that a lease holds; `finishes`: that ends its take."""
+        id, take, view = self.refer(task)
 
         def do(now: int) -> F:
-            entry = self._engine.find(id)
+            entry = self._engine.leased(id, take) if isinstance(view, Lease) else self._engine.find(id)
             return self._show_after(act(now, entry) or entry, now)
 
         answer = self._do(do)

@@ -17,9 +17,12 @@ from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
+from tubes.values.lease import Lease
 from tubes.values.task import F
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tubes.backend.interface import PreparedPut
     from tubes.redis.edition import Edition
 
@@ -261,25 +264,25 @@ class BatchPort(LookingPort[F]):
         `finishes`: it ends the takes of the callers. `by_put`: a task is identified by its put, not by its take.
         """
         done = dict.fromkeys(those, False)
-        ids = list(those)
         try:
             size = IDS if verb == "ack_many" else IDS_ALONE
             if self.shared.driver.lane is not None:
                 size = min(size, IDS_WITH_LANES)
-            for first in range(0, len(ids), size):
-                some = ids[first : first + size]
-                words: list[Word] = []
-                for meant, _, view in map(those.__getitem__, some):
-                    words += meant, name_of(view, by_put=by_put)
-                reply = yield from self.ask(verb, *args, *words)
-                if type(reply) is ErrorReply:  # The session has ended, and had none of them.
-                    continue
-                answers = bytes_of(reply)
-                if _LOST not in answers:
-                    done.update(dict.fromkeys(some, True))
-                    continue
-                for id, answer in zip(some, answers, strict=True):
-                    done[id] = answer != _LOST[0]
+            for lease, ids in _by_session(those):
+                for first in range(0, len(ids), size):
+                    some = ids[first : first + size]
+                    words = [*args]
+                    for meant, _, view in map(those.__getitem__, some):
+                        words += meant, name_of(view, by_put=by_put)
+                    reply = yield from self.ask_by_options(verb, tuple(words), lease=lease)
+                    if type(reply) is ErrorReply:  # The session has ended, and had none of them.
+                        continue
+                    answers = bytes_of(reply)
+                    if _LOST not in answers:
+                        done.update(dict.fromkeys(some, True))
+                        continue
+                    for id, answer in zip(some, answers, strict=True):
+                        done[id] = answer != _LOST[0]
         finally:
             if finishes:
                 mark_all_finished(those, done)
@@ -292,6 +295,19 @@ RedisPort: TypeAlias = BatchPort[Any]
 _LOST: Final = b"0"
 #: The prefix of an id in place of a task.
 _NAMED: Final = b"?"
+
+
+def _by_session(those: TasksById) -> Iterable[tuple[Lease | None, list[int]]]:
+    """The ids of these tasks, with a lease of the session for which each speaks; None: the caller's own."""
+    leases = {id: view for id, (_, _, view) in those.items() if isinstance(view, Lease)}
+    if not leases:
+        return [(None, [*those])]
+    found: dict[tuple[int, int] | None, tuple[Lease | None, list[int]]] = {}
+    for id in those:
+        lease = leases.get(id)
+        session = None if lease is None else (lease.number, lease.session)
+        found.setdefault(session, (lease, []))[1].append(id)
+    return found.values()
 
 
 def _taken_in(reply: Reply) -> dict[int, int]:

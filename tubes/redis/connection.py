@@ -74,7 +74,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         #: Whether its methods are awaited.
         self.awaited = api.awaited
         self._ports: Final[dict[SharedTube, RedisPort]] = {}
-        self.session: Final = RedisSession(store, self._ports)
+        self.session = RedisSession(store, self._ports)
         store.join(self.session)
 
     def may_run(self) -> bool:
@@ -266,10 +266,10 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """The tube is gone."""
         self._ports.pop(shared, None)
 
-    def identify(self, uuid: str | UUID | None) -> str:
-        """The session's uuid, after moving to another one if one is named."""
+    def identify(self, uuid: str | UUID | None, create: bool = False) -> str:
+        """The session's uuid, after moving to another one if one is named; `create`: it may be a new one."""
         self.check()
-        return self.run(self.session.identify(None if uuid is None else session_name(uuid)))
+        return self.run(self.session.identify(session_name(uuid, create), create=create))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

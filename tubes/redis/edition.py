@@ -28,6 +28,10 @@ class TubeSession(NamedTuple):
     edition: Edition
 
 
+class LeaseSession(TubeSession):
+    """The session of a lease, as another caller speaks for it. If it has ended, so has the lease."""
+
+
 class Edition:
     """The options of a tube from one `alter` to the next. It never changes: an altered tube has another one.
 

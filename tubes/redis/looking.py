@@ -41,7 +41,7 @@ class LookingPort(VerbPort[F]):
             with validation.reading(f"tube {shared.name!r}"):
                 return statistics_of(reply, shared.store.count_waiting(shared.name, list_of(reply)[4]))
 
-        return self.call("statistics", (show, ()), changes=False)
+        return self.call("statistics", (show, (), None), changes=False)
 
     @verb
     def tasks(self, start: int, limit: int) -> Flow[list[F]]:

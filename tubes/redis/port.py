@@ -14,30 +14,29 @@ from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase
 from tubes.backend.waiters import EMPTY
 from tubes.drivers.moves import State
-from tubes.errors import (
-    ConnectionLost,
-    TubeNotFound,
-    TubesError,
-)
+from tubes.errors import ConnectionLost, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
+from tubes.redis.edition import LeaseSession, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
 from tubes.redis.task_codec import Parsed, put_of
 from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
+from tubes.values.lease import Lease
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.edition import Edition, TubeSession
+    from tubes.redis.edition import Edition
+    from tubes.redis.session import RedisSession
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
 
 T = TypeVar("T")
 #: The arguments of a script, or what makes them by the options that its session knows; None: not of these.
 Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
-#: What becomes of a script's reply, and the arguments of the script.
-Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...]]
+#: What becomes of a script's reply, the arguments of the script, and the lease by which it is called, if there is one.
+Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
 #: Error replies that the methods handle themselves.
 _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
@@ -58,6 +57,7 @@ class PortConnection(AnyConnection, Protocol):
     """The connection of a port."""
 
     store: RedisStore
+    session: RedisSession
     awaited: bool
 
     def run(self, flow: Flow[T]) -> T:
@@ -89,8 +89,11 @@ class Port(PortBase[F]):
         super().__init__(shared.driver, store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
+        self.born = int(shared.born)
         #: The session in this tube; None: not open yet.
         self.session: TubeSession | None = None
+        #: The last that was open here: of it are the tasks that this port has taken.
+        self.taker: TubeSession | None = None
         # An event loop may stop in the middle of a call, and would keep the waiters from being served.
         self.serves: Final = not connection.awaited or store.manual
         self.url: Final = store.url
@@ -117,8 +120,8 @@ class Port(PortBase[F]):
 
     def asked(self, verb: str, request: Request[T]) -> Flow[T]:
         """Call a script, and return the result for its reply."""
-        show, args = request
-        return show((yield from self.ask(verb, *args)))
+        show, args, lease = request
+        return show((yield from self.ask_by_options(verb, args, lease=lease)))
 
     def ask(
         self,
@@ -142,10 +145,14 @@ class Port(PortBase[F]):
         orphaned: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
+        lease: Lease | None = None,
     ) -> Flow[Reply]:
-        """Call a verb's script as `ask` does, where its arguments depend on the options of the tube."""
+        """Call a verb's script as `ask` does, where its arguments depend on the options of the tube.
+
+        `lease`: that by whose session it is called.
+        """
         while True:
-            session = yield from self._open_session()
+            session = self.session_of(lease, (yield from self._open_session()))
             edition, now = session.edition, self.connection.store.now()
             args = words(edition) if callable(words) else words
             if args is None:
@@ -164,6 +171,23 @@ class Port(PortBase[F]):
                 return session
             yield from self.connection.enter(self)
 
+    def session_of(self, lease: Lease | None, own: TubeSession) -> TubeSession:
+        """The session in the tube for which a call speaks: that of a lease, or if there is none its own."""
+        if lease is None:
+            return own
+        token = f"s{lease.number}.{lease.born}.{lease.session:016x}"
+        if token == own.token:
+            return own
+        number = f"{lease.number} {own.edition.name}" if own.edition.name else lease.number
+        # Its replies are kept under a name that no other caller has.
+        return LeaseSession(number, token, self.connection.session.name, own.edition)
+
+    def lease_of(self, task: TaskView) -> Lease:
+        """The lease of a task that this session has taken."""
+        assert self.taker is not None
+        number, _, session = self.taker.token[1:].split(".")
+        return Lease.of(self.shared.name, task.id, self.born, int(number), int(session, 16), task._take)
+
     def edition(self) -> Flow[Edition]:
         """The options by which the next call goes, unless the tube is altered meanwhile."""
         return (yield from self._open_session()).edition
@@ -180,9 +204,10 @@ class Port(PortBase[F]):
             self.lose(call.session)
             if call.resent and verb in _ONCE:
                 raise ConnectionLost(url=self.url, why=UNSURE)
-            return verb in _OF_TAKERS
+            return verb in _OF_TAKERS or isinstance(call.session, LeaseSession)
         if code == "ALTERED":
-            self.lose(call.session)
+            if self.session is not None and self.session.edition is call.session.edition:
+                self.session = None
             return False
         if code == "TUBEGONE" and verb == "drop" and call.resent:
             return True  # It was done before its reply was lost.
@@ -325,8 +350,13 @@ def raw_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def name_of(view: TaskView | None, *, by_put: bool = False) -> int | str:
-    """What tells a caller's task from another one of its id: its take, or if there is none or `by_put` its put."""
+def name_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int | str:
+    """What tells a caller's task from another one of its id: its take, or if there is none or `by_put` its put.
+
+    A lease speaks for its take always.
+    """
     if view is None:
         return ""
+    if isinstance(view, Lease):
+        return f"t{view.take}" if by_put else view.take
     return put_of(view) if by_put or view._state is not State.TAKEN else view._take

@@ -110,8 +110,8 @@ class ThreadPort(BatchPort[F]):
         session = self.session
         if session is None or self.gone is not None or self._manual or self._pid != _process:
             return super().call(verb, request, changes=changes)
-        show, args = request
-        call = ScriptCall(session.edition.script(verb), self.shared.key, args, session)
+        show, args, lease = request
+        call = ScriptCall(session.edition.script(verb), self.shared.key, args, self.session_of(lease, session))
         reply = self._channel.call(call)
         if type(reply) is ErrorReply and not self.is_final(call, verb, reply):
             return super().call(verb, request, changes=changes)

@@ -61,7 +61,7 @@ class RedisSession:
         self._ports: Final = ports
         # Its name among the callers of a shared session, which nobody else has: a server that has lost its last writes
         # could give a number again.
-        self._name: Final = uuid4().hex[:12]
+        self.name: Final = uuid4().hex[:12]
         self._shared = False
 
     def ports(self) -> list[RedisPort]:
@@ -70,11 +70,11 @@ class RedisSession:
 
     def go_by(self, uuid: str) -> None:
         """Be the session of this uuid, which may be open elsewhere, without being written down."""
-        self.uuid, self.caller = uuid, self._name
+        self.uuid, self.caller = uuid, self.name
 
     def note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
         """Note that the session is open in the tube of a port."""
-        port.session = session
+        port.session = port.taker = session
         if self._shared:
             yield from self._share("tube", port.shared.name)
 
@@ -112,7 +112,7 @@ class RedisSession:
         """Change what is written down of a shared session; answers how many callers it has, and its tubes."""
         key = f"{self._store.prefix}:session:{uuid or self.uuid}"
         span = self._store.span()
-        args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self._name)
+        args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self.name)
         reply = yield from self._store.ask("session", key, *args, what=key)
         if reply is None:
             return None
@@ -135,18 +135,18 @@ class RedisSession:
             if name not in here:
                 yield from self._open_too(name)
 
-    def identify(self, uuid: str | None) -> Flow[str]:
-        """The session's uuid, after moving to another one if one is named."""
+    def identify(self, uuid: str | None, *, create: bool = False) -> Flow[str]:
+        """The session's uuid, after moving to another one if one is named; `create`: it may be a new one."""
         if not self._shared:
             yield from self._publish("publish")
             self._shared = True
         if uuid is None or uuid == self.uuid:
             return self.uuid
-        joined = yield from self._share("join", uuid=uuid)
+        joined = yield from self._share("publish" if create else "join", uuid=uuid)
         if joined is None:
             raise SessionNotFound(uuid=uuid)
         left, sessions = self.uuid, self.opened()
-        self.uuid, self.caller = uuid, self._name
+        self.uuid, self.caller = uuid, self.name
         for port in self.ports():
             port.session = None
         yield from self.leave("leave", left, sessions)

@@ -21,6 +21,7 @@ from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.redis.validation import asked_of_lanes, describe_options
 from tubes.values.lane import changes_of, lane_of
+from tubes.values.lease import Lease
 from tubes.values.task import F, log_lost
 
 if TYPE_CHECKING:
@@ -164,23 +165,24 @@ class VerbPort(Port[F]):
         `ends`: the take is over then.
         """
         id, _, view = self.refer(task)
-        known = None if looks or view is None else view
+        lease = view if isinstance(view, Lease) else None
+        known = None if looks or view is None or isinstance(view, Lease) else view
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply:
-                missing = TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken
+                missing = TaskNotFound if reply.code == "NOTFOUND" and lease is None else TaskNotTaken
                 raise missing(id=id, tube=self.shared.name)
             if type(reply) is bytes:
                 shown = self.show(task_codec.parse(reply), None if known is None else known._record.data)
             else:
-                assert view is not None
-                shown = task_codec.shown(self.kind, self.tube, view._record, State.DONE, view._attempts, NEVER)
+                assert known is not None
+                shown = task_codec.shown(self.kind, self.tube, known._record, State.DONE, known._attempts, NEVER)
             if ends:
                 mark_finished(task)
             return shown
 
         by = name_of(view, by_put=looks)
-        return show, (id, by, "" if known is None else "1" if known.key is None else "2", *words)
+        return show, (id, by, "" if known is None else "1" if known.key is None else "2", *words), lease
 
     def ack(self, task: object) -> F:
         """A held task is done."""
@@ -238,18 +240,16 @@ class VerbPort(Port[F]):
         checked = self.prepare_update(changes)
         if not checked:
             return self.peek(task)
-        id, _, view = self.refer(task)
-
-        def show(reply: Reply) -> F:
-            if type(reply) is not ErrorReply:
-                return self.show(task_codec.parse(bytes_of(reply)))
-            if reply.code == "NOTFOUND":
-                raise TaskNotFound(id=id, tube=self.shared.name)
-            raise self._driver.cannot_update(checked, State(str(reply).split()[1]))
-
         data = ("1", checked["data"]) if "data" in checked else ("", "")
         others = [checked.get(name, "") for name in _CHANGES]
-        return self.call("update", (show, (id, name_of(view, by_put=True), "", *data, *others)))
+        show_task, words, lease = self.about(task, *data, *others, looks=True)
+
+        def show(reply: Reply) -> F:
+            if type(reply) is ErrorReply and reply.code == "STATE":
+                raise self._driver.cannot_update(checked, State(str(reply).split()[1]))
+            return show_task(reply)
+
+        return self.call("update", (show, words, lease))
 
     def kick(self, count: int, attempts: int | None, ttl: Seconds | None) -> int:
         """Make buried tasks ready."""
@@ -296,14 +296,14 @@ class VerbPort(Port[F]):
     def block(self, utube: object, seconds: object) -> None:
         """No task of a lane starts for so long."""
         name, span = lane_of(self._driver, utube), micros("seconds", seconds)
-        return self.call("pace", (_ignore, (raw_text(name), span)))
+        return self.call("pace", (_ignore, (raw_text(name), span), None))
 
     def configure(self, utube: object, interval: object, max_in_flight: object) -> None:
         """A lane has limits of its own."""
         name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight)
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
         limits = [unset if wanted is None else wanted for wanted, unset in given]
-        return self.call("pace", (_ignore, (raw_text(name), "", *limits)))
+        return self.call("pace", (_ignore, (raw_text(name), "", *limits), None))
 
     def alter(self, changes: Options) -> None:
         """Give the tube other options."""
@@ -331,7 +331,7 @@ class VerbPort(Port[F]):
 
         if span == 0:
             return self.resume()
-        return self.call("pause", (watch, ("" if span is None else span,)))
+        return self.call("pause", (watch, ("" if span is None else span,), None))
 
     def resume(self) -> None:
         """Let tasks be taken again."""
@@ -365,4 +365,4 @@ def _ignore(reply: Reply) -> None:
     """Nothing becomes of a reply."""
 
 
-_NOTHING: Final[Request[None]] = (_ignore, ())
+_NOTHING: Final[Request[None]] = (_ignore, (), None)

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar, Unpack
 from tubes.drivers.options import whole
 from tubes.errors import InvalidOption, TubesError
 from tubes.values.codecs import encode
+from tubes.values.lease import Lease
 from tubes.values.options import PutOptions
 from tubes.values.task import FINISHED, TaskView
 
@@ -156,16 +157,16 @@ def check_limit(value: object) -> int:
     return whole("limit", value, MOST, least=1)
 
 
-#: What a port makes of a task or id that a caller gives: the id (-1: no such task), the take number of the caller's
-#: task (0: any), and the task, unless the caller gave an id.
-Reference: TypeAlias = tuple[int, int, TaskView | None]
+#: What a port makes of a task, a lease or an id that a caller gives: the id (-1: no such task), the take number of the
+#: caller's task or lease (0: any), and the task or the lease, unless the caller gave an id.
+Reference: TypeAlias = tuple[int, int, TaskView | Lease | None]
 TasksById: TypeAlias = dict[int, Reference]
 
 
 def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
-    """The tasks that a caller gives, as tasks or ids, each once."""
+    """The tasks that a caller gives, as tasks, leases or ids, each once."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
-        raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks or ids{_LOOPED}")
+        raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks, leases or ids{_LOOPED}")
     found: TasksById = {}
     those: Iterable[Any] = tasks  # pyright: ignore[reportUnknownVariableType]
     for number, task in enumerate(those):
@@ -182,6 +183,6 @@ def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
 def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
     """Mark the tasks for which the call succeeded as finished by their callers."""
     for id, (_, _, task) in those.items():
-        if task is not None and done[id]:
+        if isinstance(task, TaskView) and done[id]:
             task._take = FINISHED
     return done

@@ -17,6 +17,7 @@ from tubes.values.codecs import decode
 if TYPE_CHECKING:
     from tubes.drivers.entry import Entry, More
     from tubes.values.codecs import Codec
+    from tubes.values.lease import Lease
 
 
 _log = logging.getLogger("tubes")
@@ -155,6 +156,18 @@ class TaskView(Generic[T]):
         """The name of the task's tube."""
         name: str = self._tube.name
         return name
+
+    @property
+    def lease(self) -> Lease:
+        """The hold of this take as text, by which other sessions and processes may ack the task: see `Lease`.
+
+        It costs no call. Raises `TaskNotTaken` if the task was not taken, or this object has ended its take.
+        """
+        self._check_taken()
+        if self._take == FINISHED:
+            raise TaskNotTaken(id=self.id, tube=self.tube)
+        lease: Lease = self._tube._port.lease_of(self)
+        return lease
 
     def __copy__(self) -> Self:
         return self

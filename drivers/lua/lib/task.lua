@@ -154,9 +154,12 @@ local function dead_of(task)
 end
 
 -- Whether a caller means this task: of others of its id, before the server has forgotten them, it differs by the moment
--- of its put. `meant`: 'c' and that moment, '' or a number: whichever.
+-- of its put. `meant`: 'c' and that moment; 't' and the number of a take, by which the session of ARGV[1] must have it; '' or
+-- a number: whichever.
 local function is_meant(task, meant)
-  return sub(meant, 1, 1) ~= 'c' or unpack_struct('>I7', task.value, 2) == sub(meant, 2) + 0
+  local kind = sub(meant, 1, 1)
+  if kind == 't' then return task.owner == ARGV[1] + 0 and task.take == sub(meant, 2) + 0 end
+  return kind ~= 'c' or unpack_struct('>I7', task.value, 2) == sub(meant, 2) + 0
 end
 
 -- The task of this id in whatever state, if the caller means it, or nil.

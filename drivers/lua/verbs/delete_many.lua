@@ -1,5 +1,5 @@
 -- Remove tasks, in whatever state.
--- ARGV  6… of each its id, and 'c' and the moment of its put ('': whichever has that id)
+-- ARGV  6… of each its id, and which task that is, as any_task.lua says
 -- answers  for each '1' if it was there, '0' if it was not
 --#include begin
 if replayed then return replayed end

@@ -1,0 +1,127 @@
+"""Leases between processes, servers and key spaces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tests.support.internals import port_of
+from tubes import InvalidOption, SessionNotFound, TaskNotTaken
+
+if TYPE_CHECKING:
+    from tubes.conformance.faces import Face
+    from tubes.testing import LocalServer
+
+
+def took(face: Face, url: str, **options: Any) -> tuple[Any, Any, Any]:
+    """A queue with a tube, and a task that it has taken of two."""
+    queue = face.connect(url)
+    tube = queue.create_tube("load", "fifottl", **options)
+    tube.put_many(["first", "second"])
+    return queue, tube, tube.take(timeout=0)
+
+
+def test_another_process_acks_by_the_text_of_a_lease(face: Face, url: str) -> None:
+    queue, tube, task = took(face, url, ttr=60)
+    program = "import sys, tubes\nprint(tubes.connect(sys.argv[1]).tube('load').ack(sys.argv[2]).data)"
+    with queue:
+        done = subprocess.run([sys.executable, "-c", program, url, task.lease], capture_output=True, check=True)
+        assert done.stdout == b"first\n"
+        with pytest.raises(TaskNotTaken):
+            tube.ack(task)
+        assert tube.statistics().tasks["done"] == 1
+
+
+def test_a_lease_of_another_server_or_key_space_is_refused(face: Face, url: str, valkey: LocalServer) -> None:
+    queue, _, task = took(face, url)
+    other_queue, others, theirs = took(face, f"{valkey.url}?prefix={uuid4().hex}")
+    memory_queue, in_memory, _ = took(face, "memory://")
+    with queue, other_queue, memory_queue:
+        assert theirs.id == task.id
+        for tube in (others, in_memory):
+            with pytest.raises(InvalidOption, match="another store"):
+                tube.ack(task.lease)
+            with pytest.raises(InvalidOption, match="another store"):
+                tube.ack_many([theirs.id, task.lease])
+        assert others.ack(theirs).state == "-"
+
+
+def test_leases_go_on_when_the_tube_is_altered(face: Face, url: str) -> None:
+    """Also by a caller who has not heard of it."""
+    queue, tube, first = took(face, url, ttr=60)
+    with queue, face.connect(url, session_ttl=31.0) as other:
+        others = other.tube("load")
+        second = tube.take(timeout=0)
+        before = second.lease
+        assert others.statistics().tasks["taken"] == 2
+        tube.alter(ttr=30)
+        assert second.lease == before
+        assert others.ack(first.lease).state == "-"
+        tube.alter(ttr=20)
+        assert others.ack_many([before]) == {second.id: True}
+
+
+def test_a_caller_by_lease_leaves_nothing_on_the_server(face: Face, url: str, valkey: LocalServer) -> None:
+    queue, tube, task = took(face, url)
+    key = port_of(tube).shared.key
+    with face.connect(url, session_ttl=31.0) as other, valkey.client() as client:
+        others = other.tube("load")
+        others.update(task.lease, data="new")
+        session = task.lease.session
+        named = f"{session:016x}".encode()
+        assert any(field.startswith(b"a") and named in field for field in client.hkeys(key))
+        queue.close()
+        with pytest.raises(TaskNotTaken):
+            others.ack(task.lease)
+        others.statistics()
+        assert not any(named in field for field in client.hkeys(key))
+
+
+def test_a_service_goes_on_with_its_leases_after_a_restart(face: Face, url: str) -> None:
+    """All its processes have gone for a while, as in a deploy."""
+    uuid = uuid4()
+    first = face.connect(url, session_ttl=60)
+    first.identify(uuid, create=True)
+    tube = first.create_tube("load", "fifottl", ttr=300)
+    tube.put("job")
+    lease = str(tube.take(timeout=0).lease)
+    first.detach()
+    with face.connect(url, session_ttl=60) as second:
+        assert second.identify(uuid, create=True) == uuid.hex
+        assert second.tube("load").take(timeout=0) is None
+        assert second.tube("load").ack(lease).data == "job"
+    with face.connect(url) as third, pytest.raises(SessionNotFound):
+        third.identify(uuid)
+
+
+def test_a_lease_is_made_although_the_session_was_lost_since(face: Face, url: str, valkey: LocalServer) -> None:
+    """It is refused then, as the task is."""
+    queue, tube, task = took(face, url)
+    with queue, valkey.client() as client:
+        key = port_of(tube).shared.key
+        client.zadd(f"{key}:leases", {port_of(tube).session[1]: 1})
+        client.hset(key, "soonest", 1)
+        assert tube.statistics().tasks["ready"] == 2
+        with pytest.raises(TaskNotTaken):
+            tube.ack(task.lease)
+
+
+def test_the_session_of_a_lease_survives_an_error_of_the_caller(url: str) -> None:
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
+        tube = queue.create_tube("load", "fifottl")
+        tube.put("job")
+        task = tube.take(0)
+        assert task is not None
+        lease = task.lease
+        others = other.tube("load")
+        for _ in range(3):
+            with pytest.raises(InvalidOption):
+                others.update(lease, delay=5)
+        others.put("more")
+        assert others.ack(lease).state == "-"
+        assert port_of(others).session[1] != f"s{lease.number}.{lease.born}.{lease.session:016x}"

@@ -1,0 +1,199 @@
+"""Leases: the hold of one take as text, for other sessions and processes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from tubes import InvalidOption, Lease, OptionNotSupported, State, TaskNotTaken
+from tubes.conformance.bench import Bench, lacks, needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: All methods that accept a task.
+METHODS: dict[str, Callable[[Any, Any], Any]] = {
+    "ack": lambda tube, task: tube.ack(task),
+    "release": lambda tube, task: tube.release(task),
+    "bury": lambda tube, task: tube.bury(task, "by a lease"),
+    "delete": lambda tube, task: tube.delete(task),
+    "peek": lambda tube, task: tube.peek(task),
+    "update": lambda tube, task: tube.update(task, data="by a lease"),
+    "kick_task": lambda tube, task: tube.kick_task(task),
+}
+OF_MANY = ("ack_many", "release_many", "delete_many")
+
+
+class Leases(Bench):
+    """Leases."""
+
+    def is_stale(self, tube: Any, lease: str) -> bool:
+        """Whether no method does anything by this lease."""
+        for method in METHODS.values():
+            with self.refused(TaskNotTaken):
+                method(tube, lease)
+        for name in OF_MANY:
+            with self.unchanged():
+                assert list(getattr(tube, name)([lease]).values()) == [False]
+        return True
+
+    def test_a_lease_does_in_another_session_what_the_task_does_in_its_own(self) -> None:
+        states = {"ack": "-", "delete": "-", "release": "r", "bury": "!"}
+        other = self.another()
+        for name, method in METHODS.items():
+            task = self.taken()
+            done = method(other.tube, str(task.lease))
+            assert (done.id, done.state.value) == (task.id, states.get(name, "t"))
+            assert self.state(task) == states.get(name, "t")
+            self.tube.truncate()
+
+    def test_a_lease_names_its_tube_and_its_task_and_travels_as_text(self) -> None:
+        task = self.taken()
+        lease = task.lease
+        assert (lease.tube, lease.id) == (self.tube.name, task.id)
+        assert str(lease).isascii()
+        for copy in (Lease(str(lease)), json.loads(json.dumps(lease)), pickle.loads(pickle.dumps(lease))):
+            assert (copy, Lease(copy).id, hash(copy)) == (lease, lease.id, hash(lease))
+        assert self.tube.ack(json.loads(json.dumps(lease))).state == State.DONE
+
+    def test_leases_of_several_sessions_and_tasks_and_ids_are_done_together(self) -> None:
+        first, second = self.another(), self.another()
+        for name in OF_MANY:
+            self.puts(3)
+            by_first, by_second, mine = self.take(first.tube), self.take(second.tube), self.take()
+            gone = mine.id + 1000
+            done = getattr(self.tube, name)([mine, by_second.lease, gone, str(by_first.lease)])
+            assert done == {mine.id: True, by_second.id: True, gone: False, by_first.id: True}
+            self.tube.truncate()
+
+    @needs("ttr")
+    def test_a_lease_lets_others_touch_and_renew(self) -> None:
+        task, other = self.taken(ttr=5), self.another()
+        assert other.tube.touch(task.lease, 5).ttr == 10
+        assert other.tube.renew_many([task.lease], 60) == {task.id: True}
+        self.clock.advance(59)
+        assert self.state(task) == "t"
+        assert self.tube.ack(task).state == State.DONE
+
+    @lacks("ttr")
+    def test_a_lease_does_not_give_a_driver_what_it_lacks(self) -> None:
+        lease, other = self.taken().lease, self.another()
+        with self.refused(OptionNotSupported):
+            other.tube.touch(lease, 5)
+
+    @needs("delay")
+    def test_a_lease_releases_with_a_delay(self) -> None:
+        lease, other = self.taken().lease, self.another()
+        assert other.tube.release(lease, delay=5).state == State.DELAYED
+        assert self.is_stale(other.tube, lease)
+
+    def test_a_lease_ends_with_its_take(self) -> None:
+        other = self.another()
+        for end in ("ack", "release", "bury", "delete", "release_all", "truncate"):
+            task = self.taken()
+            lease = task.lease
+            getattr(self.tube, end)(*(() if end in ("release_all", "truncate") else (task,)))
+            assert self.is_stale(other.tube, lease)
+            self.tube.truncate()
+
+    def test_a_stale_lease_is_refused_whoever_has_the_task_now(self) -> None:
+        task, other = self.taken(), self.another()
+        lease = task.lease
+        self.tube.release(task)
+        again = self.take()
+        assert again.id == lease.id
+        assert self.is_stale(self.tube, lease)
+        self.tube.release(again)
+        theirs = self.take(other.tube)
+        assert self.is_stale(self.tube, lease)
+        assert other.tube.ack(theirs).state == State.DONE
+
+    @needs("ttr")
+    def test_a_lease_ends_with_the_ttr(self) -> None:
+        lease = self.taken(ttr=5).lease
+        self.clock.advance(4.999)
+        assert self.tube.peek(lease).state == State.TAKEN
+        self.clock.advance(0.001)
+        assert self.is_stale(self.another().tube, lease)
+
+    def test_a_lease_ends_with_its_session(self) -> None:
+        worker = self.another()
+        self.put()
+        lease = self.take(worker.tube).lease
+        worker.queue.close()
+        assert self.is_stale(self.tube, lease)
+
+    def test_a_lease_of_a_session_that_was_left_behind_is_good_as_long_as_that(self) -> None:
+        worker, heir = self.another(), self.another()
+        tasks = self.puts(2)
+        leases = [self.take(worker.tube).lease for _ in tasks]
+        worker.queue.detach()
+        self.clock.advance(self.session_ttl - 0.1)
+        assert heir.tube.ack(leases[0]).state == State.DONE
+        self.clock.advance(0.1)
+        assert self.is_stale(heir.tube, leases[1])
+
+    def test_a_lease_is_good_while_anybody_has_its_session(self) -> None:
+        first, second = self.another(), self.another()
+        uuid = "6f9e4c0a-3b1d-4e57-8c2f-0d9a7b6e5f41"
+        assert first.queue.identify(uuid, create=True) == second.queue.identify(uuid, create=True)
+        self.put()
+        lease = self.take(first.tube).lease
+        first.queue.close()
+        self.clock.advance(2 * self.session_ttl)
+        assert self.tube.update(lease, data="still").data == "still"
+        assert second.tube.ack(lease).data == "still"
+
+    def test_an_updated_task_keeps_its_lease(self) -> None:
+        task = self.taken()
+        lease = task.lease
+        self.tube.update(task.id, data="new")
+        assert task.lease == lease
+        assert self.another().tube.ack(lease).data == "new"
+
+    def test_only_a_task_that_was_taken_has_a_lease(self) -> None:
+        put = self.put()
+        task = self.take()
+        acked = self.tube.ack(task)
+        buried = self.buried()
+        for other in (put, acked, buried, self.tube.peek(buried.id), task):
+            with self.refused(TaskNotTaken):
+                other.lease  # noqa: B018
+
+    def test_a_task_of_another_session_gives_no_lease_that_is_good_here(self) -> None:
+        task, other = self.taken(), self.another()
+        seen = other.tube.peek(task.id)
+        with self.refused(TaskNotTaken):
+            other.tube.ack(seen.lease)
+        assert self.tube.ack(task).state == State.DONE
+
+    def test_a_lease_of_another_tube_is_refused(self) -> None:
+        elsewhere = self.create("elsewhere")
+        self.put(tube=elsewhere)
+        lease = self.take(elsewhere).lease
+        self.taken()
+        assert self.refuses(lambda name: METHODS[name](self.tube, lease), *METHODS)
+        assert self.refuses(lambda name: getattr(self.tube, name)([lease]), *OF_MANY)
+
+    def test_a_lease_of_a_dropped_tube_is_refused_by_its_successor(self) -> None:
+        lease = self.taken().lease
+        self.tube.drop(force=True)
+        self.tube = self.create("contract")
+        assert self.taken().id == lease.id
+        assert self.refuses(lambda name: METHODS[name](self.tube, lease), *METHODS)
+
+    def test_a_text_that_is_no_lease_is_refused(self) -> None:
+        lease = str(self.taken().lease)
+        middle = len(lease) // 2
+        swapped = "A" if lease[middle] != "A" else "B"
+        cut = (lease[:-1], lease[1:], lease[:middle], lease + "A", lease + "=", f" {lease}", lease.swapcase())
+        damaged = (lease[:middle] + swapped + lease[middle + 1 :], f"{lease[:middle]}é{lease[middle + 1 :]}")
+        for text in (*cut, *damaged, "2" + lease[1:], "", "0", "17", "1", "lease", "1" + "A" * 60):
+            with self.refused(InvalidOption, match="lease"):
+                self.tube.ack(text)
+            with self.refused(InvalidOption, match="lease"):
+                Lease(text)
+        with self.refused(InvalidOption, match="later form"):
+            self.tube.ack_many(["2" + lease[1:]])
+        assert self.tube.ack(lease).state == State.DONE
