@@ -44,7 +44,10 @@ def is_name(name: str) -> bool:
 
 
 def is_tube_name(name: str) -> bool:
-    """Whether this may be the name of a tube. All keys of the tube have it in braces, so it must not have any."""
+    """Whether this may be the name of a tube, or of a namespace.
+
+    All keys of a tube have both in braces, with an @ between them, so they must not have any of these.
+    """
     return _TUBE_NAME.fullmatch(name) is not None
 
 
@@ -52,6 +55,13 @@ def check_name(what: str, name: Any) -> str:
     """The name of a driver, or of a store in memory."""
     if not isinstance(name, str) or not is_name(name):
         raise InvalidOption(option=what, value=name, rule=f"must be {NAMES}")
+    return str.__str__(name)
+
+
+def check_namespace(name: Any) -> str:
+    """The name of a namespace; '': that of the tubes that are in none."""
+    if not isinstance(name, str) or (name and not is_tube_name(name)):
+        raise InvalidOption(option="namespace", value=name, rule=f"must be {_TUBE_NAMES}, or '' for none")
     return str.__str__(name)
 
 

@@ -34,7 +34,7 @@ from tubes.backend.port import how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, LoopWaiter
-from tubes.drivers.driver import Driver
+from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
@@ -69,9 +69,10 @@ def connect(
 
     `url`: `memory://` is private to the returned AsyncQueue and its other sessions; `memory://name` is shared by name
     in the process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
-    `redis+cluster://` name servers; `?prefix=` selects a key space there. It may also be a client of redis-py, or a
-    queue, of threads or of asyncio: that opens another session on the same store, with its codec, clock and
-    `session_ttl`. Without a URL it is that of the environment variable `TUBES_URL`, or `memory://` if that is not set.
+    `redis+cluster://` name servers; `?prefix=` selects a key space there. `?namespace=` selects a namespace, see
+    `AsyncQueue.namespace`. It may also be a client of redis-py, or a queue, of threads or of asyncio: that opens
+    another session on the same store, with its codec, clock and `session_ttl`. Without a URL it is that of the
+    environment variable `TUBES_URL`, or `memory://` if that is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a server JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
@@ -151,6 +152,28 @@ class AsyncQueue:
     async def tubes(self) -> list[str]:
         """Return the names of all tubes, sorted."""
         answer = self._connection.names()
+        return await answer if type(answer) is CoroutineType else answer
+
+    async def namespace(self, name: str) -> AsyncQueue:
+        """Open another session, on the tubes of a namespace of the same store.
+
+        `name`: as of a tube, 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`. "": the tubes that are in no
+            namespace, as `connect` finds them where the URL has no `?namespace=`.
+
+        A namespace has its own tubes, statistics, events, limits, workers and sessions: nothing of it is seen in
+        another, whatever the tubes are called. It exists as soon as it has a tube. Namespaces do not nest: the method
+        does the same in each of them. It costs a session; on a server also a thread of this process for each namespace
+        that is open, which renews leases.
+
+        Raises `InvalidOption` for a bad name.
+
+        `Queue.namespace` shows an example.
+        """
+        return AsyncQueue(self._connection.sibling(None, check_namespace(name)))
+
+    async def namespaces(self) -> list[str]:
+        """Return the names of the namespaces of the store that have tubes, sorted. See `namespace`."""
+        answer = self._connection.namespaces()
         return await answer if type(answer) is CoroutineType else answer
 
     @overload

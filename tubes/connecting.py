@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection
 from tubes.backend.url import ARGUMENTS, DEFAULT_URL, SHORTEST_LEASE, Place, read, url_of_environment, without
+from tubes.drivers.driver import check_namespace
 from tubes.drivers.options import SECOND, Seconds, micros, seconds
 from tubes.errors import InvalidOption
 from tubes.memory.connection import Connection as MemoryConnection
@@ -60,12 +61,14 @@ def connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
 def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
     """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
     place: Place | None = None
+    namespace = ""
     if isinstance(url, str):
         place = read(url)
         if place.scheme == "memory":
-            place.check_settings(ARGUMENTS)
+            place.check_settings((*ARGUMENTS, "namespace"))
         given = given.completed(place)
-        url = without(url, place, ARGUMENTS)
+        namespace = check_namespace(place.setting("namespace") or "")
+        url = without(url, place, (*ARGUMENTS, "namespace"))
     else:
         other: Connection[Any] | None = getattr(url, "_connection", None)
         if other is not None:
@@ -83,11 +86,12 @@ def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
     if timeout == 0:
         raise InvalidOption(option="connect_timeout", value=given.connect_timeout, rule="must be more than 0 seconds")
     if place is not None and place.scheme == "memory":
-        return MemoryConnection(open_store(urlsplit(str(url)).netloc, given.clock, given.codec), lease, api)
+        store = open_store(urlsplit(str(url)).netloc, given.clock, given.codec)
+        return MemoryConnection(store.within(namespace), lease, api)
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND
         rule = f"must be at least {least} seconds on a server: a shorter lease can end before a call returns"
         raise InvalidOption(option="session_ttl", value=given.session_ttl, rule=rule)
     from tubes.redis.connection import connect
 
-    return connect(url, given.codec, given.clock, session_ttl, timeout, api)
+    return connect(url, given.codec, given.clock, session_ttl, timeout, api, namespace)

@@ -23,7 +23,7 @@ from tubes.backend.port import how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, ThreadWaiter
-from tubes.drivers.driver import Driver
+from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
@@ -58,9 +58,10 @@ def connect(
 
     `url`: `memory://` is private to the returned Queue and its other sessions; `memory://name` is shared by name in the
     process and lives as long as it. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and `redis+cluster://` name
-    servers; `?prefix=` selects a key space there. It may also be a client of redis-py, or a queue, of threads or of
-    asyncio: that opens another session on the same store, with its codec, clock and `session_ttl`. Without a URL it is
-    that of the environment variable `TUBES_URL`, or `memory://` if that is not set.
+    servers; `?prefix=` selects a key space there. `?namespace=` selects a namespace, see `Queue.namespace`. It may also
+    be a client of redis-py, or a queue, of threads or of asyncio: that opens another session on the same store, with
+    its codec, clock and `session_ttl`. Without a URL it is that of the environment variable `TUBES_URL`, or `memory://`
+    if that is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a server JSON.
     `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
@@ -143,6 +144,31 @@ class Queue:
     def tubes(self) -> list[str]:
         """Return the names of all tubes, sorted."""
         return self._connection.names()
+
+    def namespace(self, name: str) -> Queue:
+        """Open another session, on the tubes of a namespace of the same store.
+
+        `name`: as of a tube, 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`. "": the tubes that are in no
+            namespace, as `connect` finds them where the URL has no `?namespace=`.
+
+        A namespace has its own tubes, statistics, events, limits, workers and sessions: nothing of it is seen in
+        another, whatever the tubes are called. It exists as soon as it has a tube. Namespaces do not nest: the method
+        does the same in each of them. It costs a session; on a server also a thread of this process for each namespace
+        that is open, which renews leases.
+
+        Raises `InvalidOption` for a bad name.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue, queue.namespace("team") as team:
+        ...     mail = team.create_tube("mail")
+        ...     queue.tubes(), team.tubes(), queue.namespaces()
+        ([], ['mail'], ['team'])
+        """
+        return Queue(self._connection.sibling(None, check_namespace(name)))
+
+    def namespaces(self) -> list[str]:
+        """Return the names of the namespaces of the store that have tubes, sorted. See `namespace`."""
+        return self._connection.namespaces()
 
     @overload
     def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Task: ...

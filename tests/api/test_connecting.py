@@ -60,7 +60,7 @@ def test_an_argument_overrides_what_the_url_says(face: Face) -> None:
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ("ttl=5", "unknown setting 'ttl': known settings are codec, connect_timeout, session_ttl"),
+        ("ttl=5", "unknown setting 'ttl': known settings are codec, connect_timeout, namespace, session_ttl"),
         ("prefix=a", "unknown setting 'prefix'"),
         ("codec=pickle", "codec='pickle'"),
         ("session_ttl=", "session_ttl='': must be a number of seconds"),

@@ -251,6 +251,19 @@ def test_a_tube_that_is_there_is_no_error_if_one_says_so(shell: Shell) -> None:
     shell("create", "mail", "--if-not-exists")
 
 
+def test_a_namespace_is_named_by_the_url(shell: Shell, queue: tubes.Queue) -> None:
+    team = Shell(f"{shell.url}{'&' if '?' in shell.url else '?'}namespace=the%2Bteam")
+    team("put", "mail", "to ann", "--create", "fifo")
+    with queue.namespace("the+team") as namespace:
+        assert repr(namespace).endswith("namespace=the%2Bteam>")
+        assert (namespace.tubes(), queue.tubes()) == (["mail"], [])
+    for one in (shell, team):
+        assert one.lines("namespaces") == ["the+team"]
+        assert one.json("namespaces") == [{"namespace": "the+team"}]
+    assert team.lines("take", "mail") == ["to ann"]
+    shell("stats", "mail", code=Exit.NOT_FOUND)
+
+
 def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=100)
     tube.put_many(range(3))

@@ -110,6 +110,7 @@ def test_the_table_of_keys_has_all_keys_that_the_scripts_name() -> None:
     named = set(re.findall(r"M \.\. ':(\w+)'", lua))
     assert cells("key") == {f"tubes:{{name}}:{key}" for key in named} | {
         "tubes:names",
+        "tubes:namespaces",
         "tubes:{name}:chunks:<write>",
         "tubes:{name}:skipped:<stream>",
         "tubes:{name}:staged:<batch>",

@@ -179,6 +179,31 @@ def test_what_a_script_may_not_run_is_a_refusal_and_no_damage(users: rights.User
         task.ack()
 
 
+def test_a_user_of_one_namespace_has_no_other(users: rights.Users) -> None:
+    keys = ("~tubes:{team@*", "~tubes:namespaces")
+    users.admin.execute_command("ACL", "SETUSER", "app", "resetkeys", "resetchannels", *keys, "&tubes:{team@*")
+    try:
+        with tubes.connect(users.url("app")) as queue, tubes.connect(users.server.url) as admin:
+            admin.create_tube("mail").put("not for them")
+            with admin.namespace("team2") as other, queue.namespace("team") as team:
+                other.create_tube("mail").put("not for them")
+                mail = team.create_tube("mail")
+                heard: list[str] = []
+                mail.on_task_change(lambda task, event: heard.append(event))
+                mail.put("to ann")
+                assert mail.take(timeout=5) is not None
+                assert eventually(lambda: heard == ["put", "take"])
+                assert (team.tubes(), team.namespaces()) == (["mail"], ["team", "team2"])
+                mail.drop(force=True)
+            with queue.namespace("team2") as other:
+                for call in (queue.tubes, other.tubes, lambda: queue.tube("mail"), lambda: other.tube("mail")):
+                    with pytest.raises(tubes.ServerRefused):
+                        call()
+    finally:
+        users.admin.execute_command("ACL", "SETUSER", "app", "~*", "&*")
+        users.admin.execute_command("ACL", "LOG", "RESET")
+
+
 def test_a_user_of_one_tube_has_no_other(users: rights.Users) -> None:
     users.admin.execute_command("ACL", "SETUSER", "app", "resetkeys", "~tubes:{mail}*", "~tubes:names")
     try:

@@ -210,6 +210,17 @@ def test_the_plugin_can_be_kept_out(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*fixture 'tubes_queue' not found*"])
 
 
+@pytest.mark.parametrize("place", ["memory://?codec=json", "server"])
+def test_isolation_ends_with_what_is_in_namespaces(place: str, valkey: LocalServer) -> None:
+    place = f"{valkey.url}?namespace=mine" if place == "server" else f"{place}&namespace=mine"
+    with isolated(place) as url, tubes.connect(url) as queue, queue.namespace("other") as other:
+        queue.create_tube("mail").put("to ann")
+        other.create_tube("mail").put("to bob")
+        assert queue.namespaces() == ["mine", "other"]
+    with tubes.connect(url) as queue:
+        assert (queue.tubes(), queue.namespaces()) == ([], [])
+
+
 def test_isolation_keeps_the_prefix_that_there_is(url: str) -> None:
     with isolated(url) as own:
         assert own.startswith(f"{url}-test-")

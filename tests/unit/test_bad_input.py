@@ -145,6 +145,8 @@ def table() -> list[Row]:
         ("take from a closed queue", QueueClosed, lambda s: s.closed_tube.take(0)),
         ("tube of a closed queue", QueueClosed, lambda s: s.closed.tube("plain")),
         ("create in a closed queue", QueueClosed, lambda s: s.closed.create_tube("new")),
+        ("namespace of a closed queue", QueueClosed, lambda s: s.closed.namespace("team")),
+        ("namespaces of a closed queue", QueueClosed, lambda s: s.closed.namespaces()),
         ("session of a closed queue", QueueClosed, lambda s: s.closed.session()),
         ("identify in a closed queue", QueueClosed, lambda s: s.closed.identify()),
         ("an unknown session", SessionNotFound, lambda s: s.queue.identify("0" * 32)),
@@ -195,7 +197,9 @@ def table() -> list[Row]:
 
 
 def of_names(bad: Any) -> list[Row]:
+    namespaces = [] if bad == "" else [(f"namespace {shown(bad)}", InvalidOption, lambda s: s.queue.namespace(bad))]
     return [
+        *namespaces,
         (f"tube named {shown(bad)}", InvalidOption, lambda s: s.queue.create_tube(bad)),
         (f"tube called {shown(bad)}", InvalidOption, lambda s: s.queue.tube(bad)),
     ]

@@ -28,7 +28,7 @@ _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that a URL may give as settings.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
 #: Settings whose values may be shown, if they match `_VALUE`.
-_SHOWN: Final = ("prefix", "db", *ARGUMENTS)
+_SHOWN: Final = ("prefix", "namespace", "db", *ARGUMENTS)
 _VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
 _ESCAPES: Final = "in passwords, paths and settings write %40 for @, %2F for /, %23 for #, %3F for ?"
@@ -80,6 +80,13 @@ def without(url: str, place: Place, settings: Collection[str]) -> str:
         return url
     rest = {name: value for name, value in place.settings.items() if name not in settings}
     return url.partition("?")[0] + (f"?{urlencode(rest, doseq=True)}" if rest else "")
+
+
+def in_namespace(url: str, namespace: str) -> str:
+    """The URL of a namespace of the store that has this one; '': of the tubes that are in none."""
+    if not namespace:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({'namespace': namespace})}"
 
 
 def read(url: str) -> Place:

@@ -88,7 +88,7 @@ def connected(
     `patience`: seconds to wait for a connection where the URL has no `connect_timeout`; `PATIENCE` unless told.
     """
     place = place_of(url)
-    scheme, _, name = place.partition("://")
+    scheme, _, name = place.partition("?")[0].partition("://")
     if scheme == "memory" and name not in named():
         raise Stop(
             f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",

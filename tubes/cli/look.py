@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: tubes, stats, peek, buried, utubes, workers."""
+"""Commands that look and change nothing: tubes, namespaces, stats, peek, buried, utubes, workers."""
 
 from __future__ import annotations
 
@@ -47,6 +47,19 @@ def tubes(url: Url = None, as_json_: AsJson = False) -> None:
                 as_json({"tube": name, "driver": seen.driver})
         else:
             for name in queue.tubes():
+                line(name)
+
+
+def namespaces(url: Url = None, as_json_: AsJson = False) -> None:
+    """List the namespaces.
+
+    A URL with ?namespace=NAME names the tubes of one of them, for all commands.
+    """
+    with connected(url) as queue:
+        for name in queue.namespaces():
+            if as_json_:
+                as_json({"namespace": name})
+            else:
                 line(name)
 
 
@@ -313,4 +326,4 @@ def _workers(found: list[library.WorkerInfo], now: float) -> Grid:
     return made
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (tubes, stats, peek, buried, utubes, workers)
+COMMANDS: tuple[Callable[..., None], ...] = (tubes, namespaces, stats, peek, buried, utubes, workers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tubes import (
@@ -9,7 +11,9 @@ from tubes import (
     Driver,
     DriverExists,
     DriverNotFound,
+    InvalidOption,
     OptionNotSupported,
+    SessionNotFound,
     Task,
     TubeBusy,
     TubeExists,
@@ -135,6 +139,64 @@ class Queues(Bench):
             assert self.queue.tubes() == sorted(names[1:])
             del names[0]
             assert all(tube.peek(tasks[name].id).state == "r" for name, tube in tubes.items())
+
+    def within(self, namespace: str) -> Any:
+        """The queue of a namespace."""
+        queue = self.queue.namespace(namespace)
+        self._queues.append(queue)
+        return queue
+
+    def test_a_namespace_has_its_own_tubes_statistics_and_events(self) -> None:
+        # Names that would meet if one stood behind the other without a sign between them, or with one that names have.
+        places = [(space, name) for space in ("", "a", "a:b", "tubes", "names") for name in ("contract", "b:a", "a")]
+        queues = {space: self.within(space) for space, _ in places}
+        self.tube.drop()
+        tubes = {place: queues[place[0]].create_tube(place[1], self.driver, **self.options) for place in places}
+        heard: list[tuple[tuple[str, str], str]] = []
+
+        def callback(task: Task, event: str) -> None:
+            heard.append(((task.data, task.tube), event))
+
+        for place, tube in tubes.items():
+            tube.on_task_change(callback)
+            self.put(place[0], tube=tube, key="same")
+            assert [task.data for task in tube.tasks()] == [place[0]]
+        assert eventually(lambda: len(heard) == len(places))
+        assert sorted(heard) == sorted((place, "put") for place in places)
+        assert self.queue.namespaces() == queues["a"].namespaces() == ["a", "a:b", "names", "tubes"]
+        for space, queue in queues.items():
+            assert queue.tubes() == list(queue.overview()) == list(queue.statistics()) == ["a", "b:a", "contract"]
+            assert (self.take(queue.tube("a")).data, queue.tube("a").take(timeout=0)) == (space, None)
+            queue.tube("b:a").truncate()
+            assert queue.check("contract") == []
+        for (_, name), tube in tubes.items():
+            assert tube.statistics().tasks["total"] == (name != "b:a")
+        for space in ("a", "names"):
+            for name in queues[space].tubes():
+                queues[space].tube(name).drop(force=True)
+        assert self.queue.namespaces() == ["a:b", "tubes"]
+        assert queues["a"].tubes() == []
+        assert queues[""].tubes() == ["a", "b:a", "contract"]
+
+    def test_namespaces_share_drivers_and_no_sessions(self) -> None:
+        fresh = Driver("fresh", order="-id")
+        self.queue.register_driver(fresh)
+        team = self.within("team")
+        assert team.create_tube("mail", "fresh").driver == fresh
+        assert self.queue.namespaces() == ["team"]
+        with pytest.raises(SessionNotFound):
+            team.identify(self.queue.identify())
+        with self.refused(InvalidOption):
+            self.queue.take_any([team.tube("mail")], timeout=0)
+        other = self.within("team").namespace("other")
+        self._queues.append(other)
+        assert other.tubes() == []
+        assert other.namespaces() == ["team"]
+
+    def test_the_rule_for_names_of_tubes_is_that_of_namespaces(self) -> None:
+        assert self.refuses(self.queue.namespace, "x" * 256, "a b", "a@b", "{a}", "a*", "ä", "a\n", 7, None)
+        for name in ("x" * 255, "a+b/c;d$(e)", ""):
+            assert self.within(name).namespaces() == []
 
     def test_a_flag_is_true_or_false(self) -> None:
         assert self.refuses(lambda option: self.create("other", **{option: 1}), "if_not_exists", "temporary")

@@ -46,10 +46,11 @@ class Connection(ConnectionBase):
         finally:
             store.lock.token[0] = True
 
-    def sibling(self, api: ApiKind | None = None) -> Connection:
-        """Another connection to the same store, with a session of its own; perhaps for the other API."""
+    def sibling(self, api: ApiKind | None = None, namespace: str | None = None) -> Connection:
+        """Another connection, with a session of its own; perhaps for the other API, or to another namespace."""
         self.check()
-        return Connection(self.store, self._lease, api or self._api)
+        store = self.store if namespace is None else self.store.within(namespace)
+        return Connection(store, self._lease, api or self._api)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""
@@ -122,11 +123,12 @@ class Connection(ConnectionBase):
     def names(self) -> list[str]:
         """The names of all tubes."""
         self.check()
-        self.store.lock.acquire()
-        try:
-            return sorted(name for name, shared in self.store.shared_tubes.items() if shared.is_listed)
-        finally:
-            self.store.lock.token[0] = True
+        return self.store.names()
+
+    def namespaces(self) -> list[str]:
+        """The namespaces that have tubes."""
+        self.check()
+        return self.store.namespaces()
 
     def overview(self, ages: bool) -> dict[str, Overview]:
         """An overview of all tubes, one after the other."""

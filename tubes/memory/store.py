@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon, system_clock
+from tubes.backend.url import in_namespace
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
@@ -108,19 +109,51 @@ class MemorySession:
 
 
 class MemoryStore:
-    """Tubes and sessions of one `memory://` URL."""
+    """Tubes and sessions of one `memory://` URL.
 
-    def __init__(self, url: str, clock: Clock, codec: Codec | None) -> None:
-        self.url: Final = url
+    Each namespace is a store of its own, with a lock of its own; its `home` is the store of the tubes that are in none.
+    """
+
+    def __init__(
+        self, url: str, clock: Clock, codec: Codec | None, home: MemoryStore | None = None, namespace: str = ""
+    ) -> None:
+        self.url: Final = in_namespace(url, namespace)
         self.clock: Final = clock
         self.codec: Final = codec
-        self.registry: Final = Registry()
+        self.registry: Final[Registry] = Registry() if home is None else home.registry
+        self._home: Final = home
+        # Of a home: its namespaces.
+        self._namespaces: Final[dict[str, MemoryStore]] = {}
         self.lock: Final = Lock()
         #: Whether this is a fork's copy of a store that belongs to the parent.
         self.forked = False
         self.shared_tubes: Final[dict[str, SharedTube]] = {}
         self.sessions: Final[dict[str, MemorySession]] = {}
         _stores.add(self)
+
+    def within(self, namespace: str) -> MemoryStore:
+        """The store of a namespace, which is made when it is first asked for; '': of the tubes that are in none."""
+        home = self._home or self
+        if not namespace:
+            return home
+        found = home._namespaces.get(namespace)
+        # Of two threads one makes it.
+        return found or home._namespaces.setdefault(
+            namespace, MemoryStore(home.url, home.clock, home.codec, home, namespace)
+        )
+
+    def namespaces(self) -> list[str]:
+        """The namespaces that have tubes."""
+        home = self._home or self
+        return sorted(name for name, store in home._namespaces.copy().items() if store.names())
+
+    def names(self) -> list[str]:
+        """The names of all tubes."""
+        self.lock.acquire()
+        try:
+            return sorted(name for name, shared in self.shared_tubes.items() if shared.is_listed)
+        finally:
+            self.lock.token[0] = True
 
     def keep_out(self, lock: Any) -> None:
         """Let the `acquire` of another lock say who enters."""

@@ -81,11 +81,15 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Whether a verb may be run here and now, by a finalizer."""
         return False
 
-    def sibling(self, api: ApiKind | None = None) -> Connection:
-        """Another connection to the same store, with a session of its own; perhaps for the other API."""
+    def sibling(self, api: ApiKind | None = None, namespace: str | None = None) -> Connection:
+        """Another connection, with a session of its own; perhaps for the other API, or to another namespace."""
         self.check()
-        self.store.enter()
-        return _make(self.store, api or self._api, self._timeout)
+        store = self.store
+        if namespace is None:
+            store.enter()
+        else:
+            store = store.within(namespace)
+        return _make(store, api or self._api, self._timeout)
 
     def micros(self) -> int:
         """The server's time, as far as this process knows it."""
@@ -120,7 +124,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         checked = driver.check_tube(options)
         about = (describe(driver), describe_options(checked), checked.get("capacity", 0))
         while True:
-            yield from self._names("add", name)
+            yield from self._note_name(name)
             reply = yield from self.session.open(name, _MODES[if_exists], *about, maker=uuid4().hex)
             assert reply is not None  # It is made where it is not there.
             if not isinstance(reply, OpenedTube):
@@ -210,27 +214,47 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     def _known_names(self) -> Flow[list[str]]:
         """The stored names of tubes, in their order; some may be gone."""
+        return (yield from self._all_in(f"{self.store.prefix}:names", "a tube name"))
+
+    @verb
+    def namespaces(self) -> Flow[list[str]]:
+        """The namespaces that have tubes."""
+        self.check()
+        return (yield from self._all_in(self.store.namespaces, "the name of a namespace"))
+
+    def _all_in(self, key: str, kind: str) -> Flow[list[str]]:
+        """The names in a stored set, in their order."""
         names: set[bytes] = set()
         cursor = b"0"
         while True:
-            after, some = list_of((yield from self._names("some", cursor)))
+            after, some = list_of((yield from self._names(key, "some", cursor)))
             names.update(map(bytes_of, list_of(some)))
             cursor = bytes_of(after)
             if cursor == b"0":
                 known, strange = validation.names(names)
-                self.store.leave_out(dict.fromkeys(strange, "is not a tube name"))
+                self.store.leave_out(dict.fromkeys(strange, f"is not {kind}"))
                 return known
 
-    def _names(self, what: str, name: str | bytes) -> Flow[Reply]:
-        key = f"{self.store.prefix}:names"
+    def _names(self, key: str, what: str, name: str | bytes) -> Flow[Reply]:
         return (yield from self.store.ask("names", key, what, name, what=key))
 
+    def _note_name(self, name: str) -> Flow[None]:
+        """Store the name of a tube that is about to be created, and then that of its namespace."""
+        yield from self._names(f"{self.store.prefix}:names", "add", name)
+        if self.store.namespace:
+            yield from self._names(self.store.namespaces, "add", self.store.namespace)
+
     def forget_name(self, name: str) -> Flow[None]:
-        """Remove the name of a dropped tube, unless it was created again."""
-        yield from self._names("remove", name)
+        """Remove the name of a dropped tube, and that of a namespace without tubes, unless it was created again."""
+        names = f"{self.store.prefix}:names"
+        yield from self._names(names, "remove", name)
         there = yield ScriptCall(script("there"), self.store.key(name), ())
         if there is not None:
-            yield from self._names("add", name)
+            yield from self._note_name(name)
+        elif self.store.namespace and not (yield from self._all_in(names, "a tube name")):
+            yield from self._names(self.store.namespaces, "remove", self.store.namespace)
+            if (yield from self._all_in(names, "a tube name")):
+                yield from self._names(self.store.namespaces, "add", self.store.namespace)
 
     def _opened(self, name: str, opened: OpenedTube | tuple[Reply, Reply] | None) -> Flow[RedisPort]:
         if not isinstance(opened, OpenedTube):
@@ -335,9 +359,10 @@ def connect(
     session_ttl: float,
     connect_timeout: float | None,
     api: ApiKind,
+    namespace: str,
 ) -> Connection:
     """A connection to the server of this URL or client; for threads it is tried out at once."""
-    store = open_store(url, clock, codec, session_ttl)
+    store = open_store(url, clock, codec, session_ttl, namespace)
     connection = _make(store, api, connect_timeout)
     if api.awaited:
         return connection

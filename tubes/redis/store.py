@@ -9,13 +9,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakSet
 
 from tubes.backend.clock import system_clock
 from tubes.backend.flow import run
 from tubes.backend.retry import Outage
+from tubes.backend.url import in_namespace
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
@@ -39,8 +40,19 @@ if TYPE_CHECKING:
     from tubes.values.codecs import Codec
 
 T = TypeVar("T")
-#: The identity of a store: the URL, the clock, the codec, the lease and the process.
-Key: TypeAlias = tuple[object, ...]
+
+
+class Key(NamedTuple):
+    """The identity of a store."""
+
+    url: object
+    clock: int
+    codec: str | int
+    lease: float
+    process: int
+    namespace: str
+
+
 #: Microseconds: a larger difference means that a server's clock was set; two clocks may always differ by less.
 _STEP: Final = SECOND
 _SLACK: Final = SECOND // 10
@@ -52,18 +64,35 @@ _BEATS: Final = 1000
 class RedisStore:
     """One server, as one process sees it; shared by all its connections that were made alike."""
 
-    def __init__(self, key: Key, server: Server, prefix: str, clock: Clock, codec: Codec, lease: float) -> None:
+    def __init__(
+        self,
+        key: Key,
+        server: Server,
+        prefix: str,
+        clock: Clock,
+        codec: Codec,
+        lease: float,
+        registry: Registry | None = None,
+    ) -> None:
         self._key: Final = key
         self.server: Final = server
-        self.url: Final = server.url
-        self.prefix: Final = f"{prefix}:tubes" if prefix else "tubes"
+        #: The namespace whose tubes it has; '': those that are in none.
+        self.namespace: Final = key.namespace
+        self.url: Final = in_namespace(server.url, key.namespace)
+        # That of all namespaces.
+        self._root: Final = prefix
+        self._tag: Final = f"{key.namespace}@" if key.namespace else ""
+        #: The set of all namespaces.
+        self.namespaces: Final = f"{prefix}:namespaces"
+        #: How the keys begin that belong to no tube.
+        self.prefix: Final = self.key("") if key.namespace else prefix
         self.clock: Final = clock
         self.codec: Final = codec
         self.lease: Final = lease
         #: Whether a test sets the time: then scripts get it, and leases last as long as their connections.
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
-        self.registry: Final = Registry()
+        self.registry: Final = registry or Registry()
         self.strangers: Final = validation.Strangers()
         self.marking: Final = script("mark")
         self.ringing: Final = script("ring")
@@ -97,6 +126,18 @@ class RedisStore:
             if self.closed:
                 raise QueueClosed(why="close() was called")
             self._users += 1
+
+    def within(self, namespace: str) -> RedisStore:
+        """The store of a namespace of this server, with one more connection; '': of the tubes that are in none."""
+        key = self._key._replace(namespace=namespace)
+        with _opening:
+            store = _stores.get(key)
+            if store is None:
+                store = RedisStore(key, self.server, self._root, self.clock, self.codec, self.lease, self.registry)
+                store.met, store._timed, store._ahead = self.met, self._timed, self._ahead
+                _stores[key] = store
+            store.enter()
+            return store
 
     def join(self, session: RedisSession) -> None:
         """Renew this session's lease."""
@@ -335,7 +376,7 @@ class RedisStore:
 
     def key(self, name: str) -> str:
         """The key of a tube; all its keys begin with it, and share its hash slot."""
-        return f"{self.prefix}:{{{name}}}"
+        return f"{self._root}:{{{self._tag}{name}}}"
 
     def shared(self, name: str, opened: OpenedTube) -> tuple[SharedTube, Edition]:
         """The shared tube for what a server says of a tube, made when it is first asked for; and the options there."""
@@ -402,17 +443,19 @@ _stores: Final[dict[Key, RedisStore]] = {}
 _opening = threading.RLock()
 
 
-def open_store(url: object, clock: Clock | None, codec: str | Codec | None, lease: float) -> RedisStore:
-    """The store of this server: one per process, as far as clock, codec and lease agree."""
+def open_store(url: object, clock: Clock | None, codec: str | Codec | None, lease: float, namespace: str) -> RedisStore:
+    """The store of this server: one per process and namespace, as far as clock, codec and lease agree."""
     found = find_codec("json" if codec is None else codec)
     clock = clock or system_clock
     kind = codec if isinstance(codec, str) or codec is None else id(found)
-    key = (url if isinstance(url, str) else id(url), id(clock), kind or "json", lease, os.getpid())
+    where = url if isinstance(url, str) else id(url)
+    key = Key(where, id(clock), kind or "json", lease, os.getpid(), namespace)
     with _opening:
         store = _stores.get(key)
         if store is None:
             server, prefix = locate(url)
-            store = _stores[key] = RedisStore(key, server, prefix, clock, found, lease)
+            root = f"{prefix}:tubes" if prefix else "tubes"
+            store = _stores[key] = RedisStore(key, server, root, clock, found, lease)
         # Before anybody else may leave: the last one takes it along.
         store.enter()
         return store

@@ -16,7 +16,7 @@ def isolated(url: str = "memory://") -> Generator[str]:
     """A URL for tubes of a single test; those that are left at the end are dropped.
 
     `memory://` becomes a store with a new name, so that the program can connect to it by the URL. On a server the URL
-    gets a new prefix, after the one that it has.
+    gets a new prefix, after the one that it has. Tubes of all namespaces there are dropped, too.
 
     >>> import tubes
     >>> with isolated() as url:
@@ -29,7 +29,7 @@ def isolated(url: str = "memory://") -> Generator[str]:
     place, _, words = url.partition("?")
     unique = f"test-{uuid4().hex[:20]}"
     if place.startswith("memory://"):
-        own = f"memory://{unique}"
+        own = f"memory://{unique}?{words}" if words else f"memory://{unique}"
         try:
             yield own
         finally:  # Not earlier: the first connection decides the codec and the clock.
@@ -47,6 +47,8 @@ def isolated(url: str = "memory://") -> Generator[str]:
 
 
 def _drop_all(queue: sync.Queue) -> None:
-    for name in queue.tubes():
-        with suppress(TubeNotFound):
-            queue.tube(name).drop(force=True)
+    for namespace in ("", *queue.namespaces()):
+        with queue.namespace(namespace) as own:
+            for name in own.tubes():
+                with suppress(TubeNotFound):
+                    own.tube(name).drop(force=True)

@@ -296,7 +296,7 @@ def locate(place: object) -> tuple[Server, str]:
 def check_settings(parts: Place) -> None:
     """Raise `InvalidOption` if the URL has a setting that is unknown."""
     tls = _of_tls() if parts.scheme == "rediss" else ()
-    parts.check_settings({*ARGUMENTS, "prefix", *_FROM_URLS, *tls}, _OF_OTHERS)
+    parts.check_settings({*ARGUMENTS, "namespace", "prefix", *_FROM_URLS, *tls}, _OF_OTHERS)
 
 
 def _pool(url: str, parts: Place) -> _Pool:
