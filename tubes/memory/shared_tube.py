@@ -14,7 +14,6 @@ from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon
 from tubes.backend.listeners import Listener, tell
 from tubes.backend.waiters import EMPTY, PENDING
-from tubes.drivers.engine import Engine
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
@@ -27,9 +26,9 @@ from tubes.values.task import TaskView, snapshot
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.backend.interface import Options, PreparedPut
+    from tubes.backend.interface import PreparedPut
     from tubes.backend.waiters import Waiter
-    from tubes.drivers.driver import Driver
+    from tubes.drivers.engine import Engine
     from tubes.drivers.entry import Entry
     from tubes.memory.lock import Lock
 
@@ -48,12 +47,12 @@ class Port(Protocol):
 class SharedTube:
     """One tube of a store: its tasks, its waiters and its listeners."""
 
-    def __init__(self, clock: Clock, lock: Lock, driver: Driver, name: str, options: Options) -> None:
-        self.name: Final = name
+    def __init__(self, clock: Clock, lock: Lock, engine: Engine) -> None:
+        self.name: Final = engine.name
         #: Leases of other tubes of this name have another number.
         self.born: Final = uuid4().int >> 64
-        self.driver: Final = driver
-        self.engine: Final = Engine(name, driver, options)
+        self.driver: Final = engine.driver
+        self.engine: Final = engine
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: The waiters until the tube is empty.
@@ -101,7 +100,7 @@ class SharedTube:
                         owner = waiter.owner
                         waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
                         take = 0
-                        if not waiter.wake():
+                        if not self.rouse(waiter):
                             engine.untake(now, entry)
                     del takers[waiter]
                     waiter.owner.waiters.discard(waiter)
@@ -114,7 +113,7 @@ class SharedTube:
             for waiter in list(self.emptying):
                 self.strike(waiter)
                 waiter.answer = True
-                waiter.wake()
+                self.rouse(waiter)
         self.watched = bool(takers or self.putters or self.emptying or engine.listener)
         if self.watched:  # Somebody would notice.
             self._alarm.set(engine.timers.soonest)
@@ -135,11 +134,15 @@ class SharedTube:
                 except BaseException as error:
                     self._repair_engine(error, id=id, count=self.engine.next_id - id)
                     waiter.answer = error
-                if not waiter.wake():
+                if not self.rouse(waiter):
                     self.undo(waiter.answer, is_put=True)
             self.strike(waiter)
         # A task with a ttl of 0 is gone before anybody takes it.
         self.engine.expire(now)
+
+    def rouse(self, waiter: Waiter) -> bool:
+        """Wake a waiter that has its answer; False if its caller is gone for good. Under the lock."""
+        return waiter.wake()
 
     def _can_serve_putters(self, now: int) -> bool:
         """Whether there is room for the first of the waiting putters."""
@@ -194,7 +197,7 @@ class SharedTube:
             for waiter in [waiter for waiter in waiters if waiter.answer is not PENDING]:
                 self.strike(waiter)
                 with suppress(RuntimeError):  # It was woken.
-                    if not waiter.wake():
+                    if not self.rouse(waiter):
                         self.undo(waiter.answer, is_put=waiter.request is not None)
         return True
 

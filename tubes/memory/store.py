@@ -14,6 +14,7 @@ from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon, system_clock
 from tubes.backend.url import in_namespace
 from tubes.drivers.driver import Driver, check_name
+from tubes.drivers.engine import Engine
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference
@@ -77,13 +78,13 @@ class MemorySession:
         soon(self._call)
 
     def _end(self, now: int) -> list[SharedTube]:
-        self._store.sessions.pop(self.uuid, None)
         shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
         for shared in shared_tubes:
             shared.engine.expire(now)
             shared.engine.close_hold(now, self.holds[shared])
             shared.serve_waiters(now)
         self.holds.clear()
+        self._store.remove_session(self)
         return shared_tubes
 
     def _ring(self, now: int) -> None:
@@ -173,7 +174,7 @@ class MemoryStore:
             shared = self.shared_tubes.get(name)
             if shared is None:
                 self.registry.register(driver)
-                shared = self.shared_tubes[name] = SharedTube(self.clock, self.lock, driver, name, checked)
+                shared = self.shared_tubes[name] = self.make_tube(name, driver, checked, temporary)
             elif if_exists == "raise":
                 raise TubeExists(name=name, why=WAYS_TO_USE_IT)
             elif shared.driver != driver:
@@ -183,6 +184,18 @@ class MemoryStore:
             return shared
         finally:
             self.lock.token[0] = True
+
+    def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
+        """Make a tube, whose options are checked. Under the lock."""
+        return SharedTube(self.clock, self.lock, Engine(name, driver, options))
+
+    def remove_tube(self, shared: SharedTube) -> None:
+        """Remove a tube that is dropped. Under the lock."""
+        del self.shared_tubes[shared.name]
+
+    def remove_session(self, session: MemorySession) -> None:
+        """Remove a session that has ended. Under the lock."""
+        self.sessions.pop(session.uuid, None)
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Driver:
         """The driver of this name. If the tube exists with another driver, that error comes first."""

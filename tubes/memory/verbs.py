@@ -302,7 +302,7 @@ class VerbPort(Port[F]):
             waiting = sum(not waiter.is_gone() for line in (shared.takers, shared.putters) for waiter in line)
             if (engine.taken or waiting) and not force:
                 raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
-            del self._store.shared_tubes[shared.name]
+            self._store.remove_tube(shared)
             for port in shared.ports:
                 port.gone = gone
                 port.forget()
