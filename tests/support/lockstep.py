@@ -138,7 +138,9 @@ class Lockstep:
         if isinstance(answer, Task):
             self.refs.append((answer, self.model.refer(expected)))
             with suppress(TaskNotTaken):
-                self.refs.append((answer.lease, self.model.refer(expected)._replace(is_lease=True)))
+                lease, meant = answer.lease, self.model.refer(expected)._replace(is_lease=True)
+                # That of a task which another session has is of no take.
+                self.refs.append((lease, meant if lease.take else meant._replace(take=0)))
 
     # -- verbs ---------------------------------------------------------------------------------------------
 
