@@ -1,4 +1,4 @@
-"""The short ways of a plain tube in memory, beside the long ones."""
+"""The short ways in memory, beside the long ones."""
 
 from __future__ import annotations
 
@@ -94,3 +94,34 @@ def test_short_and_long_ways_do_the_same(seed: int) -> None:
         assert short.do(what, number) == long.do(what, number), what
     assert short.heard == long.heard
     assert short.do("count", 0) == long.do("count", 0)
+
+
+SPANS: list[Any] = [0, 60, 0.5, 100 * 365 * 86400, 10**10, -1, True, "1", None]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({option: value} for option in ("ttl", "ttr", "delay") for value in SPANS),
+        *({"pri": value} for value in (0, 7, 2**32 - 1, 2**32, -1, True, 1.0)),
+        *({"utube": value} for value in ("a", "", 1, True, b"a", None)),
+        {"ttl": 60, "ttr": 10, "delay": 5, "pri": 3, "utube": "a"},
+        {"ttl": 60, "key": "k"},
+        {"colour": 1},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
+def test_a_put_reads_its_options_as_a_batch_does(driver: str, options: dict[str, Any]) -> None:
+    def add(put: Callable[[tubes.Tube], tubes.Task]) -> Any:
+        tube = tubes.connect(clock=ManualClock()).create_tube("t", driver)
+        try:
+            task = put(tube)
+        except TubesError as error:
+            return type(error), error.facts | {"item": None}
+        check_engine(port_of(tube).shared.engine)
+        return facts(task), task.utube, task.pri, task.ttr, task.expires, tube.take(0) is None
+
+    one = add(lambda tube: tube.put("x", **options))
+    assert one == add(lambda tube: tube.put_many(["x"], **options)[0])
+    assert one == add(lambda tube: tube.put_many([tubes.Item("x", **options)])[0])
