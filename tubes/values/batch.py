@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from typing_extensions import TypeVar, Unpack
 
@@ -50,11 +50,8 @@ class Item(Generic[T_co]):
         return f"Item({self.data!r}{shown})"
 
 
-class Run(NamedTuple):
-    """Tasks to put in this order, all with the same options; checked and encoded."""
-
-    options: Options
-    data: list[Any]
+#: The options of some tasks, which are put in this order, and their data; checked and encoded.
+Run: TypeAlias = tuple[Options, list[Any]]
 
 
 class Batch:
@@ -106,7 +103,7 @@ def gather(driver: Driver, codec: Codec | None, items: object, options: Options)
     wanted: list[object] = [*items]
     runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base)
     size = len(wanted)
-    batch = Batch([run for run in runs if run.data], size)
+    batch = Batch([run for run in runs if run[1]], size)
     if size and not batch.keyed:
         driver.check_keyless(options)
     return batch
@@ -117,20 +114,23 @@ def _plain_run(codec: Codec | None, items: list[object], base: Options) -> list[
     if Item in set(map(type, items)):
         return None
     try:
-        return [Run(base, items if codec is None else list(map(codec.encode, items)))]
+        return [(base, items if codec is None else list(map(codec.encode, items)))]
     except Exception:  # Reading them one by one finds the item and its error.
         return None
 
 
 def _runs(driver: Driver, codec: Codec | None, items: list[object], base: Options) -> list[Run]:
     """The tasks one by one."""
-    runs = [Run(base, [])]
+    last = base
+    alike: list[Any] = []
+    runs = [(last, alike)]
     for number, item in enumerate(items):
         try:
             options, data = (_options_of(driver, base, item), item.data) if type(item) is Item else (base, item)
-            if options is not runs[-1].options and options != runs[-1].options:
-                runs.append(Run(options, []))
-            runs[-1].data.append(data if codec is None else encode(codec, data))
+            if options is not last and options != last:
+                last, alike = options, []
+                runs.append((last, alike))
+            alike.append(data if codec is None else encode(codec, data))
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from error.__cause__
     return runs
@@ -144,7 +144,7 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
         rule = "is an option of the batch, not of an Item"
         raise InvalidOption(option="timeout", value=given["timeout"], rule=rule)
     own = driver.check_put(given, alone=False)
-    options = {**base, **own}
+    options = {**base, **own} if base else own
     if "at" in options and "delay" in options:  # The item's own counts.
         del options["delay" if "at" in own else "at"]
     if "key" not in options:
