@@ -28,7 +28,7 @@ from benchmarks.shared.report import machine
 _FILE: Final = Path(__file__).parent / "ratios.json"
 #: What of the benchmarks is measured.
 _PART: Final = (
-    "cycle-1000- or test_memory or test_wakeup or test_worker"
+    "cycle-1000- or test_options or (test_contended and asyncio) or test_memory or test_wakeup or test_worker"
     " or (valkey and (test_round_trips or test_batches or test_bytes))"
 )
 #: What of their rows is not ours, or was measured only once, or is the noise itself, as which thread is let run when.

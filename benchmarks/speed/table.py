@@ -127,6 +127,7 @@ OPERATIONS: Final = ("put", "take + ack", "cycle")
 #: The parts of the table of goals.
 SECTIONS: Final = (
     "cycle",
+    "options",
     "batches",
     "size",
     "busy utubes",
