@@ -13,7 +13,7 @@ from tubes.drivers.entry import Entry, Hold
 from tubes.drivers.moves import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tubes.drivers.engine import Engine
 
@@ -25,11 +25,22 @@ def _is_plain(engine: Engine) -> bool:
     return engine._lanes is None and engine.listener is None and not engine.dated
 
 
-def put_many(engine: Engine, now: int, data: list[Any], options: Mapping[str, Any]) -> list[Entry]:
-    """Add tasks that have the same options."""
+def put_many(engine: Engine, now: int, runs: Iterable[tuple[Mapping[str, Any], list[Any]]]) -> list[Entry]:
+    """Add tasks, run by run. Those of a run have the same options."""
+    entries: list[Entry] = []
     plain = not engine.timed and not engine._ranks and _is_plain(engine)
-    if not plain or not _WAITS.issuperset(options):
-        return [engine.put(now, each, options) for each in data]
+    for options, data in runs:
+        if plain and _WAITS.issuperset(options):
+            entries += _put_plain(engine, now, data)
+        elif len(data) == 1:
+            entries.append(engine.put(now, data[0], options))
+        else:
+            entries += [engine.put(now, each, options) for each in data]
+    return entries
+
+
+def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
+    """Add plain tasks without options."""
     entries: list[Entry] = []
     id, more = engine.next_id, engine._more
     offers: Any = engine._offers  # Without lanes there are no rounds.

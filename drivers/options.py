@@ -229,6 +229,9 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "context": context,
 }
 
+#: What a whole number that is given for an option of `put` is multiplied by. Each may be as large as `MAX_SECONDS`.
+UNITS: Final = {"pri": 1, "ttl": SECOND, "ttr": SECOND, "delay": SECOND}
+
 #: Options that few tasks have.
 OF_FEW: Final = frozenset({"key", "max_attempts", "context"})
 

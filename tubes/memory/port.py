@@ -268,7 +268,7 @@ class Port(PortBase[F]):
             # A snapshot of each put: a later one may replace it.
             return [self.show(engine.put(now, data, options)) for data, options in batch]
         kind, tube = self.kind, self.tube
-        entries = [entry for options, data in batch.runs for entry in put_many(engine, now, data, options)]
+        entries = put_many(engine, now, batch.runs)
         # The first task with a time to live may be among them.
         return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
 
