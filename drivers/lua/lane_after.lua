@@ -1,45 +1,44 @@
 -- Write down the lane of the local `task`, after it has moved.
 --#if LANE
-if pace then
---#slow if META.pacing
+--#if PACED
 --#if TO_TAKEN
-  pace.taken = pace.taken + 1
+pace.taken = pace.taken + 1
 --#if WAS_READY
-  note_start(task)
-  rest_anew()
+note_start(task.id, task.attempts)
+rest_anew()
 --#end
 --#end
 --#if WAS_TAKEN
-  if task.undone then rest_anew() end
+if task.undone then rest_anew() end
 --#end
-  leave_pace()
---#fast
-else
+leave_pace()
+--#else
 --#if WAS_READY|WAS_TAKEN
 --#if TO_TAKEN
 --#else
-  -- Offer a neighbour: the best task that stands behind a free lane.
-  if lane_key and not lane_taken and not lane_head then
-    lane_head = behind()
-    if lane_head then
-      call('ZREM', M .. ':behind', lane_key .. lane_head)
-      call('ZADD', M .. ':offers', 0, lane_head)
-    end
+-- Offer a neighbour: the best task that stands behind a free lane.
+if lane_key and not lane_taken and not lane_head then
+--#include behind
+  if best then
+    lane_head = best
+    call('ZREM', M .. ':behind', lane_key .. lane_head)
+    call('ZADD', M .. ':offers', 0, lane_head)
   end
+end
 --#end
 --#end
 --#if TO_TAKEN
-  call('HSET', M .. ':lanes', lane, lane_key)
+call('HSET', M .. ':lanes', lane, lane_key)
 --#else
-  if lane_taken or lane_head then
-    local record = lane_taken and lane_key or lane_key .. lane_head
-    if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
+if lane_taken or lane_head then
+  local record = lane_taken and lane_key or lane_key .. lane_head
+  if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
 --#if WAS_NEW
 --#else
-  elseif lane_record then
-    call('HDEL', M .. ':lanes', lane)
---#end
-  end
+elseif lane_record then
+  call('HDEL', M .. ':lanes', lane)
 --#end
 end
+--#end
+--#end
 --#end

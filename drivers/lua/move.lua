@@ -1,22 +1,27 @@
 -- The one place where a state changes: what a row of the table in moves.py means, for the local `task`.
 --
 -- A script says `--#move why`, or `--#move why state` where it knows the state, and gets this text, with WAS_… and TO_…
--- as knobs; a state that the table does not have fails. `due`, a local too, is when a delay or a take is over; of a new
+-- as knobs; a state that the table does not have fails. `--#move why state quiet`: the task has no key, and nobody listens. `due`, a local too, is when a delay or a take is over; of a new
 -- task, when it is due by itself. A move first removes, then adds: so it is done whole on a server without memory.
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_before
 --#end
 --#if TO_DONE
+--#if QUIET
+--#else
 if task.key then
 --#slow ask leave_key
 --#fast
 end
 --#end
+--#end
 -- Leave.
 --#if WAS_TAKEN
 call('ZREM', M .. ':taken', task.id)
---#if LANE
-lane_taken = pace and pace.full
+--#if PACED
+lane_taken = pace.full
+--#elif LANE
+lane_taken = false
 --#end
 --#elif WAS_BURIED
 call('ZREM', M .. ':buried', place(task))
@@ -38,11 +43,14 @@ change(task)
 -- Enter.
 --#if TO_DONE
 call('HDEL', M .. ':tasks', task.id)
+--#if QUIET
+--#else
 if task.key then
 --#slow asked
-  leave_key(task)
+  leave_key(task.key, task.id, task.key_ttl)
 --#fast
 end
+--#end
 --#elif TO_TAKEN
 --#if WAS_READY
 if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
@@ -56,7 +64,10 @@ lane_taken = true
 --#if WAS_NEW
 call('HSET', M .. ':tasks', task.id, task.value)
 --#if TO_READY
-append(task)
+--#if LANE
+local first = lane_head
+--#end
+--#include append
 --#end
 --#else
 write(task)
@@ -93,7 +104,7 @@ if task.ttl and (not due or task.created + task.ttl < due) then due = task.creat
 --#elif TO_READY|TO_BURIED
 --#if WAS_NEW
 --#else
-due = dead_of(task)
+due = task.ttl and task.created + task.ttl
 --#if WAS_TAKEN
 --#if ENDS_TAKEN
 --#else
@@ -110,7 +121,7 @@ end
 if due then
 --#elif WAS_READY
 -- What it was due at until now needs no change.
-if due and due ~= dead_of(task) then
+if due and due ~= (task.ttl and task.created + task.ttl) then
 --#else
 if due then
 --#end
@@ -132,9 +143,12 @@ task.due = due
 --#include lane_after
 --#end
 -- Publish the change, and count it.
+--#if QUIET
+--#else
 if listening then
 --#slow
-  publish(task, EVENT)
+  publish(EVENT, task.id, task.state, task.attempts, task.take, task.due, task.value)
 --#fast
 end
+--#end
 COUNT

@@ -1,9 +1,9 @@
 -- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call, some 10 ms of them.
 -- Each at its own moment, in the order of the moments: meanwhile `now` is that, and `present` the time of the call.
 local left, present = SOME, now
---#if LANE
+--#if PACED
 -- The tube was altered: first of all its lanes go by that.
-local cursor = META.pacing and call('HGET', M, 'repace')
+local cursor = call('HGET', M, 'repace')
 if cursor then
   local page = call('HSCAN', M .. ':lanes', cursor, 'COUNT', SOME)
   for n = 1, #page[2], 2 do
@@ -22,14 +22,14 @@ if cursor then
 end
 --#end
 now = 0
---#if LANE
+--#if PACED
 -- The lane whose rest is over first.
 local rested, over
 local function look_at_rests()
   rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
 end
 local function end_rests(until_then)
-  while META.pacing and rested and left > 0 and over + 0 <= until_then do
+  while rested and left > 0 and over + 0 <= until_then do
     left = left - 1
     now = math.max(now, over)
     lane = rested
@@ -41,7 +41,7 @@ local function end_rests(until_then)
     look_at_rests()
   end
 end
-if META.pacing then look_at_rests() end
+look_at_rests()
 --#end
 local leases, ended = call('ZRANGEBYSCORE', M .. ':leases', '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), 0
 --#if TIMED
@@ -61,7 +61,7 @@ while left > 0 do
   local ends = token and (not first[1] or lease + 0 < first[2] + 0)
   local moment = ends and lease + 0 or tonumber(first[2] or nil)
   if not moment then break end
---#if LANE
+--#if PACED
   end_rests(moment)
   if left <= 0 then break end
 --#end
@@ -100,7 +100,7 @@ while left > 0 do
 --#end
   end
 end
---#if LANE
+--#if PACED
 end_rests(present)
 --#end
 now = present
@@ -116,8 +116,8 @@ if pause and pause <= now then call('HDEL', M, 'paused') end
 if not pause or pause <= now or pause == 1e18 then pause = math.huge end
 call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pause)
---#if LANE
-if META.pacing then soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge) end
+--#if PACED
+soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
 --#end
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false

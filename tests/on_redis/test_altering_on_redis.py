@@ -178,3 +178,22 @@ def test_a_listener_goes_on_to_hear_of_a_tube_that_is_altered(url: str) -> None:
         there.put(2)
         assert there.options == {"max_attempts": 3}
         assert eventually(lambda: heard.count("put") == 2)
+
+
+def test_who_knows_no_limits_hears_of_the_first_one_that_a_lane_gets(url: str) -> None:
+    with tubes.connect(url) as queue, tubes.connect(url) as other:
+        mine: Any = queue.create_tube("jobs", "utubettl")
+        theirs = other.tube("jobs")
+        for lane in ("a", "b"):
+            mine.put(lane, utube=lane)
+            mine.put(lane, utube=lane)
+        held = mine.take(timeout=0)
+        assert held.utube == "a"
+        theirs.block("b", 1000)
+        assert mine.take(timeout=0) is None
+        held.ack()
+        assert mine.put("more", utube="b") is not None
+        assert [task.utube for task in mine.take_many(9)] == ["a"]
+        assert {lane.name: (lane.ready, lane.taken) for lane in theirs.utubes()} == {"a": (0, 1), "b": (3, 0)}
+        theirs.block("b", 0)
+        assert mine.take(timeout=0).utube == "b"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import tubes
+import tubes.aio
 from tests.support.internals import port_of
 from tests.support.refusals import Refusals
 from tubes.spark.server import streams
@@ -202,3 +204,49 @@ def test_what_is_refused_has_changed_nothing(
     refusals.close()
     assert refusals.harm == []
     assert refusals.refused.total() > 500
+
+
+@pytest.fixture
+def late(server: LocalServer) -> Callable[..., str]:
+    """Gives a user the right to all commands but some, and tells the URL."""
+
+    def allow(*but: str) -> str:
+        rights = ("reset", "on", ">pw", "~*", "&*", "+@all", *(f"-{name}" for name in but))
+        client: Any = server.client()
+        client.execute_command("ACL", "SETUSER", "late", *rights)
+        return f"unix://late:pw@{server.socket}"
+
+    return allow
+
+
+def test_a_call_is_refused_where_what_is_due_before_it_is(late: Callable[..., str]) -> None:
+    clock = ManualClock()
+    with tubes.connect(late(), clock=clock) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put("late", delay=5)
+        clock.advance(5)
+        late("zrangebyscore")
+        for _ in range(2):
+            with pytest.raises(tubes.ServerRefused, match="ZRANGEBYSCORE"):
+                tube.put("refused")
+        late()
+        assert tube.put("done").id == 1
+        assert tube.statistics().tasks["ready"] == 2
+
+
+def test_a_call_is_refused_so_in_an_event_loop(late: Callable[..., str]) -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        async with tubes.aio.connect(late(), clock=clock) as queue:
+            tube = await queue.create_tube("t", "fifottl")
+            await tube.put("late", delay=5)
+            clock.advance(5)
+            late("zrangebyscore")
+            refused = await asyncio.gather(*(tube.put("refused") for _ in range(3)), return_exceptions=True)
+            assert {type(error) for error in refused} == {tubes.ServerRefused}
+            late()
+            done = await asyncio.gather(*(tube.put("done") for _ in range(3)))
+            assert [task.id for task in done] == [1, 2, 3]
+            assert (await tube.statistics()).tasks["ready"] == 4
+
+    asyncio.run(run())

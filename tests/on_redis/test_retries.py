@@ -65,13 +65,14 @@ def test_whatever_changes_tasks_is_done_once(repeater: Repeater) -> None:
         tube.put(number, key=str(number))
     tube.bury(0)
     edition = repeater.port.session.edition
-    words = repeater.port.put_words(edition, edition.write({"key": "1"}), b"1")
+    new = edition.write({"key": "1"})
+    words = (1, "", 9, "", "", "", 1, new.flags, new.due, new.pri, new.lane, new.header, b"1", "replace", b"1")
     changes: dict[str, bytes] = {
         "update": repeater.call("update", 2, "", "", "1", b'"new"', 3, 5_000_000, 9_000_000),
         "bury": repeater.call("bury", 2, "", "", b"why"),
         "kick_task": repeater.call("kick_task", 2, "", "", 2, 7_000_000),
         "kick": repeater.call("kick", 5, 1, ""),
-        "put": repeater.call("put", *words, b"1", "replace"),
+        "put": repeater.call("put_keyed", *words),
         "alter": repeater.call("alter", "a1", describe_options({"max_attempts": 5}), 0, ""),
     }
     for verb, request in changes.items():

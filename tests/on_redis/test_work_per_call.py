@@ -319,6 +319,20 @@ def test_what_is_due_is_done_in_parts(client: Any, server: LocalServer, driver: 
         assert commands < MOST
 
 
+def test_what_is_due_costs_a_put_two_scripts_more_and_a_take_none(client: Any, server: LocalServer) -> None:
+    clock = tubes.testing.ManualClock()
+    with tubes.connect(server.url, clock=clock) as queue:
+        tube = queue.create_tube("load", "utubettl")
+        spent: list[int] = []
+        for _ in range(2):  # The first time the server may not have the scripts yet.
+            for act in (lambda: tube.put("x"), lambda: tube.take(timeout=0)):
+                tube.put("late", delay=5)
+                clock.advance(5)
+                spent.append(work(client, act)[0])
+        assert spent[-2:] == [3, 1]
+        assert tube.statistics().tasks == {**tube.statistics().tasks, "delayed": 0, "total": 6}
+
+
 # -- many tubes, many sessions -----------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ DRIVERS = {
     "utube": (utube.Utube, TubeSettings()),
     "utubettl": (utubettl.UtubeTtl, TubeSettings()),
     "utubettl with a backoff": (utubettl.UtubeTtl, _RESTS),
+    "utubettl with limits": (utubettl.UtubeTtl, TubeSettings(paced=True)),
     "plain, by rank": (Driver("plain-rank", options={"pri"}, rank=_newest, rank_lua=_RANK), TubeSettings()),
     "timed, by rank": (Driver("rank", options={"pri", "ttl"}, rank=_newest, rank_lua=_RANK), TubeSettings()),
     "lanes, by rank": (

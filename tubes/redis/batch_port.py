@@ -64,7 +64,7 @@ class BatchPort(LookingPort[F]):
             """What the script is told; None where the tube was altered since that was written."""
             if now is not edition:
                 return None
-            waiting = (shared.queue.count(), shared.store.process) if waits else ("", "")
+            waiting = self.words_of_waiting(waits=waits)
             return batch.size, batch.staged, len(words), now.room, *waiting, *(() if batch.staged else words)
 
         try:

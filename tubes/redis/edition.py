@@ -39,9 +39,19 @@ class Edition:
     that goes with it always agree, whatever other threads hear meanwhile; of any other edition the server refuses it.
     """
 
-    def __init__(self, driver: Driver, options: Mapping[str, Any], now: Callable[[], int], name: str = "") -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        options: Mapping[str, Any],
+        now: Callable[[], int],
+        name: str = "",
+        *,
+        is_paced: bool = False,
+    ) -> None:
         #: '': that of a tube that was never altered.
         self.name: Final = name
+        #: Whether its lanes are throttled, or were once: by its options, or some lane by itself.
+        self.is_paced: Final = is_paced
         self.options: Final = options
         #: How many tasks have room, as scripts are told it.
         self.room: Final[int | str] = options.get("capacity") or ""
@@ -50,7 +60,7 @@ class Edition:
         self._driver: Final = driver
         # The time by the server's clock.
         self._now: Final = now
-        self._settings: Final = TubeSettings.of(options, is_altered=bool(name))
+        self._settings: Final = TubeSettings.of(options, is_altered=bool(name), is_paced=is_paced)
 
     def script(self, verb: str) -> Script:
         """The script of a verb."""

@@ -360,3 +360,17 @@ def name_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int | str
     if isinstance(view, Lease):
         return f"t{view.take}" if by_put else view.take
     return put_of(view) if by_put or view._state is not State.TAKEN else view._take
+
+
+def known_of(view: TaskView) -> str:
+    """What tells a script that the caller has the data of a task. 2: it has a key; 3: it may be due; 1: neither."""
+    if view.key is not None:
+        return "2"
+    ttl, ttr, _, _ = view._times
+    return "1" if ttl is None and ttr is None else "3"
+
+
+def lane_word(view: TaskView) -> bytes:
+    """The lane of a task as a server has it."""
+    utube = view._record.utube
+    return b"nil" if utube is None else raw_text(utube)

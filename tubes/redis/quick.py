@@ -15,7 +15,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.port import PortConnection, Request
+from tubes.redis.port import PortConnection, Request, known_of, lane_word
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
-#: The kinds of replies: to a put without a key, as to one of many; to a take; to an ack.
-_OF_PUT: Final = answers_of("put_many")
+#: The kinds of replies.
+_OF_PUT: Final = answers_of("put")
 _OF_TAKE: Final = answers_of("take")
 _OF_ACK: Final = answers_of("ack")
 # Asking for it is a system call, and is done at every verb.
@@ -60,7 +60,7 @@ class _Packed:
         self.plain_end: Final = self.end_of_put(self.edition.plain)
         self.put: Final = self._head("put", self._of_put)
         self.take: Final = self._head("take", 0)
-        self.ack: Final = self._head("ack", 3)
+        self.ack: Final = self._head("ack", 3 + (port.shared.driver.lane is not None))
         self.next: Final = self._head("next", 2)
 
     def _head(self, verb: str, count: int) -> bytes:
@@ -165,8 +165,14 @@ class ThreadPort(BatchPort[F]):
         if task._tube is not self.tube or task._state is not _TAKEN or task.key is not None:
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         id, take = _named(task)  # pyright: ignore[reportUnknownArgumentType]
-        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(id), id, len(take), take)
-        head, words = packed.ack, (id, take, "1")
+        known = known_of(task)  # pyright: ignore[reportUnknownArgumentType]
+        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known.encode())
+        words: tuple[Word, ...] = (id, take, known)
+        if self._driver.lane is not None:
+            lane = lane_word(task)  # pyright: ignore[reportUnknownArgumentType]
+            tail += b"$%d\r\n%b\r\n" % (len(lane), lane)
+            words = (*words, lane)
+        head = packed.ack
         reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, packed.again, "ack", words, None)
         if type(reply) is int:
             done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)

@@ -36,6 +36,8 @@ class OpenedTube(NamedTuple):
     unheard: bool
     #: The name of the options; '': those that the tube was created with.
     edition: str
+    #: Whether its lanes are throttled, or were once.
+    paced: bool
 
     def session(self, caller: str, edition: Edition) -> TubeSession:
         """The session, with these options."""
@@ -103,9 +105,9 @@ class RedisSession:
             its_driver, its_options, *about = list_of(reply)
             if not about:
                 return its_driver, its_options
-            number, token, now, unheard, edition = about
+            number, token, now, unheard, edition, paced = about
             known, named = validation.token(name, bytes_of(token)), validation.edition(name, edition)
-            there = number_of(number), known, number_of(now), bool(unheard), named
+            there = number_of(number), known, number_of(now), bool(unheard), named, bool(paced)
             return OpenedTube(its_driver, its_options, *there)
 
     def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[tuple[int, list[str]] | None]:

@@ -384,7 +384,7 @@ class RedisStore:
         with self._lock:
             shared = self._shared_tubes.get(name)
             if shared is not None and shared.born == born:
-                if shared.edition.name != opened.edition:
+                if (shared.edition.name, shared.edition.is_paced) != (opened.edition, opened.paced):
                     shared.edition = self.edition_of(name, opened)
             else:
                 driver, edition = self.driver_of(name, opened.driver), self.edition_of(name, opened)
@@ -394,7 +394,8 @@ class RedisStore:
     def edition_of(self, name: str, opened: OpenedTube) -> Edition:
         """The options of a tube that a server told about."""
         driver = self.driver_of(name, opened.driver)
-        return Edition(driver, validation.options(name, opened.options, driver), self.server_micros, opened.edition)
+        options = validation.options(name, opened.options, driver)
+        return Edition(driver, options, self.server_micros, opened.edition, is_paced=opened.paced)
 
     def count_waiting(self, name: str, processes: object) -> int:
         """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""

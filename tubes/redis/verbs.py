@@ -15,14 +15,14 @@ from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
 from tubes.redis import task_codec, validation
-from tubes.redis.port import Port, Request, name_of, raw_text
+from tubes.redis.port import Port, Request, known_of, lane_word, name_of, raw_text
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.redis.validation import asked_of_lanes, describe_options
 from tubes.values.lane import changes_of, lane_of
 from tubes.values.lease import Lease
-from tubes.values.task import F, log_lost
+from tubes.values.task import F, TaskView, log_lost
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
@@ -50,27 +50,38 @@ class VerbPort(Port[F]):
     def put_encoded(self, raw: bytes, options: Options, *, waits: bool) -> Flow[F | None]:
         """Put data that is encoded, with options that are checked; `waits`: for room, if there is none."""
         shared = self.shared
-        key = self._key_words(options) if "key" in options else ()
+        keyed = "key" in options
+        key = self._key_words(options) if keyed else ()
         new: Any = None
 
         def words(edition: Edition) -> tuple[Word, ...]:
             nonlocal new
             new = edition.write(options)
-            return *self.put_words(edition, new, raw, waits=waits), *key
+            if not keyed:
+                return self.put_words(edition, new, raw, waits=waits)
+            item = (1, new.flags, new.due, new.pri, new.lane, new.header, *key, raw)
+            return 1, "", len(item), edition.room, *self.words_of_waiting(waits=waits), *item
 
-        reply = yield from self.ask_by_options("put", words, slot=SERVING if waits else None)
-        if type(reply) is list:
-            return self._show_kept(reply[0], new, raw)
+        reply = yield from self.ask_by_options("put_keyed" if keyed else "put", words, slot=SERVING if waits else None)
         if type(reply) is ErrorReply:
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
+        if type(reply) is list:
+            put, found = reply
+            if found != b"":
+                return self._show_kept(found, new, raw)
+            reply = put
         return self.show_put(reply, new, raw) if type(reply) is bytes else None
+
+    def words_of_waiting(self, *, waits: bool) -> tuple[Word, Word]:
+        """What a script is told that puts, of those who wait for room in this process."""
+        shared = self.shared
+        return (shared.queue.count(), shared.store.process) if waits else ("", "")
 
     def put_words(
         self, edition: Edition, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
     ) -> tuple[Word, ...]:
         """What the script is told of a new task."""
-        shared = self.shared
-        waiting = (shared.queue.count(), shared.store.process) if waits else ("", "")
+        waiting = self.words_of_waiting(waits=waits)
         return new.flags, new.header + raw, new.due, new.pri, new.lane, edition.room, *waiting
 
     @staticmethod
@@ -136,7 +147,7 @@ class VerbPort(Port[F]):
         id, _, view = self.refer(task)
         if shared.queue.takers and self.serves:
             try:
-                yield from self.asked("ack", self.about(task, ends=True))
+                yield from self.asked("ack", self.about_ack(task))
             except TaskNotTaken as lost:
                 log_lost(lost)
             return (yield from self._take())
@@ -182,11 +193,17 @@ class VerbPort(Port[F]):
             return shown
 
         by = name_of(view, by_put=looks)
-        return show, (id, by, "" if known is None else "1" if known.key is None else "2", *words), lease
+        return show, (id, by, "" if known is None else known_of(known), *words), lease
 
     def ack(self, task: object) -> F:
         """A held task is done."""
-        return self.call("ack", self.about(task, ends=True))
+        return self.call("ack", self.about_ack(task))
+
+    def about_ack(self, task: object) -> Request[F]:
+        """A request to ack a task, with its lane, if the caller knows that: then the server need not read the task."""
+        _, _, view = self.refer(task)
+        lane = (lane_word(view),) if self._driver.lane is not None and isinstance(view, TaskView) else ()
+        return self.about(task, *lane, ends=True)
 
     def release(self, task: object, delay: Seconds | None, reason: str | None = None) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""

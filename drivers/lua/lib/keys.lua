@@ -12,20 +12,20 @@ local function find_key(key)
 end
 
 -- The task has gone.
-local function leave_key(task)
-  if call('HGET', M .. ':keys', task.key) ~= tostring(task.id) then return end
-  if task.key_ttl then
-    local ends = now + task.key_ttl
-    call('HSET', M .. ':keys', task.key, string.format('%s %.0f', task.id, ends))
-    call('ZADD', M .. ':seen', ends, task.key)
+local function leave_key(key, id, key_ttl)
+  if call('HGET', M .. ':keys', key) ~= tostring(id) then return end
+  if key_ttl then
+    local ends = now + key_ttl
+    call('HSET', M .. ':keys', key, string.format('%s %.0f', id, ends))
+    call('ZADD', M .. ':seen', ends, key)
   else
-    call('HDEL', M .. ':keys', task.key)
+    call('HDEL', M .. ':keys', key)
   end
 end
 
 -- What is remembered too long is forgotten, some at a time.
 local function forget_keys(limit)
---#include forget_keys
+  --#include forget_keys
 end
 
 -- A task has this key now, perhaps after another one that it replaces.

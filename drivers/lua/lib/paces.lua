@@ -1,9 +1,9 @@
--- What is known of a lane besides its tasks, as in rate_limits.py: in tubes that META.pacing says something about. What the
--- tube asks for stands there: interval, jitter, max_in_flight, '1' if lanes come in rounds.
+-- What is known of a lane besides its tasks, as in rate_limits.py: in tubes that META.pacing says something about, now or
+-- ever. What the tube asks for stands there: interval, jitter, max_in_flight, '1' if lanes come in rounds.
 --
 -- A lane's record has all of it then: byte 255, which no number begins with, and its fields. While the lane rests it
 -- stands in ':rests', and has nothing on offer.
---#if LANE
+--#if PACES
 local PACE = {
   'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
   'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
@@ -15,7 +15,7 @@ end
 
 -- The pace of the lane `lane`, with so many more tasks taken than its record says.
 local function enter_pace(by)
-  local interval, jitter, most, rounds = string.match(META.pacing, '(%S+) (%S+) (%S+) (%S+)')
+  local interval, jitter, most, rounds = string.match(META.pacing or '0 0 1 0', '(%S+) (%S+) (%S+) (%S+)')
   -- Below zero: none of its own, or never. Zero, for limits, places and moments: none.
   pace = {
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
@@ -44,16 +44,16 @@ local function place_in_round()
 end
 
 -- It has started with this task.
-local function note_start(task)
+local function note_start(id, attempts)
   if pace.noted == 0 then return end
   pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = pace.at, pace.id, pace.attempts, pace.place
-  pace.at, pace.id, pace.attempts = now, tonumber(task.id), task.attempts
+  pace.at, pace.id, pace.attempts = now, tonumber(id), attempts
   place_in_round()
 end
 
 -- The last take of this task, which had one attempt more then, counts as never having happened.
-local function undo_start(task)
-  if pace.id ~= tonumber(task.id) or pace.attempts ~= task.attempts + 1 then return end
+local function undo_start(id, attempts)
+  if pace.id ~= tonumber(id) or pace.attempts ~= attempts + 1 then return end
   pace.at, pace.id, pace.attempts, pace.place = pace.at_before, pace.id_before, pace.attempts_before, pace.place_before
   pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = -1, -1, 0, 0
   if lane_head and pace.place == 0 then place_in_round() end

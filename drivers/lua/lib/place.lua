@@ -1,27 +1,6 @@
--- The place of a task is a string that sorts as the tasks come: what the driver ranks by, then the id in 6 bytes.
 local function place(task)
-  local id = pack('>I6', NEWEST_FIRST and 281474976710655 - task.id or task.id)
---#if RANK
-  local pri, created = task.pri or 0, task.created
-  -- Plus 0: there are two zeros, and they sort apart.
-  local rank = pack('>d', (function(id) return RANK_LUA end)(tonumber(task.id)) + 0)
-  -- The bits of a double sort as numbers do once the sign is turned (or all bits, below zero).
-  local a, b, c, d, e, f, g, h = byte(rank, 1, 8)
-  if a >= 128 then
-    rank = string.char(255 - a, 255 - b, 255 - c, 255 - d, 255 - e, 255 - f, 255 - g, 255 - h)
-  else
-    rank = string.char(a + 128, b, c, d, e, f, g, h)
-  end
-  return rank .. id
---#elif ORDER_PRI
-  -- How many bytes it has, then the bytes: most priorities are 0, and a place is kept for every task.
-  local pri = GREATEST_FIRST and 4294967295 - (task.pri or 0) or task.pri or 0
-  if pri == 0 then return '\0' .. id end
-  local size = pri < 256 and 1 or pri < 65536 and 2 or 4
-  return pack('>I1I' .. size, size, pri) .. id
---#else
-  return id
---#end
+  --#include place_of
+  return at
 end
 
 local function id_at(at)

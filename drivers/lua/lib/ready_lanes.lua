@@ -5,32 +5,15 @@
 -- In a tube with paces, `pace`, it has more: see paces.lua.
 local lane, lane_record, lane_key, lane_taken, lane_head, pace
 
--- The place of the best task behind others.
 local function behind()
-  local best = call('ZRANGEBYLEX', M .. ':behind', '[' .. lane_key, '+', 'LIMIT', 0, 1)[1]
-  return best and sub(best, 1, 5) == lane_key and sub(best, 6)
-end
-
--- A new task: what stands behind others stands behind one on offer, or its lane is taken.
-local function append(task, first)
-  local at = place(task)
-  first = first or lane_head
-  lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
-  if lane_taken or (first and first < at) then
-    call('ZADD', M .. ':behind', 0, lane_key .. at)
-    return
-  end
-  if lane_head then
-    call('ZREM', M .. ':offers', lane_head)
-    call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
-  end
-  lane_head = at
-  call('ZADD', M .. ':offers', pace and pace.place or 0, at)
+  --#include behind
+  return best
 end
 
 -- One that comes back: where its lane was just freed, others may stand behind.
 local function push(task)
-  append(task, not lane_head and lane_key and not lane_taken and behind())
+  local first = not lane_head and lane_key and not lane_taken and behind() or lane_head
+  --#include append
 end
 
 local function pull(task)
@@ -44,12 +27,9 @@ local function pull(task)
 end
 
 local function pop()
-  if META.paused and META.paused + 0 > now then return false end
-  local at = call('ZPOPMIN', M .. ':offers')[1]
-  if not at then return false end
-  -- As id_at: each take would pay for its definition.
-  local id = unpack_struct('>I6', at, #at - 5)
-  return NEWEST_FIRST and 281474976710655 - id or id
+  local id
+  --#include pop
+  return id
 end
 
 local function takeable()

@@ -3,10 +3,6 @@
 -- Tasks come by their ids alone: ':ready' is a list of them, to which a put appends. What comes back to its own place
 -- goes to the sorted set ':back'. An id may stay in the list after its task has left: `loose` counts those, plus what is
 -- in ':back', so that nobody looks for either where there is none.
-local function append(task)
-  call('RPUSH', M .. ':ready', task.id)
-end
-
 local function append_all(ids)
   many('RPUSH', M .. ':ready', ids)
 end
@@ -37,12 +33,9 @@ local function pull(task)
   loosen(1)
 end
 
--- The id of the first task; false: there is none; nil: not found yet, there were too many stale ones. `popped`: those that
--- this call has got and that are not taken yet, by their ids as numbers: one that had come back stands in the list too.
-local function pop(popped)
-  if META.paused and META.paused + 0 > now then return false end
-  if loose == 0 then return call(POP, M .. ':ready') end
---#slow if loose ~= 0
+-- The id of the first task, as pop.lua leaves it, where some have come back or are stale. `popped`: those that this call has
+-- got and that are not taken yet, by their ids as numbers: one that had come back stands in the list too.
+local function pop_loose(popped)
   local back = call('ZRANGE', M .. ':back', 0, 0)[1]
   local returned = back and id_at(back)
   while skips > 0 do
@@ -58,7 +51,12 @@ local function pop(popped)
     loosen(-1)
     skips = skips - 1
   end
---#fast
+end
+
+local function pop()
+  local id
+  --#include pop
+  return id
 end
 
 -- The ids of the first tasks, up to so many; whether not all were found, since there were too many stale ones; and what
@@ -69,7 +67,7 @@ local function pop_some(limit)
 --#slow if loose ~= 0
   local ids, popped = {}, {}
   for n = 1, limit do
-    local id = pop(popped)
+    local id = pop_loose(popped)
     if not id then return ids, id == nil end
     ids[n] = string.format('%d', id)
     popped[id + 0] = true

@@ -5,8 +5,6 @@ local function push(task)
   call('ZADD', M .. ':ready', 0, place(task))
 end
 
-local append = push
-
 local function append_all(scored)
   many('ZADD', M .. ':ready', scored)
 end
@@ -30,9 +28,9 @@ local function pull(task)
 end
 
 local function pop()
-  if META.paused and META.paused + 0 > now then return false end
-  local at = call('ZPOPMIN', M .. ':ready')[1] or false
-  return at and id_at(at)
+  local id
+  --#include pop
+  return id
 end
 
 local function takeable()

@@ -51,38 +51,7 @@ local function read(id, value)
     lane = false,
 --#end
   }
-  local flags = byte(value, 1)
-  if flags ~= 0 then
-    local at = 9
-    if flags % 2 >= 1 then task.state = '~' end
-    if flags % 4 >= 2 then task.state = '!' end
-    if flags % 8 >= 4 then task.attempts, at = unpack_struct('>I3', value, at) end
---#if PRI
-    if flags % 16 >= 8 then task.pri, at = unpack_struct('>I4', value, at) end
---#end
---#if TIMED
-    if flags % 32 >= 16 then task.ttl, at = unpack_struct('>I7', value, at) end
-    if flags % 64 >= 32 then task.ttr, at = unpack_struct('>I7', value, at) end
---#end
---#if LANE
-    if flags % 128 >= 64 then
-      task.lane, at = text_at(value, at)
-    end
---#end
-    if flags >= 128 then
---#slow
-      local more = byte(value, at)
-      at = at + 1
-      if more % 2 >= 1 then task.most, at = unpack_struct('>I3', value, at) end
-      if more % 4 >= 2 then task.key, at = text_at(value, at) end
-      if more % 8 >= 4 then task.key_ttl, at = unpack_struct('>I7', value, at) end
-      if more % 16 >= 8 then task.reason, at = text_at(value, at) end
-      task.replaces = more % 32 >= 16
-      if more % 64 >= 32 then task.context, at = text_at(value, at) end
---#fast
-    end
-    task.body = at
-  end
+  --#include read_task
   return task
 end
 
@@ -172,7 +141,7 @@ end
 -- never), and the task as it is stored, or its header alone; `bare`: the caller has the data. A string is cheaper than a
 -- table, for the server and for the caller.
 local function facts(task)
---#include facts
+  --#include facts
   return answer
 end
 
@@ -201,8 +170,7 @@ local function shown_all(tasks, more)
 end
 
 -- Listeners get an event: what has happened to a task, and the task.
-local function publish(task, event)
-  local take = task.state == 't' and task.take or 0
-  local head = string.format('%s %d %s %d %d %.0f ', event, task.id, task.state, task.attempts, take, task.due or -1)
-  redis.pcall('PUBLISH', M .. ':events', head .. task.value)
+local function publish(event, id, state, attempts, take, due, value)
+  local head = string.format('%s %d %s %d %d %.0f ', event, id, state, attempts, state == 't' and take or 0, due or -1)
+  redis.pcall('PUBLISH', M .. ':events', head .. value)
 end

@@ -7,7 +7,8 @@
 --       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again,
 --       9 the layout of its keys
 -- answers  {driver, options, the number of the session, the field that says that it lives, the time, '1' if nobody may
---          hear of what is done here, the edition of the options ('': the tube was never altered)}; only the first two if the tube is there and should not be
+--          hear of what is done here, the edition of the options ('': the tube was never altered), '1' if its lanes are
+--          throttled, or were once}; only the first two if the tube is there and should not be
 local call = redis.call
 local M = KEYS[1]
 -- What any verb of a session may need is asked for now.
@@ -58,7 +59,7 @@ else
   end
 end
 local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
-local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest', 'listening')
+local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest', 'listening', 'pacing')
 local token = about[1]
 -- One whose lease is over is about to be forgotten: whoever opens the tube now begins anew.
 local lease = token and call('ZSCORE', M .. ':leases', token)
@@ -82,4 +83,4 @@ local left = call('PTTL', M)
 if left > 0 then call('PEXPIRE', M .. ':leases', left) end
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
 local unheard = acl and not acl('PUBLISH', M .. ':events', '')
-return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, unheard and '1' or '', string.match(about[6] or '', ' (%x+)$') or '' }
+return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, unheard and '1' or '', string.match(about[6] or '', ' (%x+)$') or '', about[7] and '1' or '' }

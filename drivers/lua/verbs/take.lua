@@ -11,10 +11,14 @@ if replayed then
   if (ARGV[6] or '') ~= '' then id = false end
 --#fast
 end
-if id == nil then id = pop() end
 if id == nil then
+--#include pop
+--#if LIST
+  if id == nil then
 --#include flush
-  return redis.error_reply('AGAIN there is more to do first')
+    return redis.error_reply('AGAIN there is more to do first')
+  end
+--#end
 end
 if not id then
   if (ARGV[6] or '') ~= '' then
@@ -28,10 +32,14 @@ if not id then
 --#include flush
   return soonest or 0
 end
+--#flat
 -- HMGET since that is allowed: the head has run it.
-local task = read(id, call('HMGET', M .. ':tasks', id)[1])
+task.id, task.value, task.attempts, task.owner = id, call('HMGET', M .. ':tasks', id)[1], 0, ARGV[1]
+--#include read_task
+--#if TIMED
 local due = task.ttr and now + task.ttr
-task.owner = ARGV[1]
+if task.ttl then task.created = unpack_struct('>I7', task.value, 2) end
+--#end
 --#move take r
 --#include facts
 --#done answer

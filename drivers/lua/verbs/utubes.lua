@@ -4,7 +4,6 @@
 --          are taken, until when it rests (0: it does not), its interval in microseconds, its max_in_flight}
 --#include begin
 --#include flush
-META.pacing = META.pacing or '0 0 1 0'
 local page = call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)
 local seen = { page[1] }
 for n = 1, #page[2], 2 do

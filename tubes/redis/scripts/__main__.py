@@ -25,10 +25,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--capacity", action="store_true", help="for a tube with a capacity")
     parser.add_argument("--idle", action="store_true", help="for a tube with idle=60")
     parser.add_argument("--backoff", action="store_true", help="for a tube with backoff=1")
+    parser.add_argument("--paced", action="store_true", help="for a tube whose lanes are throttled")
     parser.add_argument("--altered", action="store_true", help="for a tube that was altered")
     asked = parser.parse_args(words)
     backoff = ((SECOND,), 0.0, 0) if asked.backoff else None
-    settings = TubeSettings(backoff, 60_000 if asked.idle else None, asked.capacity, asked.altered)
+    settings = TubeSettings(backoff, 60_000 if asked.idle else None, asked.capacity, asked.altered, asked.paced)
     try:
         driver = Registry().find(asked.driver)
     except DriverNotFound as error:

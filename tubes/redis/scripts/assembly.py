@@ -64,6 +64,8 @@ _WORDS: Final = {
     "PARTS": f"'{' '.join(PARTS)}'",
     "EVERYBODY": f"{{ {', '.join(f'{name} = {WORDS[name]}' for name in EVERYBODY)} }}",
 }
+#: Verbs that know what lanes that are throttled look like, in any tube with lanes.
+_OF_PACES: Final = re.compile("pace|utubes|restart_rests|check_.*")
 #: Verbs that put.
 _PUTS: Final = frozenset({"put", "put_many", "put_keyed"})
 _GATE: Final = Line("--#gate", "--#gate")
@@ -91,9 +93,11 @@ class TubeSettings(NamedTuple):
     bounded: bool = False
     #: Whether it was altered: then callers say which edition of its options they know.
     altered: bool = False
+    #: Whether its lanes are throttled, or were once.
+    paced: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], *, is_altered: bool = False) -> TubeSettings:
+    def of(cls, options: Mapping[str, Any], *, is_altered: bool = False, is_paced: bool = False) -> TubeSettings:
         """By checked options. They become a part of the scripts, so they are checked again to be numbers only."""
         backoff, idle = options.get("backoff"), options.get("idle")
         fields = backoff.fields if isinstance(backoff, RetryDelays) else backoff
@@ -102,6 +106,7 @@ class TubeSettings(NamedTuple):
             None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
             bool(options.get("capacity")),
             is_altered,
+            is_paced,
         )
 
 
@@ -136,6 +141,8 @@ def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = 
         return gated(replaced(lines if any(line.text == "--#gate" for line in lines) else [_GATE, *lines], _WORDS))
     # A file that several verbs include may ask for one of them.
     knobs = knobs_of(driver, settings) | {verb.upper()}
+    if "PACED" in knobs or _OF_PACES.fullmatch(verb):
+        knobs |= {"PACES"}
     head = expanded(read("check" if verb.startswith("check_") else "head"), knobs)
     lines = _with_meta([*head, *with_library([_GATE, *expanded(body, knobs)], knobs)])
     return gated(replaced(lines, _WORDS | _words_of(driver, settings) | {"PUTS": "true" if verb in _PUTS else "false"}))
@@ -158,6 +165,7 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
         "BRIEF": settings.idle is not None,
         "ROOM": settings.bounded,
         "ALTERED": settings.altered,
+        "PACED": settings.paced and lane,
     }
     return frozenset(name for name, has in knobs.items() if has)
 

@@ -2,19 +2,25 @@
 
     --#if KNOB|KNOB   lines for drivers that have one of these knobs; --#elif, --#else, --#end
     --#include name   the lines of another file
-    --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in
+    --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in; `--#move
+                      why was quiet`: of a task without a key, while nobody listens
     --#moves why was  the same for all `tasks` at once, where there are no lanes and nobody listens
     --#done answer    the end of a verb that did something, and the answer to keep
+    --#flat           from here to the end of the file a task is no table: its fields are locals, task_id and so on
 
 The other directives stay: `library.py` and `gate.py` read them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from tubes.drivers.moves import MOVES, Move, State
-from tubes.redis.scripts.lines import Line, read, replaced
+from tubes.redis.scripts.lines import MADE, Line, read, replaced
+
+_FIELD: Final = re.compile(r"\btask\.(\w+)")
 
 
 def expanded(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
@@ -22,6 +28,7 @@ def expanded(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
     kept: list[Line] = []
     # For each open `--#if`: whether its lines count, and whether one of its branches did.
     branches: list[tuple[bool, bool]] = []
+    flat: int | None = None
     for line in lines:
         directive, *words = line.text.strip().split() if line.text.lstrip().startswith("--#") else [""]
         holds = bool(words) and not knobs.isdisjoint(words[0].split("|"))
@@ -37,6 +44,8 @@ def expanded(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
             branches.pop()
         elif not all(counts for counts, _ in branches):
             continue
+        elif directive == "--#flat":
+            flat = len(kept)
         elif directive == "--#include":
             kept += expanded(read(words[0]), knobs)
         elif directive == "--#move":
@@ -48,12 +57,18 @@ def expanded(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
             kept += replaced(expanded(read("done"), knobs), {"ANSWER": " ".join(words)})
         else:
             kept.append(line)
-    return kept
+    if flat is None:
+        return kept
+    fields = sorted({f"task_{name}" for line in kept[flat:] for name in _FIELD.findall(line.text)})
+    plain = [Line(_FIELD.sub(r"task_\1", line.text), line.source) for line in kept[flat:]]
+    return [*kept[:flat], Line(f"local {', '.join(fields)}", MADE), *plain]
 
 
-def _move(source: str, knobs: frozenset[str], why: str, was: str = "") -> list[Line]:
+def _move(source: str, knobs: frozenset[str], why: str, was: str = "", quiet: str = "") -> list[Line]:
     """A move by the table."""
     rows = _rows(why)
+    if quiet:
+        knobs |= {quiet.upper()}
     if was or len(rows) == 1:
         was = was or next(iter(rows))
         return _row(why, was, rows[was], knobs, "move")

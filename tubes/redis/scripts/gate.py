@@ -52,6 +52,8 @@ _BLOCK: Final = {"if": 1, "do": 1, "function": 1, "repeat": 1, "end": -1, "until
 _PLAIN: Final = ("",)
 _WITHIN: Final = ("", "asked")
 _ANY: Final = ("", "asked", "all", "if")
+#: How a line begins whose command runs whenever the line does.
+_SURELY: Final = re.compile(r"\s*(?:local \w+ = )?call\(")
 #: How lines begin that come again.
 _LOOP: Final = re.compile(r"\s*(for|while|repeat)\b")
 
@@ -117,8 +119,9 @@ class _Gate:
                 self._functions[found[1]] = range(number, number + 1)
 
     def _ask(self, gate: int) -> None:
-        head, body = self._lines[:gate], range(gate, len(self._lines))
-        ran = {found[1] for line in head if (found := re.match(r"local \w+ = call\('(\w+)'", line.text))}
+        head = [self._lines[number].text for number in range(gate) if number not in self._apart]
+        body = range(gate, len(self._lines))
+        ran = {found[1] for text in head if (found := re.match(r"local \w+ = call\('(\w+)'", text))}
         wrote, always = self._first_write(body)
         needed = self._names(range(wrote + 1, len(self._lines)), _PLAIN)
         first = [name for name, _ in self._runs(range(wrote, wrote + 1), _PLAIN)]
@@ -172,7 +175,7 @@ class _Gate:
             until = max(until, self._parts.get(number, -1))
             if number > until and number not in self._apart:
                 if any(writes for _, writes in self._runs(range(number, number + 1), _PLAIN)):
-                    return (loops[0][0], False) if loops else (number, depth == 0)
+                    return (loops[0][0], False) if loops else (number, depth == 0 and bool(_SURELY.match(text)))
                 if _LOOP.match(text):
                     loops.append((number, depth))
             if "--#" not in text:

@@ -35,7 +35,7 @@ def _definitions(knobs: frozenset[str]) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for file in _FILES:
         for line in expanded(read(f"lib/{file}"), knobs):
-            if line.text.startswith("local "):
+            if line.text.startswith("local ") and line.source.startswith("lib/"):
                 found[_defined(line.text)[0]] = []
             found[next(reversed(found))].append(line)
     return found

@@ -72,9 +72,8 @@ _VERBS: Final[Mapping[frozenset[type], str]] = {
     "stream_ack stream_open touch trial update write_stage",
     LIST: "beat buried check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
     "due ids living looks open overview statistics take_many tasks utubes",
-    _kinds(NoneType, bytes): "put_many stream_retake stream_take write_seal",
+    _kinds(NoneType, bytes): "put put_many stream_retake stream_take write_seal",
     _kinds(NoneType, list): "drop extent heads names put_keyed session there write_others",
-    _kinds(NoneType, bytes, list): "put",
     _kinds(NoneType, bytes, int): "oldest age",
     _kinds(bytes, int): "ack take",
 }

@@ -22,7 +22,7 @@ About = TypeVarTuple("About")
 # Seconds for which a finalizer waits for the channel.
 _PAUSE: Final = 0.05
 # Refusals of a call behind a command that waits, after which it is sent once more.
-_AGAIN: Final = script_call.PASSING | {"NOSCRIPT", script_call.FIRST}
+_AGAIN: Final = script_call.PASSING | script_call.NOT_YET
 # Errors of a command that waits, or was waiting when the server became another one's replica.
 _ENDED: Final = script_call.PASSING | {"UNBLOCKED"}
 
@@ -206,16 +206,17 @@ class ThreadChannel:
                     return reply
                 call = again(number, *about)
                 call.resent = reply.code not in script_call.NOT_YET
+                first = None if call.resent else reply
             except ConnectionLost:
                 self._forget_wires()
-                call = again(number, *about)
+                call, first = again(number, *about), None
             except TubesError:  # Nothing was sent.
                 raise
             except BaseException:
                 self._forget_wires()
                 self._orphan(again(number, *about))
                 raise
-            reply = self._until_answered(call.pack(), key, call)
+            reply = self._until_answered(call.pack(), key, call, first)
             if call.resent and type(reply) is ErrorReply and reply.code == "SESSIONGONE":
                 raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
             return reply
@@ -263,8 +264,15 @@ class ThreadChannel:
                     if self._closed:
                         raise self._over()
                     continue
+                if reply.code == script_call.DUE and call is not None:
+                    if self._closed:
+                        raise self._over()
+                    refused = self._tick(call)
+                    if refused is None:
+                        continue
+                    reply = refused
                 if reply.code not in script_call.PASSING:
-                    reply.sha = b"" if call is None else call.script.sha
+                    reply.sha = reply.sha or (b"" if call is None else call.script.sha)
                     return reply
                 self._server.moved()
                 self._forget_wires()
@@ -288,6 +296,18 @@ class ThreadChannel:
                 packed = call.pack(moving=self._server.moving)
             failures += 1
             time.sleep(script_call.RETRY.delay(failures))
+
+    def _tick(self, call: ScriptCall) -> ErrorReply | None:
+        """Let happen what is due before a call; the error if the server refuses that."""
+        tick, moving = call.tick(), self._server.moving
+        wire = self._wire(call.key)
+        reply = wire.call(tick.pack(moving=moving), tick.answers)
+        if type(reply) is ErrorReply and reply.code == "NOSCRIPT":
+            reply = wire.call(tick.pack(whole=True, moving=moving), tick.answers)
+        if type(reply) is not ErrorReply or reply.code in script_call.OF_CALLS_TOO:
+            return None
+        reply.sha = tick.script.sha
+        return reply
 
     def _over(self, lost: TubesError | None = None) -> TubesError:
         """What is raised once it is closed; `lost`: in the middle of a call."""

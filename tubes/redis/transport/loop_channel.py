@@ -41,7 +41,7 @@ class Answer(Protocol):
 class _Sent:
     """A call on its way."""
 
-    __slots__ = ("_moving", "answer", "call", "packed", "slot", "tries", "until")
+    __slots__ = ("_moving", "answer", "call", "packed", "refused", "slot", "tries", "until")
 
     def __init__(self, call: ScriptCall, slot: int, answer: Answer, *, moving: bool) -> None:
         self._moving: Final = moving
@@ -50,6 +50,8 @@ class _Sent:
         self.answer = answer
         call.begin(slot)
         self.packed = b"" if call.grows else call.pack(moving=moving)
+        #: The error if the server refuses what is to happen before it.
+        self.refused: ErrorReply | None = None
         self.tries = 0
         self.until = time.monotonic() + script_call.PATIENCE
 
@@ -63,6 +65,25 @@ class _Sent:
         """Prepare the call to be sent once more: it may have been done already."""
         self.call.resent = True
         self.packed = self.call.pack(moving=self._moving)
+
+
+class _Tick:
+    """Gets the reply to what is to happen before a call, which is on its way behind it."""
+
+    __slots__ = ("_one",)
+
+    def __init__(self, one: _Sent) -> None:
+        self._one: Final = one
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Reply) -> None:
+        if type(result) is ErrorReply and result.code not in script_call.OF_CALLS_TOO:
+            self._one.refused = result
+
+    def set_exception(self, exception: TubesError) -> None:
+        """The call gets one too."""
 
 
 class _Pipe(asyncio.Protocol):
@@ -252,6 +273,15 @@ class LoopChannel:
                 if self._closed:
                     self._fail(one, self._why_closed())
                 else:
+                    pipe.send(one)
+                return
+            if code == script_call.DUE:
+                if self._closed:
+                    self._fail(one, self._why_closed())
+                elif one.refused is not None:
+                    self._resolve(one, one.refused)
+                else:
+                    self.submit(one.call.tick(), _Tick(one))
                     pipe.send(one)
                 return
             if code in script_call.PASSING:

@@ -24,9 +24,15 @@ P = ParamSpec("P")
 R = TypeVar("R", bound="Runs")
 T = TypeVar("T")
 #: How a script is told who calls: see `TubeSession`, of which this is all that counts here.
-Speaker: TypeAlias = "tuple[Word, str, str, object]"
+Speaker: TypeAlias = "tuple[Word, str, str, Scripts]"
 #: A method as a flow: yields calls, gets replies, and returns its result.
 Flow: TypeAlias = "flow.Flow[ScriptCall, T]"
+
+
+class Scripts(Protocol):
+    """What has the scripts of a tube."""
+
+    def script(self, verb: str, /) -> Script: ...
 
 
 class Runs(Protocol):
@@ -62,8 +68,12 @@ PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYA
 #: There was other work first, and the call was not done, or not yet. It is sent again with its own number: if it was
 #: done by a request whose reply was lost, it is not done twice.
 FIRST: Final = "AGAIN"
+#: Something is due first, as a delay: the script `tick` lets it happen, and the call is sent again, as after `FIRST`.
+DUE: Final = "DUE"
 #: Those to a call that is sent for the first time after which nothing was done so far.
-NOT_YET: Final = frozenset({FIRST, "NOSCRIPT"})
+NOT_YET: Final = frozenset({FIRST, DUE, "NOSCRIPT"})
+#: Errors of a `tick` that the call behind it gets too, or that go away when it is sent again.
+OF_CALLS_TOO: Final = frozenset({FIRST, "SESSIONGONE", "ALTERED", "TUBEGONE"})
 #: Errors that mean that nothing was done. After any other, which may not be the server's, a call is sent again with its
 #: number: if it was done, it gets its reply then.
 CERTAIN: Final = frozenset({"SESSIONGONE", "ALTERED", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
@@ -125,6 +135,13 @@ class ScriptCall:
         """Give the call its slot and its number before it is sent for the first time; keep those of one sent before."""
         if not self.resent:
             self.slot, self.number = slot if self._own_slot is None else self._own_slot, next(numbers)
+
+    def tick(self) -> ScriptCall:
+        """The call that lets happen what is due before this one."""
+        scripts: Scripts = self.session[3]
+        tick = ScriptCall(scripts.script("tick"), self.key, (), self.session, self.now)
+        tick.begin(self.slot)
+        return tick
 
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """The request; `whole`: with the script itself.

@@ -1,0 +1,24 @@
+-- Leaves `id`, that of the first task that may be taken, which stands nowhere then; false: there is none; nil: not found yet,
+-- too many ids were stale.
+if META.paused and META.paused + 0 > now then
+  id = false
+--#if LIST
+elseif loose == 0 then
+  id = call(POP, M .. ':ready')
+else
+--#slow if loose ~= 0
+  id = pop_loose()
+--#fast
+end
+--#else
+else
+--#if LANE
+  local at = call('ZPOPMIN', M .. ':offers')[1]
+--#else
+  local at = call('ZPOPMIN', M .. ':ready')[1]
+--#end
+  -- As id_at: each take would pay for its definition.
+  id = at and unpack_struct('>I6', at, #at - 5) or false
+  if NEWEST_FIRST and id then id = 281474976710655 - id end
+end
+--#end
