@@ -146,12 +146,13 @@ class Crowd:
         for first in range(0, bench.tasks, BATCH):
             self.tube.put_many(self.items(min(BATCH, bench.tasks - first)))
         key: str = port.shared.key
+        edition = port.session.edition
         opening, putting = script("open"), port.shared.script("put")
         for first in range(0, bench.crowd, 1000):
             some = range(first, min(first + 1000, bench.crowd))
             args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
             opened = bench.send([ScriptCall(opening, key, (uuid4().hex, *args)) for _ in some])
-            sessions = [(number, token.decode(), "0", None) for _, _, number, token, *_ in opened]
+            sessions = [(number, token.decode(), "0", edition) for _, _, number, token, *_ in opened]
             bench.send([ScriptCall(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])
 
     def wait(self) -> None:
