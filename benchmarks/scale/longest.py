@@ -147,7 +147,7 @@ class Crowd:
             self.tube.put_many(self.items(min(BATCH, bench.tasks - first)))
         key: str = port.shared.key
         edition = port.session.edition
-        opening, putting = script("open"), port.shared.script("put")
+        opening, putting = script("open"), port.session.edition.script("put")
         for first in range(0, bench.crowd, 1000):
             some = range(first, min(first + 1000, bench.crowd))
             args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
@@ -285,7 +285,7 @@ class Crowd:
         tube: Any = bench.queue.create_tube(f"{self.tube.name}-full", KINDS[kind][0], capacity=1000, **self.options)
         tube.put_many([tubes.Item(_DATA, **self.lane(number)) for number in range(1000)])
         port = tube._port
-        putting = port.shared.script("put")
+        putting = port.session.edition.script("put")
         for first in range(0, bench.crowd, 1000):
             waits = [
                 (b"\0", _DATA, "", "", "", 1000, 1, uuid4().hex) for _ in range(first, min(first + 1000, bench.crowd))
