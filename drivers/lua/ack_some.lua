@@ -1,11 +1,16 @@
 -- Ack held tasks: those `named`, by the takes that are `meant` of each, as `held_one` reads them. Leaves `done`, for each
 -- '1' if it was held.
 local done = {}
---#if LANE
+--#if PACED
 --#include ack_each
 --#else
+--#if LANE
+local by_one = listening
+--#else
 -- Who has a key leaves it, one by one.
-if listening or call('EXISTS', M .. ':keys') == 1 then
+local by_one = listening or call('EXISTS', M .. ':keys') == 1
+--#end
+if by_one then
 --#slow
 --#include ack_each
 --#fast
@@ -33,9 +38,23 @@ else
     end
   end
 --#if TIMED
-  local tasks = {}
-  for n = 1, #ids do tasks[n] = { id = ids[n], state = 't' } end
+  local undue = {}
+--#end
+--#if LANE
+  local lanes, keyed, values = {}, {}, all_of('HMGET', M .. ':tasks', ids)
+  for n = 1, #ids do
+--#include ack_column
+  end
+--#elif TIMED
+  for n = 1, #ids do undue[n] = pack('>I6', ids[n]) end
 --#end
 --#moves ack t
+--#if LANE
+  for n = 1, #keyed do
+--#slow
+    leave_key(unpack(keyed[n], 1, 3))
+--#fast
+  end
+--#end
 end
 --#end

@@ -4,7 +4,7 @@
 call('RPUSH', M .. ':ready', task.id)
 --#else
 --#include place_of
---#if LANE
+--#if PACED
 lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
 if lane_taken or (first and first < at) then
   call('ZADD', M .. ':behind', 0, lane_key .. at)
@@ -14,11 +14,20 @@ else
     call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
   end
   lane_head = at
---#if PACED
   call('ZADD', M .. ':offers', pace.place, at)
---#else
+end
+--#elif LANE
+-- Behind a head that comes before it, or is taken.
+if first and (first < at or (lane_head and call('ZREM', M .. ':offers', lane_head) == 0)) then
+  lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
+  call('ZADD', M .. ':behind', 0, lane_key .. at)
+else
+  if lane_head then
+    lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
+    call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
+  end
+  lane_head = at
   call('ZADD', M .. ':offers', 0, at)
---#end
 end
 --#else
 call('ZADD', M .. ':ready', 0, at)

@@ -12,12 +12,11 @@ rest_anew()
 if task.undone then rest_anew() end
 --#end
 leave_pace()
+--#elif TO_TAKEN
 --#else
 --#if WAS_READY|WAS_TAKEN
---#if TO_TAKEN
---#else
 -- Offer a neighbour: the best task that stands behind a free lane.
-if lane_key and not lane_taken and not lane_head then
+if lane_key and not lane_head then
 --#include behind
   if best then
     lane_head = best
@@ -26,12 +25,8 @@ if lane_key and not lane_taken and not lane_head then
   end
 end
 --#end
---#end
---#if TO_TAKEN
-call('HSET', M .. ':lanes', lane, lane_key)
---#else
-if lane_taken or lane_head then
-  local record = lane_taken and lane_key or lane_key .. lane_head
+if lane_head then
+  local record = (lane_key or '\254') .. lane_head
   if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
 --#if WAS_NEW
 --#else
@@ -39,6 +34,5 @@ elseif lane_record then
   call('HDEL', M .. ':lanes', lane)
 --#end
 end
---#end
 --#end
 --#end

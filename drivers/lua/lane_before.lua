@@ -1,20 +1,28 @@
 -- Read the lane of the local `task`, before it moves. This is no function: that would be defined at every call.
 --#if LANE
-lane = task.lane or 'nil'
 --#if PACED
+lane = task.lane or 'nil'
 --#if WAS_TAKEN
 enter_pace(-1)
 if task.undone then undo_start(task.id, task.attempts) end
+--#elif TO_TAKEN
+enter_pace(0, true)
 --#else
 enter_pace(0)
 --#end
 --#if TO_READY
 if pace.place == 0 then place_in_round() end
 --#end
+--#elif TO_TAKEN
+-- A task that is taken stays the head of its lane.
 --#else
+lane = task.lane or 'nil'
 lane_record = call('HGET', M .. ':lanes', lane)
-lane_key = lane_record and sub(lane_record, 1, 5)
-lane_taken = lane_record and #lane_record == 5
-lane_head = lane_record and not lane_taken and sub(lane_record, 6)
+lane_key, lane_head = false, false
+if lane_record and byte(lane_record, 1) == 254 then
+  lane_head = sub(lane_record, 2)
+elseif lane_record then
+  lane_key, lane_head = sub(lane_record, 1, 5), sub(lane_record, 6)
+end
 --#end
 --#end

@@ -21,7 +21,10 @@ call('ZREM', M .. ':taken', task.id)
 --#if PACED
 lane_taken = pace.full
 --#elif LANE
-lane_taken = false
+--#if TO_TAKEN
+--#else
+lane_head = false
+--#end
 --#end
 --#elif WAS_BURIED
 call('ZREM', M .. ':buried', place(task))
@@ -29,7 +32,7 @@ call('ZREM', M .. ':buried', place(task))
 call('HINCRBY', M, 'delayed', -1)
 --#elif WAS_READY
 --#if TO_TAKEN
---#if LANE
+--#if PACED
 lane_head = false
 --#end
 --#else
@@ -57,9 +60,6 @@ if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
 task.take = this_take
 --#end
 call('ZADD', M .. ':taken', task.owner * TAKES + task.take, task.id)
---#if LANE
-lane_taken = true
---#end
 --#else
 --#if WAS_NEW
 call('HSET', M .. ':tasks', task.id, task.value)

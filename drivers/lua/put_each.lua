@@ -1,9 +1,7 @@
--- Make tables of the tasks of a batch: of `words`, from `at`, with ids from `id`. They are put at once where that is possible, else one
--- by one.
-local ready, delayed, all = {}, {}, {}
+-- Put the tasks of a batch one by one: of `words`, from `at`, with ids from `id`.
+local all = {}
 while #all < size do
   local flags = words[at + 1]
-  local those = byte(flags) % 2 == 1 and delayed or ready
   local head = flags .. created .. words[at + 5]
 --#if TIMED
   local due = words[at + 2] ~= '' and now + words[at + 2]
@@ -36,27 +34,12 @@ while #all < size do
     place(task)
 --#end
     id = id + 1
-    those[#those + 1], all[#all + 1] = task, task
+    all[#all + 1] = task
   end
   at = at + count + 1
 end
 META.next = id
-local one_by_one = true
---#if LANE|PLAIN
---#else
-one_by_one = listening
-if not one_by_one then
-  if #ready > 0 then
-    local tasks = ready
---#moves put new
-  end
-  if #delayed > 0 then
-    local tasks = delayed
---#moves put_delayed new
-  end
-end
---#end
-for n = 1, one_by_one and size or 0 do
+for n = 1, size do
   local task, due = all[n], all[n].due
 --#if TIMED
   if byte(task.value) % 2 == 1 then

@@ -1,8 +1,8 @@
--- Take the first tasks that may be taken, up to `limit`, until they have `room` bytes; `leased`: their ttr does not run. Leaves `tasks`, or where tasks are
--- nothing but ids and data their `ids`, `attempts` and `values`, those unless `bare`; and `stuck`: there are more, which were
--- not found yet.
-local tasks, ids, attempts, values, stuck, popped = {}, {}, {}, nil, false, nil
---#if LANE
+-- Take the first tasks that may be taken, up to `limit`, until they have `room` bytes; `leased`: their ttr does not run. Leaves `tasks`,
+-- or `ids`, `attempts`, `told` (when each is due, -1: never) and `values` of them, the last unless `bare`; and `stuck`: there are
+-- more, which were not found yet.
+local tasks, ids, attempts, told, values, stuck, popped = {}, {}, {}, {}, nil, false, nil
+--#if PACED
 local size = 0
 for n = 1, limit do
   if n > MOST or size >= room then
@@ -64,9 +64,15 @@ if room < math.huge then
 --#fast
 end
 --#end
---#if PLAIN
 if #ids > 0 and not listening then
   local text_of = {}
+--#if TIMED
+  local dues, undue, format = {}, {}, string.format
+  values = within()
+  for n = 1, #ids do
+--#include take_column
+  end
+--#else
 --#if LIST
   local known = bare and untaken
 --#else
@@ -82,30 +88,22 @@ if #ids > 0 and not listening then
     end
     attempts[n] = text
   end
+--#end
 --#moves take r
 end
---#end
 if #ids > 0 and not values then
+--#slow if listening
   local stored = within()
   for n = 1, #ids do
     local task = read(ids[n], stored[n])
-    task.owner = ARGV[1]
+    local due
 --#if TIMED
-    task.due = not leased and task.ttr and now + task.ttr
+    due = not leased and task.ttr and now + task.ttr
 --#end
+    task.owner = ARGV[1]
+--#move take r
     tasks[n] = task
   end
-  local one_by_one = true
---#if PLAIN
---#else
-  one_by_one = listening
-  if not one_by_one then
---#moves take r
-  end
---#end
-  for n = 1, one_by_one and #tasks or 0 do
-    local task, due = tasks[n], tasks[n].due
---#move take r
-  end
+--#fast
 end
 --#end

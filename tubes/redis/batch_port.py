@@ -33,7 +33,7 @@ BYTES: Final = 4_000_000
 STAY: Final = 60_000
 #: How many tasks one call takes.
 TAKES: Final = 500
-#: The most ids of one call: if the same commands do all, if each has its own, and with lanes.
+#: The most ids of one call: if the same commands do all, if each has its own, and with lanes, if each has many.
 IDS: Final = 1_000
 IDS_ALONE: Final = 250
 IDS_WITH_LANES: Final = 50
@@ -267,7 +267,8 @@ class BatchPort(LookingPort[F]):
         try:
             size = IDS if verb == "ack_many" else IDS_ALONE
             if self.shared.driver.lane is not None:
-                size = min(size, IDS_WITH_LANES)
+                is_paced = (yield from self.edition()).is_paced
+                size = IDS_ALONE if verb == "ack_many" and not is_paced else IDS_WITH_LANES
             for lease, ids in _by_session(those):
                 for first in range(0, len(ids), size):
                     some = ids[first : first + size]

@@ -13,7 +13,7 @@ from uuid import uuid4
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import TAKES, knobs_of, script
-from tubes.redis.scripts.parts import LAYOUT, PARTS
+from tubes.redis.scripts.parts import LAYOUTS, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
@@ -115,7 +115,7 @@ class _Examination:
         """Look at all of it: first at what the rest is seen through."""
         kind = "list" if "LIST" in self._knobs else "zset"
         meta = ("check_meta", kind, capacity, asked)
-        others = TAKES, LAYOUT, uuid4().hex
+        others = TAKES, LAYOUTS["LANE" in self._knobs], uuid4().hex
         broken = self._found.add((yield from self._ask(*meta, "", *others)))
         if broken and not self._mends:
             return  # What stands in keys of other types, or counts in no numbers, cannot be looked at.

@@ -11,7 +11,7 @@ from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreada
 from tubes.redis import validation
 from tubes.redis.edition import Edition, TubeSession
 from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.parts import LAYOUT, PARTS
+from tubes.redis.scripts.parts import LAYOUTS, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
@@ -95,7 +95,7 @@ class RedisSession:
         None: it is not there.
         """
         span = self._store.span()
-        args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, LAYOUT)
+        args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, *LAYOUTS)
         reply: Reply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply):
             if reply.code == "TUBEGONE":

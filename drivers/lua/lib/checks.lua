@@ -104,8 +104,13 @@ end
 local function lane_of(name)
   local record = call('HGET', M .. ':lanes', name)
   if not record then return nil end
-  local about = { key = sub(record, 1, 5), head = sub(record, 6), taken = #record == 5 and 1 or 0, rest = 0, place = 0 }
-  if byte(record, 1) == 255 then
+  local about = { key = '', head = '', taken = 0, rest = 0, place = 0 }
+  if byte(record, 1) ~= 255 then
+    local head = sub(record, 2)
+    if byte(record, 1) ~= 254 then about.key, head = sub(record, 1, 5), sub(record, 6) end
+    if (head == '' and about.key == '') or (head ~= '' and #head < 6) then return false end
+    if call('ZSCORE', M .. ':offers', head) then about.head = head else about.taken = 1 end
+  else
     local reads, fields = pcall(function() return { cmsgpack.unpack(sub(record, 2)) } end)
     if not reads or #fields ~= #PACE or not META.pacing then return false end
     for n = 1, #PACE do
@@ -116,7 +121,7 @@ local function lane_of(name)
     end
     if about.taken < 0 or about.rest < 0 then return false end
   end
-  if #about.key ~= 5 and (about.key ~= '' or about.head ~= '') then return false end
+  if #about.key ~= 5 and about.key ~= '' then return false end
   if about.key ~= '' and unpack_struct('>I5', about.key) >= 549755813888 then return false end
   if about.head ~= '' and #about.head < 6 then return false end
   return about
@@ -158,7 +163,7 @@ local function mend_lane(name, taken, at)
     pace.taken = taken or pace.taken
     if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, name) else call('ZREM', M .. ':rests', name) end
   elseif about then
-    lane_key, lane_head = about.key, about.head ~= '' and about.head
+    lane_key, lane_head = about.key ~= '' and about.key, about.head ~= '' and about.head
     lane_taken = (taken or about.taken) > 0
   end
   if not lane_key then
@@ -194,7 +199,7 @@ end
 
 local function stands(task)
   local about = lane_of(task.lane or 'nil')
-  if not about or about.key == '' then return false end
+  if not about then return false end
   if about.head == place(task) then return call('ZSCORE', M .. ':offers', about.head) end
   return call('ZSCORE', M .. ':behind', about.key .. place(task))
 end

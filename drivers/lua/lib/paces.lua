@@ -13,8 +13,9 @@ local function is_full()
   return pace.rest > 0 or pace.taken >= (pace.most > 0 and pace.most or pace.tube_most)
 end
 
--- The pace of the lane `lane`, with so many more tasks taken than its record says.
-local function enter_pace(by)
+-- The pace of the lane `lane`, with so many more tasks taken than its record says; `popped`: its head is not on offer any more,
+-- and not taken yet.
+local function enter_pace(by, popped)
   local interval, jitter, most, rounds = string.match(META.pacing or '0 0 1 0', '(%S+) (%S+) (%S+) (%S+)')
   -- Below zero: none of its own, or never. Zero, for limits, places and moments: none.
   pace = {
@@ -27,8 +28,9 @@ local function enter_pace(by)
     for n = 1, #PACE do pace[PACE[n]] = fields[n] end
   elseif lane_record then
     -- It was written when the tube had no paces.
-    pace.key, pace.head = sub(lane_record, 1, 5), sub(lane_record, 6)
-    pace.taken = #lane_record == 5 and 1 or 0
+    local head = sub(lane_record, 2)
+    if byte(lane_record, 1) ~= 254 then pace.key, head = sub(lane_record, 1, 5), sub(lane_record, 6) end
+    if popped or call('ZSCORE', M .. ':offers', head) then pace.head = head else pace.taken = 1 end
   end
   pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds = interval + 0, jitter + 0, most + 0, rounds == '1'
   if pace.tube_interval > 0 or pace.rounds then pace.noted = 1 end
@@ -85,6 +87,7 @@ end
 local function leave_pace()
   local full = is_full()
   if lane_head and full then
+    lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
     call('ZREM', M .. ':offers', lane_head)
     call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
     lane_head = false

@@ -1,8 +1,10 @@
 -- Ready tasks of drivers with lanes.
 --#if LANE
 -- ':offers' has the best ready task of each free lane, ':behind' the other ready ones by lane and place. ':lanes' has a
--- record per lane that is taken or has a task on offer: its number in 5 bytes, then the place of the one on offer.
--- In a tube with paces, `pace`, it has more: see paces.lua.
+-- record of each lane that has a task on offer or a taken one: byte 254 and the place of that task, its head; or, where others
+-- stand or stood behind it, the lane's number in 5 bytes and then the place, which is left out where nobody knows it. So a take
+-- leaves the record as it is: a head that is not on offer is taken.
+-- In a tube with paces, `pace`, a record has more, and says what is taken: see paces.lua.
 local lane, lane_record, lane_key, lane_taken, lane_head, pace
 
 local function behind()
@@ -12,8 +14,105 @@ end
 
 -- One that comes back: where its lane was just freed, others may stand behind.
 local function push(task)
-  local first = not lane_head and lane_key and not lane_taken and behind() or lane_head
+  local first = lane_head or (lane_key and not lane_taken and behind())
   --#include append
+end
+
+-- What is known of lanes, by their names: of each its record, its number and its head, as lane_before.lua has them.
+local function read_lanes(names)
+  local records, keys, heads = all_of('HMGET', M .. ':lanes', names), {}, {}
+  for n = 1, #names do
+    local record = records[n]
+    if record and byte(record, 1) == 254 then
+      heads[names[n]] = sub(record, 2)
+    elseif record then
+      keys[names[n]], heads[names[n]] = sub(record, 1, 5), sub(record, 6)
+    end
+  end
+  return keys, heads
+end
+
+-- The names of `lanes`, each once.
+local function each_once(lanes)
+  local names, seen = {}, {}
+  for n = 1, #lanes do
+    local name = lanes[n]
+    if not seen[name] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
+  end
+  return names
+end
+
+-- New tasks by their places, in their lanes: as append.lua does for one.
+local function append_all(places, lanes)
+  local names, numbered = each_once(lanes), (META.lanes or 0) + 0
+  local keys, heads = read_lanes(names)
+  -- Those that get another head, and those that get a number.
+  local led, changed, stand = {}, {}, {}
+  for n = 1, #places do
+    local name, at = lanes[n], places[n]
+    local head = heads[name]
+    local first = not head or (at < head and (led[name] or call('ZREM', M .. ':offers', head) == 1))
+    if head then
+      local key = keys[name]
+      if not key then
+        numbered = numbered + 1
+        key = pack('>I5', numbered)
+        keys[name], changed[name] = key, true
+      end
+      stand[#stand + 1], stand[#stand + 2] = '0', key .. (first and head or at)
+    end
+    if first then heads[name], led[name] = at, true end
+  end
+  local offers, records = {}, {}
+  for n = 1, #names do
+    local name = names[n]
+    local head = heads[name]
+    if led[name] then offers[#offers + 1], offers[#offers + 2] = '0', head end
+    if led[name] or changed[name] then records[#records + 1], records[#records + 2] = name, (keys[name] or '\254') .. head end
+  end
+  if numbered ~= (META.lanes or 0) + 0 then call('HSET', M, 'lanes', string.format('%.0f', numbered)) end
+  many('ZADD', M .. ':behind', stand)
+  many('ZADD', M .. ':offers', offers)
+  many('HSET', M .. ':lanes', records)
+end
+
+-- The tasks that were taken of these lanes are gone: each offers the best one that stands behind.
+local function free_all(lanes)
+  local keys = read_lanes(lanes)
+  local gone, offers, stood, records = {}, {}, {}, {}
+  for n = 1, #lanes do
+    local name = lanes[n]
+    lane_key = keys[name]
+    local best = lane_key and behind()
+    if best then
+      stood[#stood + 1] = lane_key .. best
+      offers[#offers + 1], offers[#offers + 2] = '0', best
+      records[#records + 1], records[#records + 2] = name, lane_key .. best
+    else
+      gone[#gone + 1] = name
+    end
+  end
+  many('HDEL', M .. ':lanes', gone)
+  many('ZREM', M .. ':behind', stood)
+  many('ZADD', M .. ':offers', offers)
+  many('HSET', M .. ':lanes', records)
+end
+
+local function pop_some(limit)
+  if META.paused and META.paused + 0 > now then return {} end
+  local scored, ids = call('ZPOPMIN', M .. ':offers', limit), {}
+  for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
+  return ids, false, scored
+end
+
+local function unpop(ids, first, scored)
+  for n = #ids, first, -1 do
+    call('ZADD', M .. ':offers', 0, scored[2 * n - 1])
+    ids[n] = nil
+  end
 end
 
 local function pull(task)

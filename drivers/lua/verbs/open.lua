@@ -5,7 +5,7 @@
 --       4 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there; 'keep': make it,
 --       or open the one that is there; 'alike': the same if its driver is this one,
 --       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again,
---       9 the layout of its keys
+--       9 the layout of its keys without lanes, 10 with lanes
 -- answers  {driver, options, the number of the session, the field that says that it lives, the time, '1' if nobody may
 --          hear of what is done here, the edition of the options ('': the tube was never altered), '1' if its lanes are
 --          throttled, or were once}; only the first two if the tube is there and should not be
@@ -27,8 +27,20 @@ if acl then
 end
 --#gate
 local t = call('TIME')
+local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
+local function layout_of(driver)
+  return string.find(driver or '', '"lane":null', 1, true) and ARGV[9] or ARGV[10]
+end
 if call('HEXISTS', M, 'born') == 1 then
-  if call('HGET', M, 'layout') ~= ARGV[9] then
+  local layout, driver = unpack(call('HMGET', M, 'layout', 'driver'))
+  local right = layout_of(driver)
+  if layout == '2' and right == '3' then
+    -- What it has is read as it is; but the other version could not read what is written from now on.
+    if call('ZCOUNT', M .. ':leases', string.format('(%.0f', now), '+inf') > 0 then
+      return redis.error_reply('LAYOUT ' .. M .. ' is used by sessions of an older version of tubes, which stores lanes differently: close those first')
+    end
+    call('HSET', M, 'layout', right)
+  elseif layout ~= right then
     return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently: export it with that version')
   end
   local there = call('HMGET', M, 'driver', 'options', 'maker')
@@ -42,7 +54,7 @@ elseif ARGV[4] == 'any' then
 else
   if call('EXISTS', M) == 1 then return redis.error_reply('LAYOUT ' .. M .. ' is incomplete: run tubes repair') end
   local born = t[1] .. string.format('%06d', t[2])
-  call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8], 'layout', ARGV[9])
+  call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8], 'layout', layout_of(ARGV[5]))
   -- Where somebody has removed that hash alone, what is left is none of the new tube's; but who waited on it is to wake.
   local left = {}
   for part in string.gmatch(PARTS, '%a+') do
@@ -58,7 +70,6 @@ else
     call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d', interval, jitter, most, rounds and 1 or 0))
   end
 end
-local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
 local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest', 'listening', 'pacing')
 local token = about[1]
 -- One whose lease is over is about to be forgotten: whoever opens the tube now begins anew.

@@ -19,45 +19,16 @@ end
 --#include next_id
 local created, id = pack('>I7', now), META.next + 0
 local answer = created .. META.next
--- All are made before the first is put: an order that fails for one of them fails before anything is written.
---#if PLAIN
-if not listening then
-  local ids, stored, order, format = {}, {}, {}, string.format
---#if LIST
+--#if PACED
+--#include put_each
 --#else
-  local task = { created = now }
---#end
-  while #ids < size do
-    local head = words[at + 1] .. created .. words[at + 5]
---#if PRI
-    task.pri = tonumber(words[at + 3])
---#end
-    local first, count = #ids, tonumber(words[at])
-    at = at + 5
-    for n = first + 1, first + count do
-      local text = format('%d', id)
-      ids[n], stored[2 * n - 1], stored[2 * n] = text, text, head .. words[at + n - first]
---#if LIST
---#else
-      task.id = id
-      order[2 * n - 1], order[2 * n] = '0', place(task)
---#end
-      id = id + 1
-    end
-    at = at + count + 1
-  end
---#if LIST
-  order = ids
---#end
-  META.next = id
---#moves put new
-else
+if listening then
 --#slow
 --#include put_each
 --#fast
+else
+--#include put_all
 end
---#else
---#include put_each
 --#end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
 --#if ROOM

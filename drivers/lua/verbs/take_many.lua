@@ -22,7 +22,7 @@ local limit, room, leased, bare = tonumber(ARGV[6]), BYTES, false, false
 if values then
   local answer = table.concat(ids, ' ')
 --#done answer
-  return { answer, table.concat(attempts, ' '), '', stuck and '1' or '', this_take, values }
+  return { answer, table.concat(attempts, ' '), table.concat(told, ' '), stuck and '1' or '', this_take, values }
 end
 if #tasks == 0 then
 --#include flush

@@ -48,7 +48,7 @@ WATCHED: Final = 10 * SECOND
 IDLE: Final = 7 * 24 * 3600 * 1000
 #: With so many bytes of tasks an answer is long enough: the others come with the next call.
 BYTES: Final = 2_000_000
-#: So many tasks one script takes where there are lanes: they cost ten times as much as others.
+#: So many tasks one script takes where lanes are throttled: they cost ten times as much as others.
 TAKES_WITH_LANES: Final = 100
 
 

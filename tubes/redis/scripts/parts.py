@@ -8,5 +8,5 @@ PARTS: Final = (
     *("leases", "waiting", "wanting", "marker", "room", "sealed", "broken"),
 )
 
-#: Made otherwise a tube is refused: the meta hash says which layout it has.
-LAYOUT: Final = 2
+#: The layout of the keys of tubes without lanes, and with: the meta hash says which one a tube has.
+LAYOUTS: Final = (2, 3)

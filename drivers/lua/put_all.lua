@@ -1,0 +1,58 @@
+-- Put the tasks of a batch together, by columns, as moves.lua has them: of `words`, from `at`, with ids from `id`. All are made
+-- before the first is put: an order that fails for one of them fails before anything is written.
+local ready, delayed = { {}, {}, {}, {}, {} }, { {}, {}, {}, {}, {} }
+local last, format = id + size, string.format
+--#if LIST
+--#else
+local task = { created = now }
+--#end
+while id < last do
+  local flags = words[at + 1]
+  local head = flags .. created .. words[at + 5]
+  local ids, stored, order, dues, lanes = unpack(byte(flags) % 2 == 1 and delayed or ready)
+--#if PRI
+  task.pri = tonumber(words[at + 3])
+--#end
+--#if LANE
+  local named = byte(flags) % 128 >= 64 and words[at + 4] or 'nil'
+--#end
+--#if TIMED
+  local due = words[at + 2] ~= '' and now + words[at + 2]
+  local moment = due and format('%.0f', due)
+  if due and (not soonest or due < soonest) then soonest = due end
+--#end
+  local first, count = #ids, tonumber(words[at])
+  at = at + 5
+  for n = first + 1, first + count do
+    local text = format('%d', id)
+    ids[n], stored[2 * n - 1], stored[2 * n] = text, text, head .. words[at + n - first]
+--#if LIST
+--#else
+    task.id = id
+--#if LANE
+    order[n], lanes[n] = place(task), named
+--#else
+    order[2 * n - 1], order[2 * n] = '0', place(task)
+--#end
+--#end
+--#if TIMED
+    if due then dues[#dues + 1], dues[#dues + 2] = moment, pack('>I6', id) end
+--#end
+    id = id + 1
+  end
+  at = at + count + 1
+end
+META.next = id
+if #ready[1] > 0 then
+  local ids, stored, order, dues, lanes = unpack(ready)
+--#if LIST
+  order = ids
+--#end
+--#moves put new
+end
+--#if TIMED
+if #delayed[1] > 0 then
+  local ids, stored, _, dues = unpack(delayed)
+--#moves put_delayed new
+end
+--#end

@@ -1,0 +1,72 @@
+"""Tubes whose keys an older version of tubes has written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.support import indexes
+from tubes.testing import LocalServer
+
+#: What layout 2 has of two tubes, each with a taken task, a buried one, a delayed one, and others behind each other.
+_OLD = Path(__file__).parent / "layout2.json"
+_LEFT = ["late", "first", "before a1", "c0", "a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3", "only"]
+
+
+@pytest.fixture
+def old(server: LocalServer) -> Any:
+    """The server, with what an older version has left there; all that was to happen by itself is due."""
+    client: Any = server.client()
+    for key, (kind, fields) in json.loads(_OLD.read_text()).items():
+        if kind == "set":
+            client.sadd(key, *fields)
+        elif kind == "hash":
+            client.hset(key, mapping={name.encode("latin1"): word.encode("latin1") for name, word in fields.items()})
+        else:
+            moves = key.endswith((":due", ":leases"))
+            client.zadd(key, {member.encode("latin1"): 1 if moves else score for member, score in fields.items()})
+    for name in ("plain", "limited"):
+        client.hset(f"tubes:{{{name}}}", "soonest", 1)
+    return client
+
+
+@pytest.mark.parametrize("name", ["plain", "limited"])
+def test_a_tube_with_the_lanes_of_layout_2_goes_on(server: LocalServer, old: Any, name: str) -> None:
+    with tubes.connect(server.url) as queue:
+        tube: Any = queue.tube(name)
+        assert tube.statistics().tasks == {"ready": 14, "taken": 0, "buried": 1, "delayed": 0, "done": 1, "total": 15}
+        indexes.check(old, tube)
+        assert queue.check(name) == []
+        taken: list[Any] = []
+        while task := tube.take(timeout=1):
+            indexes.check(old, tube)
+            taken.append(task.data)
+            task.ack()
+        indexes.check(old, tube)
+        assert (taken if name == "plain" else sorted(taken)) == (_LEFT if name == "plain" else sorted(_LEFT))
+        assert tube.kick(1) == 1
+        assert tube.take(timeout=1).data == "b0"
+        assert old.hget(f"tubes:{{{name}}}", "layout") == b"3"
+
+
+def test_while_an_older_version_uses_its_lanes_a_newer_one_is_refused(server: LocalServer, old: Any) -> None:
+    old.zadd("tubes:{plain}:leases", {"s9.1.ab": "+inf"})
+    with tubes.connect(server.url) as queue:
+        with pytest.raises(tubes.ServerRefused, match="older version of tubes"):
+            queue.tube("plain")
+        assert old.hget("tubes:{plain}", "layout") == b"2"
+        old.zrem("tubes:{plain}:leases", "s9.1.ab")
+        assert queue.tube("plain").take(timeout=0) is not None
+
+
+def test_tubes_without_lanes_have_the_same_layout_as_before(server: LocalServer) -> None:
+    with tubes.connect(server.url) as queue:
+        layouts: dict[str, Any] = {}
+        for driver in ("fifo", "fifottl", "limfifottl", "utube", "utubettl"):
+            queue.create_tube(driver, driver)
+            layouts[driver] = server.client().hget(f"tubes:{{{driver}}}", "layout")
+    assert layouts == {"fifo": b"2", "fifottl": b"2", "limfifottl": b"2", "utube": b"3", "utubettl": b"3"}
