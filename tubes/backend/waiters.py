@@ -166,7 +166,8 @@ class LoopWaiter:
     def wake(self) -> bool:
         """End the wait; False if the loop is closed, and the waiter gone for good."""
         if running_loop() is self._loop:
-            self._finish()
+            if not self._future.done():
+                self._future.set_result(None)
             return True
         try:
             self._loop.call_soon_threadsafe(self._finish)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.memory.verbs import VerbPort
-from tubes.values.task import FINISHED, NO_TIMES, F
+from tubes.values.task import FINISHED, NO_TIMES, F, snapshot
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from tubes.backend.interface import Options
     from tubes.drivers.entry import Hold
     from tubes.memory.port import PortConnection
@@ -72,7 +74,7 @@ class QuickPort(VerbPort[F]):
                 made._more = None
                 made._times = NO_TIMES
                 task = made
-                if shared.watched:
+                if shared.watched and not (line[0] is entry and shared.takers and self._hand_over(line, now)):
                     shared.serve_waiters(now)
             held = False
             lock.token[0] = True
@@ -88,6 +90,39 @@ class QuickPort(VerbPort[F]):
                 self._retract(task, is_put=True)
             raise
         return super().put(data, options) if task is None else task
+
+    def _hand_over(self, line: deque[Entry], now: int) -> bool:
+        """Give the only ready task to the first waiter, as `serve_waiters` does; False: it has to look closer."""
+        shared = self.shared
+        engine = self._engine
+        takers = shared.takers
+        waiter = next(iter(takers))
+        if engine.pause._on or shared.emptying or shared.is_late(waiter, now):
+            return False
+        owner = waiter.owner
+        take = engine.next_take
+        try:
+            entry = line.popleft()
+            entry.index = None
+            entry.take = take
+            engine.next_take = take + 1
+            entry.attempts += 1
+            entry.state = _TAKEN
+            engine._take.uses += 1
+            entry.hold = hold = owner.hold
+            hold[entry.id] = entry
+            waiter.answer = snapshot(owner.kind, owner.tube, entry, False)
+            take = 0
+            is_awake = shared.rouse(waiter)
+            if not is_awake:
+                engine.untake(now, entry)
+            del takers[waiter]
+            owner.waiters.discard(waiter)
+        except BaseException as error:
+            shared.repair_engine(error, take=take)
+            raise
+        shared.watched = bool(takers)
+        return is_awake
 
     def take(self) -> F | None:
         """The first task that may be taken; None if there is none."""

@@ -92,22 +92,22 @@ class SharedTube:
                     self._serve_putters(now)
                 while takers:
                     waiter = next(iter(takers))
-                    if not self._is_late(waiter, now):
+                    owner = waiter.owner
+                    if not self.is_late(waiter, now):
                         take = engine.next_take
-                        entry = engine.take(now, waiter.owner.hold)
+                        entry = engine.take(now, owner.hold)
                         if entry is None:
                             break
-                        owner = waiter.owner
                         waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
                         take = 0
                         if not self.rouse(waiter):
                             engine.untake(now, entry)
                     del takers[waiter]
-                    waiter.owner.waiters.discard(waiter)
-                if engine.timers.soonest > now and not self._can_serve_putters(now):
+                    owner.waiters.discard(waiter)
+                if engine.timers.soonest > now and not (self.putters and self._can_serve_putters(now)):
                     break
         except BaseException as error:
-            self._repair_engine(error, take=take)
+            self.repair_engine(error, take=take)
             raise
         if self.emptying and engine.is_empty:
             for waiter in list(self.emptying):
@@ -122,17 +122,17 @@ class SharedTube:
         """Do waiting puts while there is room; a waiter gets the error that its own put raises."""
         while self.putters:
             waiter = next(iter(self.putters))
-            if not self._is_late(waiter, now):
+            if not self.is_late(waiter, now):
                 if not self.admits(now, waiter.request):
                     break
                 id = self.engine.next_id
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt as error:  # Not its own error: it keeps waiting.
-                    self._repair_engine(error, id=id, count=self.engine.next_id - id)
+                    self.repair_engine(error, id=id, count=self.engine.next_id - id)
                     raise
                 except BaseException as error:
-                    self._repair_engine(error, id=id, count=self.engine.next_id - id)
+                    self.repair_engine(error, id=id, count=self.engine.next_id - id)
                     waiter.answer = error
                 if not self.rouse(waiter):
                     self.undo(waiter.answer, is_put=True)
@@ -146,7 +146,7 @@ class SharedTube:
 
     def _can_serve_putters(self, now: int) -> bool:
         """Whether there is room for the first of the waiting putters."""
-        return bool(self.putters) and self.admits(now, next(iter(self.putters)).request)
+        return self.admits(now, next(iter(self.putters)).request)
 
     def admits(self, now: int, request: Batch | PreparedPut) -> bool:
         """Whether a put has room, or needs none."""
@@ -159,12 +159,10 @@ class SharedTube:
         # For more than ever have room the put says so too.
         return not count or self.engine.has_room(count) or request.is_too_large(self.engine.capacity)
 
-    def _is_late(self, waiter: Waiter, now: int) -> bool:
+    def is_late(self, waiter: Waiter, now: int) -> bool:
         """Whether a waiter cannot use a result any more: its loop may be blocked."""
-        if waiter.lost():
-            return True
         # If waits use the store's clock, `ring` ends them, after all that is due at the same moment.
-        return waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes
+        return waiter.lost() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
 
     def recover(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> None:
         """Repair the tube after an error, perhaps in the middle of a move. Under the lock.
@@ -173,10 +171,10 @@ class SharedTube:
         are rebuilt. `take` and `id` name the first of `count` takes or puts whose result the caller does not get: they
         are undone. Then waiters are served.
         """
-        if self._repair_engine(error, take=take, id=id, count=count):
+        if self.repair_engine(error, take=take, id=id, count=count):
             self.serve_waiters(self._clock.micros())
 
-    def _repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
+    def repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
         """Rebuild the indexes and undo those takes and puts; False after a typed error, which has changed nothing."""
         engine = self.engine
         if isinstance(error, TubesError) or id == engine.next_id:
