@@ -528,6 +528,41 @@ class Engine:
             self._move(entry, self._take, hold)
         return entry
 
+    def take_for(self, now: int, hold: Hold, ttr: int) -> Entry | None:
+        """The first task that may be taken, as `take`, for so long instead of its ttr."""
+        entry = self._pop()
+        if entry is not None:
+            self._start(now, entry, hold, ttr)
+        return entry
+
+    def take_task(self, now: int, hold: Hold, entry: Entry, ttr: int | None) -> bool:
+        """Take this task, whatever stands before it; False if it may not be taken now. Cost: O(log n)."""
+        lane: Any = entry.lane
+        if entry.state is not _READY or self.pause.until is not None or (lane and lane.taken >= lane.limit):
+            return False
+        # As if it had been on offer: a start may change the place of its lane.
+        if lane and lane.head is not None and lane.head is not entry:
+            lane.withdraw()
+        entry.index.discard(entry)  # type: ignore[union-attr]
+        self._start(now, entry, hold, ttr)
+        return True
+
+    def _start(self, now: int, entry: Entry, hold: Hold, ttr: int | None) -> None:
+        """Take a task, for so long; None: for its ttr. A task without a ttr keeps this one."""
+        if ttr is not None:
+            self.dated = self.ticking = True
+            if entry.ttr is None:
+                entry.ttr = ttr
+        entry.take = self.next_take
+        self.next_take += 1
+        entry.attempts += 1
+        if self.dated:
+            span = entry.ttr if ttr is None else ttr
+            entry.until = NEVER if span is None else now + span
+        if self.throttled:
+            entry.lane.start(now, entry)  # type: ignore[union-attr]
+        self._move(entry, self._take, hold)
+
     def held(self, hold: Hold, id: int, take: int = 0) -> Entry:
         """The task if this hold has it (by this take, if one is given), else `TaskNotTaken`."""
         entry = hold.get(id)
@@ -632,6 +667,15 @@ class Engine:
             entry.until = until if until - now < LONGEST else now + LONGEST
         self._prolong(now, entry, span)
         self._go(entry, "touch", entry.hold)
+
+    def set_ttr(self, now: int, entry: Entry, span: int | None, *, gives: bool = False) -> None:
+        """Let a held task with a ttr run for so long from now on; None: for its ttr. `gives`: one without gets it."""
+        if gives and entry.ttr is None:
+            self.dated = self.ticking = True
+            entry.ttr = span
+        if entry.ttr is not None:
+            entry.until = now + (entry.ttr if span is None else span)
+            self._go(entry, "touch", entry.hold)
 
     def renew(self, now: int, entry: Entry, span: int) -> None:
         """Let a held task have at least so much time to run from now on.
@@ -740,6 +784,21 @@ class Engine:
         entry.hold = None
         return new
 
+    def with_pri(self, entry: Entry, pri: int | None) -> Entry:
+        """The entry that stands for a task from now on, with this priority for its next move; None: as it is."""
+        if pri is None or entry.state is _BURIED:
+            return entry
+        new = entry.copy()
+        new.pri = pri
+        if self._ranks:
+            self._rank(new)
+        self._swap(entry, new)
+        if new.hold is not None:
+            new.hold[new.id] = new
+        self.tasks[entry.id] = new
+        entry.hold = None
+        return new
+
     def _swap(self, entry: Entry, new: Entry) -> None:
         """Replace an entry by a copy. It leaves the ready index: the next move enters it again."""
         new.index = None
@@ -770,6 +829,11 @@ class Engine:
             hold.clear()
         self._keys.clear()
         self._clear()
+
+    def truncate_state(self, now: int, state: State) -> None:
+        """Remove the tasks that are in one state. O(n)."""
+        for entry in [entry for entry in self.tasks.values() if entry.state is state]:
+            self.delete(now, entry)
 
     # -- lanes -----------------------------------------------------------------------------------------------------
 

@@ -64,12 +64,12 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
     return entries
 
 
-def take_many(engine: Engine, now: int, hold: Hold, limit: int) -> list[Entry]:
-    """The first tasks that may be taken, up to so many."""
+def take_many(engine: Engine, now: int, hold: Hold, limit: int, span: int | None = None) -> list[Entry]:
+    """The first tasks that may be taken, up to so many; `span`: for so long instead of their ttr."""
     entries: list[Entry] = []
-    if not _is_plain(engine):
+    if span is not None or not _is_plain(engine):
         while len(entries) < limit:
-            entry = engine.take(now, hold)
+            entry = engine.take(now, hold) if span is None else engine.take_for(now, hold, span)
             if entry is None:
                 break
             entries.append(entry)

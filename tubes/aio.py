@@ -30,7 +30,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.port import how_if_exists
+from tubes.backend.port import check_state, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, LoopWaiter
@@ -294,14 +294,29 @@ class AsyncQueue:
 
     @overload
     async def take_any(
-        self, tubes: Iterable[AsyncTube[T, Any]], timeout: Seconds | None = None, *, fair: bool = False
+        self,
+        tubes: Iterable[AsyncTube[T, Any]],
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
     ) -> AsyncTask[T] | None: ...
     @overload
     async def take_any(
-        self, tubes: Iterable[AsyncTube | str], timeout: Seconds | None = None, *, fair: bool = False
+        self,
+        tubes: Iterable[AsyncTube | str],
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
     ) -> AsyncTask | None: ...
     async def take_any(
-        self, tubes: Iterable[AsyncTube | str], timeout: Seconds | None = None, *, fair: bool = False
+        self,
+        tubes: Iterable[AsyncTube | str],
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
     ) -> AsyncTask | None:
         """Take the first task that may be taken from any of several tubes.
 
@@ -312,6 +327,7 @@ class AsyncQueue:
         Returns None when the time is over.
         `fair`: each such call begins with the next tube of the list, so that a tube that is never empty does not keep
         the others from being asked.
+        `ttr`: seconds to run for this take, as for `AsyncTube.take`.
 
         O(1) for each tube that is asked.
 
@@ -326,11 +342,62 @@ class AsyncQueue:
         ports = in_turn([tube._port for tube in found], fair)
         task: AsyncTask | None
         for port in ports:
-            answer = port.take()
-            task = await answer if type(answer) is CoroutineType else answer
+            if ttr is None:
+                answer = port.take()
+                task = await answer if type(answer) is CoroutineType else answer
+            else:
+                tube: AsyncTube = port.tube
+                task = await tube.take(0, ttr=ttr)
             if task is not None:
                 return task
-        return None if patience == 0 else await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
+        if patience == 0:
+            return None
+        task = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
+        if ttr is None or task is None:
+            return task
+        tasks = await task._tube._top_up(task, 1, micros("ttr", ttr))
+        return tasks[0] if tasks else None
+
+    async def take_many(
+        self,
+        tubes: Iterable[AsyncTube | str],
+        limit: int,
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
+    ) -> list[AsyncTask]:
+        """Take all available tasks of several tubes, up to `limit`: those of the first tube, then of the next one.
+
+        `tubes`, `timeout`, `fair`, `ttr`: as for `take_any`; a waiting call gets tasks of the tube that has one first.
+        `limit`: from 1 to 100,000. Returns [] when the time is over.
+
+        Raises what `take_any` raises.
+
+        `Queue.take_many` shows an example.
+        """
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        named: list[AsyncTube | str] = listed(tubes, fair, AsyncTube, self._connection)
+        found = [await self.tube(one) if isinstance(one, str) else one for one in named]
+        ports = in_turn([tube._port for tube in found], fair)
+        tasks: list[AsyncTask] = []
+        try:
+            for port in ports:
+                if len(tasks) < count:
+                    tube: AsyncTube = port.tube
+                    some = await tube.take_many(count - len(tasks), 0, ttr=ttr)
+                    tasks += some
+        except BaseException:
+            for task in tasks:
+                task._tube._port.release_later(task)
+            raise
+        if tasks or patience == 0:
+            return tasks
+        first: AsyncTask | None = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
+        if first is None:
+            return []
+        return await first._tube._top_up(first, count, None if ttr is None else micros("ttr", ttr))
 
     async def session(self) -> AsyncQueue:
         """Open another session on the same queue. Each session is closed on its own."""
@@ -535,14 +602,21 @@ class AsyncTube(Generic[T, R]):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    async def take(self, timeout: Seconds | None = None) -> AsyncTask[T] | None:
+    async def take(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> AsyncTask[T] | None:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
         `timeout`: seconds to wait; None: for ever; 0: not at all. Waiting calls are served in the order of arrival.
         Returns None when the time is over.
+        `ttr`: seconds to run for this take, instead of the task's own ttr; a task without one keeps it. On a server a
+        call that had to wait costs one more round trip for it.
+
+        Raises `OptionNotSupported` for a ttr that the driver does not have.
 
         `Tube.take` shows an example.
         """
+        if ttr is not None:
+            tasks = await self.take_many(1, timeout, ttr=ttr)
+            return tasks[0] if tasks else None
         if timeout.__class__ is int and timeout == 0:
             answer = self._port.take()
             return await answer if type(answer) is CoroutineType else answer
@@ -553,11 +627,14 @@ class AsyncTube(Generic[T, R]):
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
 
-    async def take_many(self, limit: int, timeout: Seconds | None = None) -> list[AsyncTask[T]]:
+    async def take_many(
+        self, limit: int, timeout: Seconds | None = None, *, ttr: Seconds | None = None
+    ) -> list[AsyncTask[T]]:
         """Take all available tasks, up to `limit`, as by `take` and in the same order.
 
         `limit`: from 1 to 100,000.
         `timeout`: seconds to wait for the first one, as for `take`. Returns [] when the time is over.
+        `ttr`: seconds to run for these takes, as for `take`.
 
         It takes no more tasks of a lane than may be taken at a time. On a server a thousand are one round trip.
 
@@ -565,14 +642,34 @@ class AsyncTube(Generic[T, R]):
         """
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
-        answer = self._port.take_many(count)
+        span = None if ttr is None else micros("ttr", ttr)
+        answer = self._port.take_many(count, span)
         tasks = await answer if type(answer) is CoroutineType else answer
-        if not tasks and patience != 0:
+        while not tasks and patience != 0:
             first = await LoopWaiter(self._port.clock, patience).wait(self._port)
-            if first is not None:
-                answer = self._port.top_up(first, count)
-                tasks = await answer if type(answer) is CoroutineType else answer
+            if first is None:
+                break
+            tasks = await self._top_up(first, count, span)
         return tasks
+
+    async def _top_up(self, first: AsyncTask[T], count: int, span: int | None) -> list[AsyncTask[T]]:
+        """The task that a waiting call got, and others that are available."""
+        answer = self._port.top_up(first, count, span)
+        return await answer if type(answer) is CoroutineType else answer
+
+    async def take_task(self, task: AsyncTask[T] | int, *, ttr: Seconds | None = None) -> AsyncTask[T] | None:
+        """Take this task, whatever stands before it. Returns None if it may not be taken now. O(log n).
+
+        It may not be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
+        `ttr`: seconds to run for this take, as for `take`.
+
+        Raises `TaskNotFound` if there is none, and `OptionNotSupported` for a ttr that the driver does not have.
+
+        `Tube.take_task` shows an example.
+        """
+        span = None if ttr is None else micros("ttr", ttr)
+        answer = self._port.take_task(task, span)
+        return await answer if type(answer) is CoroutineType else answer
 
     @asynccontextmanager
     async def taking(self, timeout: Seconds | None = None) -> AsyncGenerator[AsyncTask[T]]:
@@ -688,18 +785,19 @@ class AsyncTube(Generic[T, R]):
         *,
         at: datetime | None = None,
         reason: str | None = None,
+        pri: int | None = None,
     ) -> AsyncTask[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again; they prolong its ttl. None: the tube's `backoff`, or at once if it has
         none. After its last attempt, by `max_attempts`, the task is buried instead. `reason`: why it is buried; None:
-        that it was the last attempt.
+        that it was the last attempt. `pri`: its new priority.
 
-        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay that the driver does not
-        have.
+        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay or a priority that the
+        driver does not have.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        answer = self._port.release(task, delay, reason)
+        answer = self._port.release(task, delay, reason, pri)
         return await answer if type(answer) is CoroutineType else answer
 
     async def _decline(self, task: AsyncTask[T], delay: Seconds) -> AsyncTask[T]:
@@ -717,16 +815,33 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.touch(task, seconds)
         return await answer if type(answer) is CoroutineType else answer
 
+    async def set_ttr(self, task: AsyncTask[T] | str | int, seconds: Seconds | None = None) -> AsyncTask[T]:
+        """Let a taken task run for so many seconds from now on, more or fewer than are left. O(log n).
+
+        `seconds`: None: the task's own ttr begins again; 0: the take ends at once, as by its ttr.
+
+        Unlike `touch` it adds nothing to the task's ttr and ttl, and later takes have the task's own ttr. A task
+        without a ttr stays without.
+
+        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` if the driver has no ttr.
+
+        `Tube.set_ttr` shows an example.
+        """
+        answer = self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
+        return await answer if type(answer) is CoroutineType else answer
+
     # -- for everybody -------------------------------------------------------------------------------------------------
 
-    async def bury(self, task: AsyncTask[T] | str | int, reason: str | None = None) -> AsyncTask[T]:
+    async def bury(
+        self, task: AsyncTask[T] | str | int, reason: str | None = None, *, pri: int | None = None
+    ) -> AsyncTask[T]:
         """Set a task aside until `kick`, in any state and whoever holds it. O(log n).
 
-        `reason`: why; it is kept as `task.reason`.
+        `reason`: why; it is kept as `task.reason`. `pri`: its new priority.
 
         Its ttl keeps running. Burying a buried task changes nothing. Raises `TaskNotFound` if there is none.
         """
-        answer = self._port.bury(task, reason)
+        answer = self._port.bury(task, reason, pri)
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: Seconds | None = None) -> int:
@@ -796,9 +911,16 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.peek(task)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def delete(self, task: AsyncTask[T] | str | int) -> AsyncTask[T]:
-        """Remove a task in any state, whoever holds it. Raises `TaskNotFound` if there is none. O(1)."""
-        answer = self._port.delete(task)
+    async def delete(self, task: AsyncTask[T] | str | int, *, state: str | Iterable[str] | None = None) -> AsyncTask[T]:
+        """Remove a task in any state, whoever holds it. O(1).
+
+        `state`: "ready", "taken", "buried" or "delayed", or several in a list: remove it only if it is in one of them.
+
+        Raises `TaskNotFound` if there is none, or it is in another state.
+
+        `Tube.delete` shows an example.
+        """
+        answer = self._port.delete(task, check_states(state))
         return await answer if type(answer) is CoroutineType else answer
 
     async def renew_many(self, tasks: Iterable[AsyncTask[T] | str | int], seconds: Seconds) -> dict[int, bool]:
@@ -829,9 +951,15 @@ class AsyncTube(Generic[T, R]):
         if type(answer) is CoroutineType:
             await answer
 
-    async def truncate(self) -> None:
-        """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n)."""
-        answer = self._port.truncate()
+    async def truncate(self, *, state: str | None = None) -> None:
+        """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
+
+        `state`: "ready", "taken", "buried" or "delayed": remove the tasks that are in it, each as by `delete`, and
+        leave the lanes as they are. On a server some at a time: what gets into the state meanwhile may stay.
+
+        `Tube.truncate` shows an example.
+        """
+        answer = self._port.truncate(check_state(state))
         if type(answer) is CoroutineType:
             await answer
 
@@ -1014,18 +1142,27 @@ class AsyncTask(TaskView[T]):
         return await self._tube.ack(self)
 
     async def release(
-        self, delay: Seconds | None = None, *, at: datetime | None = None, reason: str | None = None
+        self,
+        delay: Seconds | None = None,
+        *,
+        at: datetime | None = None,
+        reason: str | None = None,
+        pri: int | None = None,
     ) -> AsyncTask[T]:
         """Give the task back. See `AsyncTube.release`."""
-        return await self._tube.release(self, delay=delay, at=at, reason=reason)
+        return await self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri)
 
     async def touch(self, seconds: Seconds) -> AsyncTask[T]:
         """Get more time to work. See `AsyncTube.touch`."""
         return await self._tube.touch(self, seconds)
 
-    async def bury(self, reason: str | None = None) -> AsyncTask[T]:
+    async def set_ttr(self, seconds: Seconds | None = None) -> AsyncTask[T]:
+        """Set how long this take may run from now on. See `AsyncTube.set_ttr`."""
+        return await self._tube.set_ttr(self, seconds)
+
+    async def bury(self, reason: str | None = None, *, pri: int | None = None) -> AsyncTask[T]:
         """Set the task aside. See `AsyncTube.bury`."""
-        return await self._tube.bury(self, reason)
+        return await self._tube.bury(self, reason, pri=pri)
 
     async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask[T]:
         """Make the task ready, if it is buried. See `AsyncTube.kick_task`."""
@@ -1043,9 +1180,9 @@ class AsyncTask(TaskView[T]):
         """Change the task. See `AsyncTube.update`."""
         return await self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl, at=at)
 
-    async def delete(self) -> AsyncTask[T]:
+    async def delete(self, *, state: str | Iterable[str] | None = None) -> AsyncTask[T]:
         """Remove the task. See `AsyncTube.delete`."""
-        return await self._tube.delete(self)
+        return await self._tube.delete(self, state=state)
 
     async def peek(self) -> AsyncTask[T]:
         """Return the current state of the task. See `AsyncTube.peek`."""

@@ -19,7 +19,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.port import how_if_exists
+from tubes.backend.port import check_state, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, ThreadWaiter
@@ -299,14 +299,29 @@ class Queue:
 
     @overload
     def take_any(
-        self, tubes: Iterable[Tube[T, Any]], timeout: Seconds | None = None, *, fair: bool = False
+        self,
+        tubes: Iterable[Tube[T, Any]],
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
     ) -> Task[T] | None: ...
     @overload
     def take_any(
-        self, tubes: Iterable[Tube | str], timeout: Seconds | None = None, *, fair: bool = False
+        self,
+        tubes: Iterable[Tube | str],
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
     ) -> Task | None: ...
     def take_any(
-        self, tubes: Iterable[Tube | str], timeout: Seconds | None = None, *, fair: bool = False
+        self,
+        tubes: Iterable[Tube | str],
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
     ) -> Task | None:
         """Take the first task that may be taken from any of several tubes.
 
@@ -317,6 +332,7 @@ class Queue:
         Returns None when the time is over.
         `fair`: each such call begins with the next tube of the list, so that a tube that is never empty does not keep
         the others from being asked.
+        `ttr`: seconds to run for this take, as for `Tube.take`.
 
         O(1) for each tube that is asked. With threads on a server a waiting call uses a thread for each tube.
 
@@ -336,10 +352,66 @@ class Queue:
         ports = in_turn([tube._port for tube in found], fair)
         task: Task | None
         for port in ports:
-            task = port.take()
+            if ttr is None:
+                task = port.take()
+            else:
+                tube: Tube = port.tube
+                task = tube.take(0, ttr=ttr)
             if task is not None:
                 return task
-        return None if patience == 0 else ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
+        if patience == 0:
+            return None
+        task = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
+        if ttr is None or task is None:
+            return task
+        tasks = task._tube._top_up(task, 1, micros("ttr", ttr))
+        return tasks[0] if tasks else None
+
+    def take_many(
+        self,
+        tubes: Iterable[Tube | str],
+        limit: int,
+        timeout: Seconds | None = None,
+        *,
+        fair: bool = False,
+        ttr: Seconds | None = None,
+    ) -> list[Task]:
+        """Take all available tasks of several tubes, up to `limit`: those of the first tube, then of the next one.
+
+        `tubes`, `timeout`, `fair`, `ttr`: as for `take_any`; a waiting call gets tasks of the tube that has one first.
+        `limit`: from 1 to 100,000. Returns [] when the time is over.
+
+        Raises what `take_any` raises.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     urgent, other = queue.create_tube("urgent"), queue.create_tube("other")
+        ...     _ = other.put_many(["later", "last"]), urgent.put("now")
+        ...     [task.data for task in queue.take_many([urgent, other], 2)]
+        ['now', 'later']
+        """
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        named: list[Tube | str] = listed(tubes, fair, Tube, self._connection)
+        found = [self.tube(one) if isinstance(one, str) else one for one in named]
+        ports = in_turn([tube._port for tube in found], fair)
+        tasks: list[Task] = []
+        try:
+            for port in ports:
+                if len(tasks) < count:
+                    tube: Tube = port.tube
+                    some = tube.take_many(count - len(tasks), 0, ttr=ttr)
+                    tasks += some
+        except BaseException:
+            for task in tasks:
+                task._tube._port.release_later(task)
+            raise
+        if tasks or patience == 0:
+            return tasks
+        first: Task | None = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
+        if first is None:
+            return []
+        return first._tube._top_up(first, count, None if ttr is None else micros("ttr", ttr))
 
     def session(self) -> Queue:
         """Open another session on the same queue. Each session is closed on its own."""
@@ -554,11 +626,15 @@ class Tube(Generic[T, R]):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, timeout: Seconds | None = None) -> Task[T] | None:
+    def take(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> Task[T] | None:
         """Take the first task that may be taken. O(1), O(log n) at most.
 
         `timeout`: seconds to wait; None: for ever; 0: not at all. Waiting calls are served in the order of arrival.
         Returns None when the time is over.
+        `ttr`: seconds to run for this take, instead of the task's own ttr; a task without one keeps it. On a server a
+        call that had to wait costs one more round trip for it.
+
+        Raises `OptionNotSupported` for a ttr that the driver does not have.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -566,6 +642,9 @@ class Tube(Generic[T, R]):
         ...     tube.take(timeout=0) is None
         True
         """
+        if ttr is not None:
+            tasks = self.take_many(1, timeout, ttr=ttr)
+            return tasks[0] if tasks else None
         if timeout.__class__ is int and timeout == 0:
             return self._port.take()
         patience = None if timeout is None else micros("timeout", timeout)
@@ -574,11 +653,12 @@ class Tube(Generic[T, R]):
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
 
-    def take_many(self, limit: int, timeout: Seconds | None = None) -> list[Task[T]]:
+    def take_many(self, limit: int, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> list[Task[T]]:
         """Take all available tasks, up to `limit`, as by `take` and in the same order.
 
         `limit`: from 1 to 100,000.
         `timeout`: seconds to wait for the first one, as for `take`. Returns [] when the time is over.
+        `ttr`: seconds to run for these takes, as for `take`.
 
         It takes no more tasks of a lane than may be taken at a time. On a server a thousand are one round trip.
 
@@ -592,12 +672,36 @@ class Tube(Generic[T, R]):
         """
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
-        tasks = self._port.take_many(count)
-        if not tasks and patience != 0:
+        span = None if ttr is None else micros("ttr", ttr)
+        tasks = self._port.take_many(count, span)
+        while not tasks and patience != 0:
             first = ThreadWaiter(self._port.clock, patience).wait(self._port)
-            if first is not None:
-                tasks = self._port.top_up(first, count)
+            if first is None:
+                break
+            tasks = self._top_up(first, count, span)
         return tasks
+
+    def _top_up(self, first: Task[T], count: int, span: int | None) -> list[Task[T]]:
+        """The task that a waiting call got, and others that are available."""
+        return self._port.top_up(first, count, span)
+
+    def take_task(self, task: Task[T] | int, *, ttr: Seconds | None = None) -> Task[T] | None:
+        """Take this task, whatever stands before it. Returns None if it may not be taken now. O(log n).
+
+        It may not be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
+        `ttr`: seconds to run for this take, as for `take`.
+
+        Raises `TaskNotFound` if there is none, and `OptionNotSupported` for a ttr that the driver does not have.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     ann, bob = tube.put_many(["to ann", "to bob"])
+        ...     tube.take_task(bob).data, tube.take_task(bob)
+        ('to bob', None)
+        """
+        span = None if ttr is None else micros("ttr", ttr)
+        return self._port.take_task(task, span)
 
     @contextmanager
     def taking(self, timeout: Seconds | None = None) -> Generator[Task[T]]:
@@ -737,18 +841,19 @@ class Tube(Generic[T, R]):
         *,
         at: datetime | None = None,
         reason: str | None = None,
+        pri: int | None = None,
     ) -> Task[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again; they prolong its ttl. None: the tube's `backoff`, or at once if it has
         none. After its last attempt, by `max_attempts`, the task is buried instead. `reason`: why it is buried; None:
-        that it was the last attempt.
+        that it was the last attempt. `pri`: its new priority.
 
-        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay that the driver does not
-        have.
+        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay or a priority that the
+        driver does not have.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        return self._port.release(task, delay, reason)
+        return self._port.release(task, delay, reason, pri)
 
     def _decline(self, task: Task[T], delay: Seconds) -> Task[T]:
         """Give a task back for another taker: the attempt does not count, and the delay does not prolong its life."""
@@ -763,16 +868,36 @@ class Tube(Generic[T, R]):
         """
         return self._port.touch(task, seconds)
 
+    def set_ttr(self, task: Task[T] | str | int, seconds: Seconds | None = None) -> Task[T]:
+        """Let a taken task run for so many seconds from now on, more or fewer than are left. O(log n).
+
+        `seconds`: None: the task's own ttr begins again; 0: the take ends at once, as by its ttr.
+
+        Unlike `touch` it adds nothing to the task's ttr and ttl, and later takes have the task's own ttr. A task
+        without a ttr stays without.
+
+        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` if the driver has no ttr.
+
+        >>> import tubes
+        >>> with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60)
+        ...     _ = tube.put("to ann")
+        ...     task = tube.set_ttr(tube.take(), 300)
+        ...     task.due - task.created, task.ttr
+        (300.0, 60.0)
+        """
+        return self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
+
     # -- for everybody -------------------------------------------------------------------------------------------------
 
-    def bury(self, task: Task[T] | str | int, reason: str | None = None) -> Task[T]:
+    def bury(self, task: Task[T] | str | int, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
         """Set a task aside until `kick`, in any state and whoever holds it. O(log n).
 
-        `reason`: why; it is kept as `task.reason`.
+        `reason`: why; it is kept as `task.reason`. `pri`: its new priority.
 
         Its ttl keeps running. Burying a buried task changes nothing. Raises `TaskNotFound` if there is none.
         """
-        return self._port.bury(task, reason)
+        return self._port.bury(task, reason, pri)
 
     def kick(self, count: int = 1, *, attempts: int | None = None, ttl: Seconds | None = None) -> int:
         """Make up to `count` buried tasks ready, in their order; returns how many. O(log n) each.
@@ -848,9 +973,20 @@ class Tube(Generic[T, R]):
         """Return the current state of a task, and change nothing. Raises `TaskNotFound` if there is none. O(1)."""
         return self._port.peek(task)
 
-    def delete(self, task: Task[T] | str | int) -> Task[T]:
-        """Remove a task in any state, whoever holds it. Raises `TaskNotFound` if there is none. O(1)."""
-        return self._port.delete(task)
+    def delete(self, task: Task[T] | str | int, *, state: str | Iterable[str] | None = None) -> Task[T]:
+        """Remove a task in any state, whoever holds it. O(1).
+
+        `state`: "ready", "taken", "buried" or "delayed", or several in a list: remove it only if it is in one of them.
+
+        Raises `TaskNotFound` if there is none, or it is in another state.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tube.delete(tube.put("to ann"), state=["ready", "buried"])
+        Task(id=0, state='done', data='to ann', tube='mail')
+        """
+        return self._port.delete(task, check_states(state))
 
     def renew_many(self, tasks: Iterable[Task[T] | str | int], seconds: Seconds) -> dict[int, bool]:
         """Give these tasks at least so many seconds to run from now on. Returns by id whether this session holds it.
@@ -886,9 +1022,21 @@ class Tube(Generic[T, R]):
         """Release all taken tasks, whoever holds them. O(n log n) of the taken ones."""
         self._port.release_all()
 
-    def truncate(self) -> None:
-        """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n)."""
-        self._port.truncate()
+    def truncate(self, *, state: str | None = None) -> None:
+        """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
+
+        `state`: "ready", "taken", "buried" or "delayed": remove the tasks that are in it, each as by `delete`, and
+        leave the lanes as they are. On a server some at a time: what gets into the state meanwhile may stay.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("to ann").bury(), tube.put("to bob")
+        ...     tube.truncate(state="ready")
+        ...     [task.data for task in tube.tasks()]
+        ['to ann']
+        """
+        self._port.truncate(check_state(state))
 
     def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None takes an option back to its default.
@@ -1103,18 +1251,27 @@ class Task(TaskView[T]):
         return self._tube.ack(self)
 
     def release(
-        self, delay: Seconds | None = None, *, at: datetime | None = None, reason: str | None = None
+        self,
+        delay: Seconds | None = None,
+        *,
+        at: datetime | None = None,
+        reason: str | None = None,
+        pri: int | None = None,
     ) -> Task[T]:
         """Give the task back. See `Tube.release`."""
-        return self._tube.release(self, delay=delay, at=at, reason=reason)
+        return self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri)
 
     def touch(self, seconds: Seconds) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""
         return self._tube.touch(self, seconds)
 
-    def bury(self, reason: str | None = None) -> Task[T]:
+    def set_ttr(self, seconds: Seconds | None = None) -> Task[T]:
+        """Set how long this take may run from now on. See `Tube.set_ttr`."""
+        return self._tube.set_ttr(self, seconds)
+
+    def bury(self, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
         """Set the task aside. See `Tube.bury`."""
-        return self._tube.bury(self, reason)
+        return self._tube.bury(self, reason, pri=pri)
 
     def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
         """Make the task ready, if it is buried. See `Tube.kick_task`."""
@@ -1132,9 +1289,9 @@ class Task(TaskView[T]):
         """Change the task. See `Tube.update`."""
         return self._tube.update(self, data=data, pri=pri, delay=delay, ttl=ttl, at=at)
 
-    def delete(self) -> Task[T]:
+    def delete(self, *, state: str | Iterable[str] | None = None) -> Task[T]:
         """Remove the task. See `Tube.delete`."""
-        return self._tube.delete(self)
+        return self._tube.delete(self, state=state)
 
     def peek(self) -> Task[T]:
         """Return the current state of the task. See `Tube.peek`."""

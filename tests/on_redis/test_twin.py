@@ -192,6 +192,10 @@ class Twins:
         place = self.random.randrange(len(self.sides[0].tasks))
         return lambda side: side.tasks[place]
 
+    def pri(self) -> int | None:
+        """A new priority now and then."""
+        return self.some(None, None, 0, 1, 300) if "pri" in self.driver.options else None
+
     def changes(self) -> dict[str, Any]:
         """What an update may change."""
         known = {"pri": (0, 1, 300), "ttl": (0, 0.5, 2, 9), "delay": (0, 0.5, 2)}
@@ -214,26 +218,42 @@ class Twins:
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
              "pause", "resume", "update", "kick_task", "look", "block", "configure", "renew_many",
-             "alter"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 4, 4],
+             "alter", "take_task", "set_ttr", "truncate_state"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 4, 4, 5, 4, 1],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
             self.puts += 1
             self.same(lambda side: side.of(worker).put({"n": self.puts}, **options))
         elif verb == "take":
-            self.same(lambda side: side.of(worker).take(0), takes=True)
+            ttr = self.some(None, None, 0, 0.5, 2)
+            self.same(lambda side: side.of(worker).take(0, ttr=ttr), takes=True)
+        elif verb == "take_task":
+            ttr = self.some(None, None, 0.5) if "ttr" in self.driver.options else None
+            id = self.random.randrange(max(self.puts, 1) + 1)
+            self.same(lambda side: side.of(worker).take_task(id, ttr=ttr), takes=True)
+        elif verb == "set_ttr":
+            seconds = self.some(None, 0, 0.5, 3)
+            self.same(lambda side: side.of(worker).set_ttr(named(side), seconds))
+        elif verb == "truncate_state":
+            state = self.some("ready", "taken", "buried", "delayed")
+            for side in self.sides:
+                side.of(worker).truncate(state=state)
+            # A server removes them in no order.
+            assert eventually(lambda: len(self.sides[1].heard) >= len(self.sides[0].heard))
+            for side in self.sides:
+                side.heard.sort(key=lambda heard: (heard[0] == "delete", str(heard)))
         elif verb.endswith("_many"):
             self.step_of_many(worker, verb)
         elif verb == "release":
-            delay = self.some(None, 0, 0.5, 2)
-            self.same(lambda side: side.of(worker).release(named(side), delay=delay))
+            delay, pri = self.some(None, 0, 0.5, 2), self.pri()
+            self.same(lambda side: side.of(worker).release(named(side), delay=delay, pri=pri))
         elif verb == "touch":
             seconds = self.some(0, 0.5, 3)
             self.same(lambda side: side.of(worker).touch(named(side), seconds))
         elif verb == "bury":
-            reason = self.some(None, "why not", "ü" * 300)
-            self.same(lambda side: side.of(worker).bury(named(side), reason))
+            reason, pri = self.some(None, "why not", "ü" * 300), self.pri()
+            self.same(lambda side: side.of(worker).bury(named(side), reason, pri=pri))
         elif verb == "update":
             changes = self.changes()
             id = self.random.randrange(max(self.puts, 1) + 1)
@@ -248,7 +268,10 @@ class Twins:
             self.same(lambda side: side.of(worker).buried(limit))
             self.same(lambda side: side.of(worker).oldest_ready_age())
             self.same(lambda side: side.of(worker).due_histogram([0.1, 0.5, 1, 2]))
-        elif verb in ("ack", "delete", "peek"):
+        elif verb == "delete":
+            state = self.some(None, None, "ready", ["taken", "!"])
+            self.same(lambda side: side.of(worker).delete(named(side), state=state))
+        elif verb in ("ack", "peek"):
             self.same(lambda side: getattr(side.of(worker), verb)(named(side)))
         elif verb == "kick":
             count = self.some(0, 1, 3)

@@ -19,7 +19,20 @@ _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permiss
 _SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", "ring", "mark")
 _PUTS: Final = ("put", "put_many", "put_keyed", "stage", "unput")
 _TAKES: Final = (
-    *("take", "take_many", "next", "untake", "peek", "ack", "ack_many", "release", "release_many"),
+    *(
+        "take",
+        "take_many",
+        "take_for",
+        "take_task",
+        "set_ttr",
+        "next",
+        "untake",
+        "peek",
+        "ack",
+        "ack_many",
+        "release",
+        "release_many",
+    ),
     *("bury", "decline", "touch", "renew_many", "statistics", "session"),
 )
 #: What is sent besides scripts.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from tubes.drivers.moves import State
-from tubes.drivers.options import flag, one_of, text, whole
+from tubes.drivers.options import flag, one_of, priority, text, whole
 from tubes.errors import InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
@@ -85,6 +85,19 @@ class PortBase(Generic[F]):
                 return -1, 0, None
         return task._record.id, task._take if task._state is _TAKEN else 0, task  # pyright: ignore[reportUnknownVariableType]
 
+    def refer_untaken(self, task: object) -> Reference:
+        """The same of a task to be taken: a lease is of one that is taken."""
+        if isinstance(task, str):
+            raise InvalidOption(option="task", value=task, rule="must be a task or an id, not a lease")
+        return self.refer(task)
+
+    def check_pri(self, pri: object) -> int | None:
+        """A new priority, if one is given."""
+        if pri is None:
+            return None
+        self.need("pri")
+        return priority("pri", pri)
+
     def _read_lease(self, text: str) -> Reference:
         lease = text if isinstance(text, Lease) else Lease(text)
         name = self.tube.name
@@ -94,6 +107,26 @@ class PortBase(Generic[F]):
             rule = f"is for another tube {name!r}: one of another store, or one that was dropped since"
             raise InvalidOption(option="lease", value=text, rule=rule)
         return lease.id, lease.take, lease
+
+
+def check_states(states: object) -> str:
+    """The letters of the states that a caller names: one or several; none: ''."""
+    if states is None:
+        return ""
+    named: Any = [states] if isinstance(states, str) or not isinstance(states, Iterable) else [*states]
+    known = [state for state in State if state is not State.DONE]
+    letters = "".join(state.value for name in named for state in known if isinstance(name, str) and state == name)
+    if not named or len(letters) != len(named):
+        rule = "must be one of ready, taken, buried and delayed, or several in a list"
+        raise InvalidOption(option="state", value=states, rule=rule)
+    return letters
+
+
+def check_state(state: object) -> str:
+    """The letter of the one state that a caller names; none: ''."""
+    if state is not None and not isinstance(state, str):
+        raise InvalidOption(option="state", value=state, rule="must be one of ready, taken, buried and delayed")
+    return check_states(state)
 
 
 def check_reason(reason: str | None) -> str | None:

@@ -258,3 +258,20 @@ class TakeAny(Bench):
     def nobody_waits(self) -> bool:
         """Whether all lines are empty, or are soon."""
         return eventually(lambda: self.waiters() == 0)
+
+    def test_many_tasks_are_taken_from_several_tubes(self) -> None:
+        other = self.create("other")
+        self.put()
+        self.put(tube=other)
+        tasks = self.queue.take_many([other, self.tube], 5, 0)
+        assert [task.tube for task in tasks] == ["other", self.tube.name]
+        assert self.queue.take_many(["other", self.tube], 1, 0) == []
+        self.put()
+        self.put(tube=other)
+        assert [task.tube for task in self.queue.take_many([self.tube, other], 1, 0)] == [self.tube.name]
+        waiting = self.begin(self.queue, "take_many", [self.tube], 3, 5)
+        assert self.waiting(1)
+        self.put()
+        assert [task.tube for task in self.got(waiting)] == [self.tube.name]
+        assert self.refuses(lambda limit: self.queue.take_many([self.tube], limit, 0), 0, -1, 100_001, None)
+        assert self.refuses(lambda tubes: self.queue.take_many(tubes, 1, 0), [], "contract", [7])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tubes import State, TaskNotTaken
-from tubes.conformance.bench import Bench, needs
+from tubes import OptionNotSupported, State, TaskNotTaken
+from tubes.conformance.bench import Bench, lacks, needs
 
 
 @needs("ttr")
@@ -130,3 +130,60 @@ class TimeToRun(Bench):
     def test_a_renewal_by_no_time_at_all_is_refused(self) -> None:
         task = self.taken(ttr=5)
         assert self.refuses(lambda bad: self.tube.renew_many([task], bad), -1, "5", None)
+
+    @needs("ttr")
+    def test_a_ttr_is_set_for_this_take_alone(self) -> None:
+        task = self.taken(ttr=5)
+        longer = self.tube.set_ttr(task, 60)
+        assert (longer.ttr, longer.due) == (5, self.clock.now() + 60)
+        self.pass_time(59)
+        shorter = self.tube.set_ttr(task, 2)
+        assert (shorter.ttr, shorter.due) == (5, self.clock.now() + 2)
+        assert self.turns(task, "t", "r", after=2)
+        again = self.take()
+        assert again.due == self.clock.now() + 5
+        self.pass_time(4)
+        assert again.set_ttr().due == self.clock.now() + 5
+        assert again.ack().state == State.DONE
+
+    @needs("ttr")
+    def test_a_take_may_have_a_ttr_of_its_own(self) -> None:
+        for _ in range(3):
+            self.put(ttr=60)
+        one, others = self.tube.take(0, ttr=2), self.tube.take_many(2, 0, ttr=3)
+        assert [task.due - self.clock.now() for task in (one, *others)] == [2, 3, 3]
+        assert {task.ttr for task in (one, *others)} == {60}
+        assert self.turns(one, "t", "r", after=2)
+        assert self.queue.take_any([self.tube], 0, ttr=4).due == self.clock.now() + 4
+
+    @needs("ttr")
+    def test_a_task_without_a_ttr_keeps_the_one_of_a_take(self) -> None:
+        put = self.put()
+        assert self.tube.set_ttr(self.take(), 5).due is None
+        self.tube.release(put.id)
+        assert self.tube.take(0, ttr=2).ttr == 2
+        assert self.turns(put, "t", "r", after=2)
+        assert self.tube.take_task(put.id).due == self.clock.now() + 2
+        assert self.tube.ack(put.id).state == State.DONE
+        self.pass_time(2)
+        assert self.state(put) == "-"
+
+    @needs("ttr")
+    def test_a_take_that_had_to_wait_has_its_ttr_too(self) -> None:
+        for tube, verb, tubes in ((self.tube, "take", ()), (self.queue, "take_any", ([self.tube],))):
+            waiting = self.begin(tube, verb, *tubes, 5, ttr=2)
+            assert self.waiting(1)
+            self.put(ttr=60)
+            task = self.got(waiting)
+            assert (task.due, task.ttr) == (self.clock.now() + 2, 60)
+            self.tube.delete(task)
+
+    @lacks("ttr")
+    def test_where_there_is_no_ttr_none_is_set(self) -> None:
+        task = self.taken()
+        with self.refused(OptionNotSupported):
+            self.tube.set_ttr(task, 5)
+        with self.refused(OptionNotSupported):
+            self.tube.take(0, ttr=5)
+        with self.refused(OptionNotSupported):
+            self.tube.take_task(task, ttr=5)

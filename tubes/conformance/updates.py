@@ -218,3 +218,25 @@ class Updates(Bench):
         for edges in wrong:
             with pytest.raises(InvalidOption):
                 self.tube.due_histogram(edges)
+
+    @needs("pri")
+    def test_a_release_and_a_bury_give_a_new_priority(self) -> None:
+        first, second, third = (self.put(pri=5) for _ in range(3))
+        for _ in range(3):
+            self.take()
+        assert self.tube.release(second.id, pri=2).pri == 2
+        assert self.tube.release(first.id).pri == 5
+        assert self.tube.bury(third.id, pri=7).pri == 7
+        assert self.tube.bury(first.id, "late", pri=0).pri == 0
+        assert self.tube.bury(first.id, pri=9).pri == 0
+        assert self.tube.kick(2) == 2
+        ready = [self.tube.peek(task.id) for task in (first, second, third)]
+        assert [task.pri for task in ready] == [0, 2, 7]
+        if self.knobs.lane is None:
+            assert self.drain() == [task.id for task in self.in_order(ready)]
+
+    @lacks("pri")
+    def test_without_priorities_none_is_given(self) -> None:
+        task = self.taken()
+        assert self.refuses(lambda pri: self.tube.release(task, pri=pri), 0, error=OptionNotSupported)
+        assert self.refuses(lambda pri: self.tube.bury(task, pri=pri), 0, error=OptionNotSupported)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from tubes import State, Task, TaskNotFound, TaskNotTaken
-from tubes.conformance.bench import Bench, needs
+from tubes.conformance.bench import Bench, eventually, needs
 
 #: How a test comes by a task in some state.
 Make: TypeAlias = Callable[[Bench], Task]
@@ -187,3 +187,43 @@ class Verbs(Bench):
         task = self.tube.bury(self.put(delay=9))
         self.tube.kick()
         assert self.take().id == task.id
+
+    def test_a_task_is_taken_whatever_stands_before_it(self) -> None:
+        tasks = self.puts(4)
+        chosen = tasks[2]
+        task = self.tube.take_task(chosen)
+        assert (task.id, task.state, task.attempts) == (chosen.id, State.TAKEN, 1)
+        left = sorted(task.id for task in tasks if task.id != chosen.id)
+        assert sorted(self.drain()) == left
+        assert self.tube.ack(task).state == State.DONE
+
+    def test_a_task_that_may_not_be_taken_now_is_not(self) -> None:
+        mine, buried = self.taken(), self.buried()
+        ready = self.put()
+        assert self.tube.take_task(mine) is None
+        assert self.tube.take_task(buried.id) is None
+        self.tube.pause(5)
+        assert self.tube.take_task(ready) is None
+        self.tube.resume()
+        assert self.refuses(self.tube.take_task, ready.id + 1000, error=TaskNotFound)
+        assert self.refuses(self.tube.take_task, mine.lease, "1", None, -1)
+        assert self.tube.take_task(ready.id).id == ready.id
+
+    def test_a_task_is_removed_only_in_the_states_that_are_named(self) -> None:
+        task, buried = self.taken(), self.buried()
+        assert self.refuses(lambda state: self.tube.delete(task, state=state), "ready", ["!", "r"], error=TaskNotFound)
+        assert self.refuses(lambda state: self.tube.delete(task, state=state), "done", "x", [], ["ready", 7], 7)
+        assert self.tube.delete(buried, state=("ready", "buried")).state == State.DONE
+        assert self.tube.delete(task.id, state=State.TAKEN).state == State.DONE
+
+    def test_the_tasks_of_one_state_are_removed(self) -> None:
+        mine, buried = self.taken(), self.buried()
+        ready = self.puts(3)
+        heard = self.listen()
+        self.tube.truncate(state="ready")
+        assert [self.state(task) for task in (mine, buried, *ready)] == ["t", "!", "-", "-", "-"]
+        assert eventually(lambda: sorted(heard) == sorted(("delete", task.id, "-") for task in ready))
+        self.tube.truncate(state="!")
+        self.tube.truncate(state=State.TAKEN)
+        assert self.count("total") == 0
+        assert self.refuses(lambda state: self.tube.truncate(state=state), "done", "all", ["ready"], 7, "")

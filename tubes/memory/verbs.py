@@ -11,9 +11,10 @@ from tubes.backend.listeners import check_listener
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
 from tubes.drivers.many import ack_many, take_many
+from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, Seconds, flag, micros, whole
 from tubes.drivers.tube_options import altered
-from tubes.errors import TubeBusy, TubeNotFound, TubesError
+from tubes.errors import TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.lane import Utube, changes_of, lane_of
@@ -38,20 +39,26 @@ class VerbPort(Port[F]):
         """Add tasks, all or none; None if there is no room."""
         return self._do(lambda now: self.put_all(now, batch) if self.shared.admits(now, batch) else None, is_put=True)
 
-    def take_many(self, limit: int) -> list[F]:
-        """The first tasks that may be taken, up to so many."""
+    def take_many(self, limit: int, span: int | None = None) -> list[F]:
+        """The first tasks that may be taken, up to so many; `span`: for so long each."""
+        if span is not None:
+            self.need("ttr")
 
         def act(now: int) -> list[F]:
-            entries = take_many(self._engine, now, self.hold, limit)
+            entries = take_many(self._engine, now, self.hold, limit, span)
             kind, tube, dated = self.kind, self.tube, self._engine.dated
             return [snapshot(kind, tube, entry, dated) for entry in entries]
 
         return self._do(act, is_put=False)
 
-    def top_up(self, first: F, limit: int) -> list[F]:
-        """The task that a waiter got, and others that are available, up to so many."""
+    def top_up(self, first: F, limit: int, span: int | None = None) -> list[F]:
+        """The task that a waiter got, and others that are available, up to so many; `span`: for so long each."""
         try:
-            return [first, *self.take_many(limit - 1)]
+            if span is None:
+                return [first, *self.take_many(limit - 1)]
+            with suppress(TaskNotTaken):  # Its own ttr was over before.
+                return [self.set_ttr(first, span, gives=True), *self.take_many(limit - 1, span)]
+            return []
         except BaseException:
             self._retract(first, is_put=False)
             raise
@@ -130,13 +137,13 @@ class VerbPort(Port[F]):
             self._engine.expire(now)
         return self.show(entry)
 
-    def _do_held(self, task: object, act: Callable[[int, Entry], None], *, finishes: bool = True) -> F:
+    def _do_held(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = True) -> F:
         """Do something with a held task; `finishes`: that ends its take."""
         id, take, view = self.refer(task)
 
         def do(now: int) -> F:
             entry = self.held(id, take, view)
-            act(now, entry)
+            entry = act(now, entry) or entry
             answer = self._show_after(entry, now)
             if isinstance(view, TaskView) and view._record is not entry:
                 keep_data(answer, view, entry)
@@ -147,15 +154,17 @@ class VerbPort(Port[F]):
             mark_finished(task)
         return answer
 
-    def release(self, task: object, delay: Seconds | None, reason: str | None = None) -> F:
+    def release(self, task: object, delay: Seconds | None, reason: str | None = None, pri: int | None = None) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
-        reason = check_reason(reason)
+        reason, pri = check_reason(reason), self.check_pri(pri)
         span = None if delay is None else micros("delay", delay)
 
-        def act(now: int, entry: Entry) -> None:
+        def act(now: int, entry: Entry) -> Entry:
             if span is not None:
                 self.need("delay")
+            entry = self._engine.with_pri(entry, pri)
             self._engine.release(now, entry, span, reason=reason)
+            return entry
 
         return self._do_held(task, act)
 
@@ -178,14 +187,45 @@ class VerbPort(Port[F]):
 
         return self._do_held(task, act, finishes=False)
 
-    def bury(self, task: object, reason: str | None) -> F:
-        """Put a task aside."""
-        reason = check_reason(reason)
-        return self._do_any(task, lambda now, entry: self._engine.bury(now, entry, reason), finishes=True)
+    def set_ttr(self, task: object, span: int | None, *, gives: bool = False) -> F:
+        """Let a held task run for so long from now on; `gives`: one without a ttr gets this one."""
 
-    def delete(self, task: object) -> F:
-        """Remove a task."""
-        return self._do_any(task, self._engine.delete, finishes=True)
+        def act(now: int, entry: Entry) -> None:
+            self.need("ttr")
+            self._engine.set_ttr(now, entry, span, gives=gives)
+
+        return self._do_held(task, act, finishes=False)
+
+    def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
+        """Put a task aside."""
+        reason, pri = check_reason(reason), self.check_pri(pri)
+
+        def act(now: int, entry: Entry) -> Entry:
+            entry = self._engine.with_pri(entry, pri)
+            self._engine.bury(now, entry, reason)
+            return entry
+
+        return self._do_any(task, act, finishes=True)
+
+    def delete(self, task: object, states: str = "") -> F:
+        """Remove a task; `states`: if it is in one of these."""
+
+        def act(now: int, entry: Entry) -> None:
+            if states and entry.state not in tuple(states):
+                raise TaskNotFound(id=entry.id, tube=self.shared.name)
+            self._engine.delete(now, entry)
+
+        return self._do_any(task, act, finishes=True)
+
+    def take_task(self, task: object, span: int | None) -> F | None:
+        """Take a task, whatever stands before it; None if it may not be taken now."""
+        id = self.refer_untaken(task)[0]
+
+        def act(now: int) -> F | None:
+            entry = self._engine.find(id)
+            return self.show(entry) if self._engine.take_task(now, self.hold, entry, span) else None
+
+        return self._do(act, is_put=False)
 
     def update(self, task: object, changes: Options) -> F:
         """Change a task."""
@@ -247,9 +287,10 @@ class VerbPort(Port[F]):
         """Release whatever is taken."""
         self._do(lambda now: self._engine.release_all(now))
 
-    def truncate(self) -> None:
-        """Remove all tasks."""
-        self._do(lambda now: self._engine.truncate())
+    def truncate(self, state: str = "") -> None:
+        """Remove all tasks; `state`: those in this one."""
+        engine = self._engine
+        self._do(lambda now: engine.truncate_state(now, State(state)) if state else engine.truncate())
 
     def pause(self, seconds: Seconds | None) -> None:
         """Stop takes for a while, or until `resume`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import uuid4
 
 from tubes.drivers.options import Seconds, micros
-from tubes.errors import DuplicateKey, TubesError
+from tubes.errors import DuplicateKey, TaskNotTaken, TubesError
 from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
 from tubes.redis.port import name_of
@@ -174,11 +174,13 @@ class BatchPort(LookingPort[F]):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take_many(self, limit: int) -> list[F]:
-        """The first tasks that may be taken, up to so many. Waiters of this process come first."""
-        return self.run(self._take_many(limit))
+    def take_many(self, limit: int, span: int | None = None) -> list[F]:
+        """The first tasks that may be taken, up to so many; `span`: for so long each. Waiters here come first."""
+        if span is not None:
+            self.need("ttr")
+        return self.run(self._take_many(limit, *(() if span is None else (span,))))
 
-    def _take_many(self, limit: int) -> Flow[list[F]]:
+    def _take_many(self, limit: int, *span: int) -> Flow[list[F]]:
         shared = self.shared
         while shared.queue.takers and self.serves:
             if not (yield from shared.serving.serve_one()):
@@ -190,7 +192,8 @@ class BatchPort(LookingPort[F]):
             while more and len(tasks) < limit:
                 reply = None
                 wanted = min(limit - len(tasks), TAKES)
-                reply = yield from self.ask("take_many", wanted, orphaned=self.untake_many)
+                verb = "take_for" if span else "take_many"
+                reply = yield from self.ask(verb, wanted, *span, orphaned=self.untake_many)
                 found = list_of(reply)
                 tasks += self.show_many(found)
                 more = bool(found) and (len(list_of(found[5])) == wanted or bool(found[3]))
@@ -201,10 +204,16 @@ class BatchPort(LookingPort[F]):
         return tasks
 
     @verb
-    def top_up(self, first: F, limit: int) -> Flow[list[F]]:
-        """The task that a waiter got, and others that are available, up to so many."""
+    def top_up(self, first: F, limit: int, span: int | None = None) -> Flow[list[F]]:
+        """The task that a waiter got, and others that are available, up to so many; `span`: for so long each."""
         try:
-            others = yield from self._take_many(limit - 1)
+            if span is None:
+                others = yield from self._take_many(limit - 1)
+            else:
+                first = yield from self.asked("set_ttr", self.about(first, span, "1"))
+                others = yield from self._take_many(limit - 1, span)
+        except TaskNotTaken:  # Its own ttr was over before.
+            return []
         except BaseException:
             self._untake_later({first.id: first._take})
             raise

@@ -44,11 +44,12 @@ _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "
 _UNDONE: Final = 100
 #: Scripts that have nothing to do when the session has ended.
 _OF_TAKERS: Final = frozenset(
-    {"ack", "ack_many", "decline", "release", "release_many", "renew_many", "touch", "untake", "leave"}
+    {"ack", "ack_many", "decline", "release", "release_many", "renew_many", "set_ttr", "touch", "untake", "leave"}
 )
 #: Scripts that may or may not have been done then, if they were sent before.
 _ONCE: Final = frozenset(
-    {"put", "put_many", "put_keyed", "take", "take_many", "ack", "ack_many", "kick", "kick_task", "bury", "update"}
+    {"put", "put_many", "put_keyed", "take", "take_many", "take_for", "take_task"}
+    | {"ack", "ack_many", "kick", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
 )
 

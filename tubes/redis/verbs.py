@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -138,6 +138,16 @@ class VerbPort(Port[F]):
         reply = yield from self.ask("take", orphaned=self.untake)
         return self.show(task_codec.parse(reply)) if type(reply) is bytes else None
 
+    def take_task(self, task: object, span: int | None) -> F | None:
+        """Take a task, whatever stands before it; None if it may not be taken now."""
+        self.refer_untaken(task)
+        show, words, _ = self.about(task, "" if span is None else span, looks=True)
+        return self.run(self._take_task(show, words))
+
+    def _take_task(self, show: Callable[[Reply], F], words: tuple[Word, ...]) -> Flow[F | None]:
+        reply = yield from self.ask("take_task", *words, orphaned=lambda reply: self.untake(reply or None))
+        return show(reply) if reply else None
+
     def next(self, task: F) -> F | None:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
         return self.change(self._next(task))
@@ -181,8 +191,8 @@ class VerbPort(Port[F]):
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply:
-                missing = TaskNotFound if reply.code == "NOTFOUND" and lease is None else TaskNotTaken
-                raise missing(id=id, tube=self.shared.name)
+                missing = reply.code == "STATE" or (reply.code == "NOTFOUND" and lease is None)
+                raise (TaskNotFound if missing else TaskNotTaken)(id=id, tube=self.shared.name)
             if type(reply) is bytes:
                 shown = self.show(task_codec.parse(reply), None if known is None else known._record.data)
             else:
@@ -205,12 +215,13 @@ class VerbPort(Port[F]):
         lane = (lane_word(view),) if self._driver.lane is not None and isinstance(view, TaskView) else ()
         return self.about(task, *lane, ends=True)
 
-    def release(self, task: object, delay: Seconds | None, reason: str | None = None) -> F:
+    def release(self, task: object, delay: Seconds | None, reason: str | None = None, pri: int | None = None) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
-        why, rest = check_reason(reason), self.rest_word(delay)
+        why, pri, rest = check_reason(reason), self.check_pri(pri), self.rest_word(delay)
         if delay is not None and "delay" not in self._driver.options:
             return self.run(self._refuse(task, "delay"))
-        return self.call("release", self.about(task, rest, raw_text(why or ""), ends=True))
+        repri = () if pri is None else (pri,)
+        return self.call("release", self.about(task, rest, raw_text(why or ""), *repri, ends=True))
 
     def release_unfailed(self, task: object) -> F:
         """Give a held task back at once: nothing has failed."""
@@ -233,6 +244,12 @@ class VerbPort(Port[F]):
             return self.run(self._refuse(task, "ttr"))
         return self.call("touch", self.about(task, span), changes=False)
 
+    def set_ttr(self, task: object, span: int | None) -> F:
+        """Let a held task run for so long from now on."""
+        if "ttr" not in self._driver.options:
+            return self.run(self._refuse(task, "ttr"))
+        return self.call("set_ttr", self.about(task, "" if span is None else span), changes=False)
+
     def _refuse(self, task: object, option: str) -> Flow[F]:
         """Refuse an option that the driver lacks; that this session does not have the task is said first."""
         yield from self.asked("touch", self.about(task, 0))
@@ -240,13 +257,15 @@ class VerbPort(Port[F]):
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
-    def bury(self, task: object, reason: str | None) -> F:
+    def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Put a task aside."""
-        return self.call("bury", self.about(task, raw_text(check_reason(reason) or ""), looks=True, ends=True))
+        why, pri = raw_text(check_reason(reason) or ""), self.check_pri(pri)
+        repri = () if pri is None else (pri,)
+        return self.call("bury", self.about(task, why, *repri, looks=True, ends=True))
 
-    def delete(self, task: object) -> F:
-        """Remove a task."""
-        return self.call("delete", self.about(task, looks=True, ends=True))
+    def delete(self, task: object, states: str = "") -> F:
+        """Remove a task; `states`: if it is in one of these."""
+        return self.call("delete", self.about(task, states, looks=True, ends=True))
 
     def peek(self, task: object) -> F:
         """Look at a task."""
@@ -306,9 +325,18 @@ class VerbPort(Port[F]):
         """Release whatever is taken."""
         return self.call("release_all", _NOTHING)
 
-    def truncate(self) -> None:
-        """Remove all tasks."""
+    def truncate(self, state: str = "") -> None:
+        """Remove all tasks; `state`: those in this one."""
+        if state:
+            return self.change(self._truncate_state(state))
         return self.call("truncate", _NOTHING)
+
+    def _truncate_state(self, state: str) -> Flow[None]:
+        cursor = b"0"
+        while True:
+            cursor = bytes_of((yield from self.ask("truncate_state", state, cursor)))
+            if cursor == b"0":
+                return
 
     def block(self, utube: object, seconds: object) -> None:
         """No task of a lane starts for so long."""

@@ -1,8 +1,20 @@
 -- Put a task aside, in whatever state.
--- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9 why ('': nobody says)
+-- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9 why ('': nobody says), 10 its priority ('': as it is)
 -- answers  as for ack
 --#include begin
 --#include any_task
+--#if PRI
+local pri = tonumber(ARGV[10] or '')
+--#if RANK
+-- An order that fails for this priority fails before anything is written.
+if pri then place({ id = task.id, pri = pri, created = task.created }) end
+--#end
+--#end
+local function change(task)
+--#if PRI
+  if pri then task.pri = pri > 0 and pri end
+--#end
+end
 call('HDEL', M, '')
 if task.state ~= '!' then
   local due

@@ -1,8 +1,11 @@
--- Remove a task, in whatever state.
--- ARGV  6, 7, 8 as any_task.lua and reply.lua say
+-- Remove a task, in whatever state, or in one of some.
+-- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9 the states ('': any)
 -- answers  as for ack
 --#include begin
 --#include any_task
+if ARGV[9] ~= '' and not string.find(ARGV[9], task.state, 1, true) then
+  return redis.error_reply('STATE ' .. task.state)
+end
 call('HDEL', M, '')
 --#move delete
 --#include reply

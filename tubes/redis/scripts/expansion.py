@@ -87,7 +87,7 @@ def _rows(why: str) -> dict[str, Move]:
 def _row(why: str, was: str, move: Move, knobs: frozenset[str], file: str) -> list[Line]:
     """The text of move.lua, or moves.lua, for one row of the table."""
     moved = {f"WAS_{'NEW' if was == 'new' else State(was).name}", f"TO_{move.to.name}"}
-    if why.startswith("update"):
+    if why.startswith("update") or (why == "bury" and "BURY" in knobs):
         moved.add("UPDATES")
     count = _count(move, f"{move.by}" if file == "move" else f"{move.by} * #ids")
     words = {"TO": f"'{move.to.value}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}

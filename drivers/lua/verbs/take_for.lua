@@ -1,0 +1,43 @@
+-- Take the first tasks that may be taken, for so long each: a task without a ttr keeps this one.
+-- ARGV  6 how many at most, 7 microseconds
+-- answers  as for take_many
+--#include begin
+if replayed then
+--#slow
+  local tasks = {}
+  for id in string.gmatch(replayed, '%d+') do
+    tasks[#tasks + 1] = held_one(id, this_take)
+    if tasks[#tasks] then tasks[#tasks].due = due_of(tasks[#tasks].id) end
+  end
+  if #tasks > 0 then return shown_all(tasks, true) end
+--#fast
+end
+local tasks, size, stuck = {}, 0, false
+for n = 1, tonumber(ARGV[6]) do
+  local id = nil
+  stuck = n > SOME or size >= BYTES
+  if not stuck then
+    id = pop()
+    stuck = id == nil
+  end
+  if not id then break end
+  local task = read(id, call('HGET', M .. ':tasks', id))
+  local due = now + ARGV[7]
+  task.owner = ARGV[1]
+  if not task.ttr then
+    task.ttr = tonumber(ARGV[7])
+    write(task)
+  end
+--#move take r
+  tasks[n] = task
+  size = size + #task.value
+end
+if #tasks == 0 then
+--#include flush
+  if stuck then return redis.error_reply('AGAIN there is more to do first') end
+  return {}
+end
+local reply = shown_all(tasks, stuck)
+local answer = reply[1]
+--#done answer
+return reply

@@ -1,0 +1,48 @@
+-- Take one task, whatever stands before it.
+-- ARGV  6, 7 as any_task.lua says, 8 '', 9 microseconds ('': its own ttr)
+-- answers  what `shown` says of the task; '' if it may not be taken now
+--#include begin
+if replayed then
+--#slow
+  local task = #replayed > 0 and held_one(unpack_struct('>I8', replayed), this_take)
+  return task and shown_held(task) or ''
+--#fast
+end
+local task = find_meant(ARGV[6], ARGV[7])
+if not task then return redis.error_reply('NOTFOUND there is no such task') end
+local free = task.state == 'r' and not (META.paused and META.paused + 0 > now)
+--#if LANE
+if free then
+--#include lane_before
+  free = not lane_taken
+end
+--#end
+if not free then
+--#include flush
+  return ''
+end
+call('HDEL', M, '')
+--#if LANE
+-- As if it had been on offer.
+local at = place(task)
+if lane_head then call('ZREM', M .. ':offers', lane_head) end
+if lane_head ~= at then
+  call('ZREM', M .. ':behind', lane_key .. at)
+  if lane_head then call('ZADD', M .. ':behind', 0, lane_key .. lane_head) end
+end
+--#else
+pull(task)
+--#end
+local ttr = tonumber(ARGV[9]) or task.ttr
+local due = ttr and now + ttr
+--#if TIMED
+if ttr and not task.ttr then
+  task.ttr = ttr
+  write(task)
+end
+--#end
+task.owner = ARGV[1]
+--#move take r
+--#include facts
+--#done answer
+return answer .. task.value

@@ -1,0 +1,16 @@
+-- Remove the tasks that are in one state, some at a time.
+-- ARGV  6 the state, 7 where to go on; 0: from the beginning
+-- answers  where to go on; 0: nowhere, that was all
+--#include begin
+if replayed then return replayed end
+call('HDEL', M, '')
+local page = call('HSCAN', M .. ':tasks', ARGV[7], 'COUNT', 50)
+for n = 1, #page[2], 2 do
+  local task = find(page[2][n])
+  if task and task.state == ARGV[6] then
+--#move delete
+  end
+end
+local cursor = page[1]
+--#done cursor
+return cursor
