@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import nsmallest
-from itertools import islice
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
@@ -871,22 +869,9 @@ class Engine:
                     totals[call] += move.by * self._steps[why][was].uses
         return totals
 
-    def buried(self, limit: int) -> list[Entry]:
-        """Up to so many buried tasks, oldest first. Cost: O(limit); O(n) where places are more than ids."""
-        if not self._ranks:
-            return list(islice(self._buried.values(), limit))
-        return nsmallest(limit, self._buried.values(), key=lambda entry: entry.id)
-
     def oldest_ready(self) -> Entry | None:
         """The ready task with the smallest id. Cost: O(n) of those that are older, and not ready."""
         return next((entry for entry in self.tasks.values() if entry.state is _READY), None)
-
-    def tasks_from(self, start: int, limit: int) -> list[Entry]:
-        """Up to so many tasks with this id and the next ones. Cost: O(limit) where few ids are missing, else O(n)."""
-        if self.next_id - start > 4 * len(self.tasks):
-            return list(islice((entry for id, entry in self.tasks.items() if id >= start), limit))
-        ids = range(start, self.next_id)
-        return list(islice((self.tasks[id] for id in ids if id in self.tasks), limit))
 
     def due_histogram(self, edges: Sequence[int]) -> list[int]:
         """How many tasks change by time before the first of these moments, before the second, … O(n)."""

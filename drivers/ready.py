@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge, nsmallest
+from itertools import chain, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tubes.drivers.entry import Entry
 
 # How many priorities get a line of their own; the others share the heap.
@@ -17,6 +22,7 @@ _SHORT: Final = 8
 _STALE: Final = 64
 
 _NO_LINES: Final[dict[Any, deque[Entry]]] = {}
+_RANK: Final[Any] = attrgetter("rank")
 
 
 class Ready:
@@ -123,6 +129,27 @@ class Ready:
             self._stale -= 1
         if self._stale > _STALE and self._stale * 2 > self.kept():
             self._compact()
+
+    def after(self, rank: Any, limit: int) -> Iterable[Entry]:
+        """Entries with greater ranks (None: all), in their order; up to `limit` of those that came back.
+
+        O(1) for each; where it begins is found in O(log n), as is where a returned one stands in O(n) of those.
+        """
+        returned = {key: entry for key, entry in self._back if entry.index is self and (rank is None or key > rank)}
+        back = [returned[key] for key in nsmallest(limit, returned)]
+        last: Entry | None = None
+        for entry in merge(chain.from_iterable(self._rest(line, rank) for line in self._order), back, key=_RANK):
+            # One that came back may still stand in its line, too.
+            if entry.index is self and entry is not last:
+                last = entry
+                yield entry
+
+    def _rest(self, line: deque[Entry], rank: Any) -> Iterable[Entry]:
+        """The entries of a line after a rank, those that have left included."""
+        if self._rising:
+            return line if rank is None else islice(line, bisect_right(line, rank, key=_RANK), None)
+        passed = 0 if rank is None else len(line) - bisect_left(line, -rank, key=lambda entry: -entry.rank)
+        return islice(reversed(line), passed, None)
 
     def kept(self) -> int:
         """How many entries are kept, those that have left included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -104,6 +105,29 @@ class Timers(Generic[T]):
                 if entry.due != NEVER:
                     self.add(entry, entry.due)
         return None
+
+    def after(self, due: int, id: int) -> Iterator[T]:
+        """What is due after this moment, or then and has a greater id, in the order in which it falls due.
+
+        O(log n) for each, and O(1) for each that is due before.
+        """
+        last = due, id
+        later: list[tuple[int, int, T]] = []
+        found: Iterable[T] = [entry for queued, _, entry in self._next if queued == entry.queued]
+        starts = self._starts.copy()
+        while True:
+            for entry in found:
+                if last < (entry.due, entry.id) and entry.due != NEVER:
+                    heappush(later, (entry.due, entry.id, entry))
+            end = starts[0] if starts else NEVER
+            while later and later[0][0] < end:
+                *this, entry = heappop(later)
+                if tuple(this) != last:  # The heap may have an entry twice.
+                    last = entry.due, entry.id
+                    yield entry
+            if not starts:
+                return
+            found = self._slots[heappop(starts)]
 
     def _hurry(self, entry: T, due: int) -> None:
         """Put an entry that is due soon into the order."""

@@ -24,6 +24,7 @@ from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
+from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
@@ -260,9 +261,9 @@ class Queue:
         """
         tube = self._workers_tube()
         found: list[WorkerInfo] = []
-        start = 0
-        while tasks := tube.tasks(start):
-            start = tasks[-1].id + 1
+        last: Task | None = None
+        while tasks := tube.tasks(last):
+            last = tasks[-1]
             found += infos_of(tasks)
         return sorted(found, key=lambda info: (info.host, info.pid, info.started))
 
@@ -928,13 +929,12 @@ class Tube(Generic[T, R]):
         return self._port.kick_task(task, attempts, ttl)
 
     def buried(self, limit: int = 100) -> list[Task[T]]:
-        """Return up to `limit` buried tasks (dead letters) in the order of their ids. `task.reason` says why.
+        """Return the first `limit` buried tasks (dead letters). `task.reason` says why. O(limit).
 
-        So the oldest put comes first, whenever it was buried.
-
-        O(limit) if the driver orders by id alone, else O(n) of the buried tasks.
+        They come in the order in which `kick` takes them: with most drivers the oldest put first, whenever it was
+        buried. It is `tasks(state="buried")`, which also returns the next ones.
         """
-        return self._port.buried(limit)
+        return self._port.tasks(None, limit, "buried", None)
 
     def update(
         self,
@@ -1162,23 +1162,47 @@ class Tube(Generic[T, R]):
         """Return the counts of tasks by state and of calls. O(1), O(n) of the sessions."""
         return self._port.statistics()
 
-    def tasks(self, start: int = 0, limit: int = 1000) -> list[Task[T]]:
-        """Return up to `limit` tasks of any state in the order of their ids, from id `start` on.
+    def tasks(
+        self,
+        after: Task[T] | int | None = None,
+        limit: int = 1000,
+        *,
+        state: State | str | None = None,
+        utube: str | None = None,
+    ) -> list[Task[T]]:
+        """Return up to `limit` tasks, without taking them.
 
-        To read all of them, continue from the last id plus 1 until the result is []. This locks nothing: each page is
-        consistent, but tasks come and go between pages.
+        `after`: begin after this task, the last one of the page before; None: at the first. To read all of them,
+        continue until the result is []. It may be an id; then lists of ready, delayed or buried tasks need the task to
+        be there.
+        `state`: only tasks in this state, "ready", "taken", "delayed" or "buried". Ready tasks come in the order in
+        which they are taken, delayed ones as their delays end, buried ones as `kick` takes them. None: tasks in any
+        state, by id; taken tasks are by id too, and in a tube with lanes the ready ones.
+        `utube`: only tasks of this lane.
 
-        O(limit) if few ids are missing between them, else O(n) in memory; on a server a page of up to 1000 tasks, 4 MB
-        or 5000 ids is one round trip.
+        The first ready task is `tasks(limit=1, state="ready")`, the one whose delay ends next
+        `tasks(limit=1, state="delayed")`.
+
+        This locks nothing: each page is consistent, but tasks come and go between pages. Scripts on a server look at
+        250 tasks or 5000 ids each.
+
+        O(limit) for ready and buried tasks; for delayed ones also O(1) for each task whose ttr or ttl ends earlier; for
+        taken ones O(n) of these. By id also O(1) for each task that is passed over, and on a server for each id that is
+        gone.
+
+        Raises `TaskNotFound` if `after` is an id and needed, `OptionNotSupported` for a lane if the driver has none.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("mail")
-        ...     _ = tube.put_many(["to ann", "to bob", "to cid"])
-        ...     [task.data for task in tube.tasks(start=1)]
-        ['to bob', 'to cid']
+        ...     tube = queue.create_tube("mail", "fifottl")
+        ...     _ = tube.put_many(["to ann", "to bob", tubes.Item("to cid", pri=1), tubes.Item("later", delay=60)])
+        ...     first = tube.tasks(limit=2, state="ready")
+        ...     print([task.data for task in first], [task.data for task in tube.tasks(first[-1], state="ready")])
+        ...     print([task.data for task in tube.tasks(state="delayed")])
+        ['to ann', 'to bob'] ['to cid']
+        ['later']
         """
-        return self._port.tasks(start, limit)
+        return self._port.tasks(after, limit, state, utube)
 
     def oldest_ready_age(self) -> float | None:
         """Return how many seconds ago the oldest ready task, by its id, was put; None: there is none.

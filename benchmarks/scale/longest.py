@@ -189,7 +189,7 @@ class Crowd:
         each("release", lambda: taken.pop().release())
         each("take", lambda: taken.append(tube.take(timeout=0)))
         each("ack", lambda: taken.pop().ack())
-        ids = [task.id for task in tube.tasks(self.bench.tasks // 2, 50)]
+        ids = [task.id for task in tube.tasks(self.bench.tasks // 2 - 1, 50)]
         for verb in ("peek", "bury", "kick_task", "update", "delete"):
             rest = iter(ids)
             act = getattr(tube, verb)
@@ -227,13 +227,13 @@ class Crowd:
             bench.round(kind, "release_all", tube.release_all)
             take()
             bench.round(kind, "ack_many", lambda: tube.ack_many(taken))
-            ids = [task.id for task in tube.tasks(bench.tasks // 3, 4_000)]
+            ids = [task.id for task in tube.tasks(bench.tasks // 3 - 1, 4_000)]
             bench.round(kind, "delete_many", lambda ids=ids: tube.delete_many(ids[2_000:]))  # type: ignore[misc]
             for id in ids[:2_000]:
                 tube.bury(id)
             bench.round(kind, "buried", lambda: tube.buried(2_000))
             bench.round(kind, "kick", lambda: tube.kick(2_000))
-            bench.round(kind, "tasks", lambda: tube.tasks(0, 2_000))
+            bench.round(kind, "tasks", lambda: tube.tasks(limit=2_000))
             if self.lanes:
                 bench.round(kind, "utubes", tube.utubes)
 
@@ -256,7 +256,7 @@ class Crowd:
                     bench.round(kind, f"the end of 4,000 {what}s", tube.statistics)
         tube.put_many([tubes.Item(_DATA, key=f"seen {n}", key_ttl=0.1, **self.lane(n)) for n in range(2_000)])
         puts = tube.statistics().calls["put"]
-        tube.delete_many([task.id for task in tube.tasks(puts - 2_000, 2_000)])
+        tube.delete_many([task.id for task in tube.tasks(puts - 2_001, 2_000)])
         time.sleep(0.2)
         bench.round(kind, "keys are forgotten", lambda: tube.put(_DATA, key="new", **self.lane(0)))
 
@@ -269,7 +269,7 @@ class Crowd:
             taken: list[Any] = []
             bench.round(kind, "take_many of 200 kB", lambda taken=taken: taken.extend(tube.take_many(200)))  # type: ignore[misc]
             tube.release_many(taken)
-            bench.round(kind, "tasks of 200 kB", lambda: tube.tasks(0, 200))
+            bench.round(kind, "tasks of 200 kB", lambda: tube.tasks(limit=200))
             again = [tubes.Item(b"x", key=str(number), **self.lane(number)) for number in range(200)]
             bench.round(kind, "put_many, keys of 200 kB", lambda again=again: tube.put_many(again))  # type: ignore[misc]
             for task in tasks:

@@ -253,7 +253,7 @@ def test_a_task_that_nobody_can_read_is_named(
             return error
 
     quietly(lambda: mail.peek(0))
-    quietly(lambda: mail.tasks(0, 10))
+    quietly(lambda: mail.tasks(limit=10))
     first = quietly(lambda: mail.take(0))
     assert not isinstance(first, tubes.Task) or first.id
     # It is in nobody's way.

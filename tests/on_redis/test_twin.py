@@ -265,7 +265,9 @@ class Twins:
             self.same(lambda side: side.of(worker).kick_task(named(side), attempts=attempts))
         elif verb == "look":
             limit = self.some(1, 3, 100)
-            self.same(lambda side: side.of(worker).buried(limit))
+            state, after = self.some("ready", "taken", "delayed", "buried", None), self.random.randrange(self.puts + 1)
+            self.same(lambda side: side.of(worker).tasks(limit=limit, state=state))
+            self.same(lambda side: side.of(worker).tasks(after, limit, state=state))
             self.same(lambda side: side.of(worker).oldest_ready_age())
             self.same(lambda side: side.of(worker).due_histogram([0.1, 0.5, 1, 2]))
         elif verb == "delete":

@@ -198,7 +198,7 @@ def test_an_answer_has_no_more_than_some_megabytes(client: Any, queue: tubes.Que
     rest[0].ack()
     for id in ids:
         tube.bury(id)
-    seen, *replies = tube._port.connection.run(tube._port.ask("looks", "1", *ids))
+    seen, *replies = tube._port.connection.run(tube._port.ask("looks", "!", *ids))
     assert seen == len(replies)
     assert BYTES <= sum(map(len, replies)) <= BYTES + 2 * _LARGE
     assert [task.id for task in tube.buried(90)] == ids
@@ -268,7 +268,8 @@ def test_what_is_done_with_many_tasks_is_done_in_parts(client: Any, queue: tubes
         tube.bury(id)
     check(lambda: tube.buried(600))
     check(lambda: tube.kick(600))
-    check(lambda: tube.tasks(0, 1_500))
+    check(lambda: tube.tasks(limit=1_500))
+    check(lambda: tube.tasks(limit=1_500, state="ready"))
     taken = tube.take_many(1_500)
     assert len(taken) == 1_500
     check(lambda: tube.ack_many(taken[:800]))

@@ -73,6 +73,7 @@ class Lockstep:
         self.refs: deque[tuple[Task | str, Ref]] = deque(maxlen=16)
         self.calls: list[tuple[Future[Any], Waiter]] = []
         self.number = 0
+        self.looks = 0
         self.create()
         for _ in range(WORKERS):
             self.join()
@@ -310,6 +311,14 @@ class Lockstep:
         if all_tasks:
             for task in self.model.tasks:
                 assert shown(self.tube.peek(task.id)) == self.model.show(task)
+            # Another state at each step, and as much of its list as comes after some task.
+            self.looks += 1
+            state = "rt!~"[self.looks % 4]
+            listed = self.model.listed(state)
+            first = self.looks % (len(listed) + 1)
+            after = self.tube.tasks(limit=first, state=state)
+            assert [task.id for task in after] == listed[:first]
+            assert [task.id for task in self.tube.tasks(after[-1] if after else None, state=state)] == listed[first:]
 
     def close(self) -> None:
         """End all sessions; whoever waits is sent away."""

@@ -169,6 +169,16 @@ class Model:
         }
         return places[self.driver.order](task)
 
+    def listed(self, state: str) -> list[int]:
+        """The ids of the tasks in a state, as a list has them."""
+
+        def key(task: Task) -> Any:
+            if state == "~":
+                return task.until, task.id
+            return task.id if state == "t" or (state == "r" and self.driver.lane) else self.place(task)
+
+        return [task.id for task in sorted((each for each in self.tasks if each.state == state), key=key)]
+
     def lane(self, task: Task) -> str | None:
         """Its lane; tasks without one share the lane `nil`."""
         if self.driver.lane is None:

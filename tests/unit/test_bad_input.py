@@ -133,6 +133,10 @@ def table() -> list[Row]:
         ("a lease for all tasks", InvalidOption, lambda s: s.plain.ack_many(s.foreign.lease)),
         ("a lease that is no text", InvalidOption, lambda s: tubes.Lease(7)),  # type: ignore[arg-type]
         ("the lease of a buried task", TaskNotTaken, lambda s: s.plain.peek(1).lease),
+        ("a list after a task of another tube", InvalidOption, lambda s: s.ttl.tasks(s.foreign)),
+        ("a list after an unknown id", TaskNotFound, lambda s: s.plain.tasks(99, state="ready")),
+        ("a list of a state that is none", InvalidOption, lambda s: s.plain.tasks(state="broken")),
+        ("a list of a lane where there are none", OptionNotSupported, lambda s: s.plain.tasks(utube="a")),
         ("a block where there are no lanes", OptionNotSupported, lambda s: s.plain.block("a", 1)),
         ("limits where there are no lanes", OptionNotSupported, lambda s: s.plain.configure("a", interval=1)),
         ("lanes where there are none", OptionNotSupported, lambda s: s.plain.utubes()),

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
+from tubes.drivers.lists import check_state
 from tubes.drivers.moves import State
 from tubes.drivers.options import flag, one_of, priority, text, whole
 from tubes.errors import InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
 from tubes.values.codecs import find as find_codec
+from tubes.values.lane import lane_of
 from tubes.values.lease import Lease
 from tubes.values.task import FINISHED, F, TaskView
 
@@ -69,6 +71,15 @@ class PortBase(Generic[F]):
         """Raise `OptionNotSupported` if the driver lacks an option that a method needs."""
         if option not in self._driver.options:
             raise self._driver.lacks(option)
+
+    def check_list(
+        self, after: object, limit: object, state: object, utube: object
+    ) -> tuple[int, TaskView | None, int, State | None, str | None]:
+        """The task after which a list begins (its id, -1: at the first), how many there are at most, state and lane."""
+        id, _, known = (-1, 0, None) if after is None else self.refer(after)
+        task = known if isinstance(known, TaskView) else None
+        lane = None if utube is None else lane_of(self._driver, utube)
+        return id, task, whole("limit", limit), check_state(state), lane
 
     def refer(self, task: object) -> Reference:
         """Resolve a task, a lease or an id of a caller: see `Reference`.

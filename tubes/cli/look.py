@@ -191,23 +191,10 @@ def peek(
         raise Stop(f"--state {state!r}: must be ready, taken, buried or delayed", Exit.USAGE)
     with connected(url, codec) as queue:
         tube = queue.tube(name)
-        found = [tube.peek(id) for id in ids] if ids else _first(tube, state, limit)
+        found = [tube.peek(id) for id in ids] if ids else tube.tasks(limit=limit, state=state)
         _show(found, as_json_=as_json_)
         if not found:
             raise Stop(f"tube {name!r} has no such tasks", Exit.NOTHING)
-
-
-def _first(tube: library.Tube, state: str | None, limit: int) -> list[library.Task]:
-    """The first tasks by id that are in this state."""
-    found: list[library.Task] = []
-    start = 0
-    while len(found) < limit:
-        page = tube.tasks(start, limit if state is None else 1000)
-        if not page:
-            break
-        found += (task for task in page if state is None or task.state == state)
-        start = page[-1].id + 1
-    return found[:limit]
 
 
 def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -> None:

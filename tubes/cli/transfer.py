@@ -91,10 +91,10 @@ def _written(file: Path, *, force: bool) -> Generator[TextIO]:
 
 
 def _pages(tube: tubes.Tube) -> Iterator[list[tubes.Task]]:
-    start = 0
-    while page := tube.tasks(start, _PAGE):
+    last: tubes.Task | None = None
+    while page := tube.tasks(last, _PAGE):
         yield page
-        start = page[-1].id + 1
+        last = page[-1]
 
 
 def _drained(tube: tubes.Tube, out: IO[str]) -> Iterator[list[tubes.Task]]:

@@ -130,22 +130,17 @@ class Failures(Bench):
         self.tube.kick()
         assert self.tube.peek(task).reason is None
 
-    def test_the_buried_tasks_are_listed_oldest_first(self) -> None:
-        tasks = [self.put(number) for number in range(5)]
+    def test_the_buried_tasks_are_listed_as_kick_takes_them(self) -> None:
+        tasks = self.in_order([self.put(number) for number in range(5)])
+        data = [task.data for task in tasks]
         for number in (3, 0, 4, 1):
             self.tube.bury(tasks[number], f"because of {number}")
         listed = self.tube.buried()
-        assert [task.data for task in listed] == [0, 1, 3, 4]
+        assert [task.data for task in listed] == [data[number] for number in (0, 1, 3, 4)]
         assert [task.reason for task in listed] == [f"because of {number}" for number in (0, 1, 3, 4)]
-        assert [task.data for task in self.tube.buried(limit=2)] == [0, 1]
+        assert [task.data for task in self.tube.buried(limit=2)] == data[:2]
         assert self.tube.buried(0) == []
         assert self.refuses(self.tube.buried, -1, 0.5, "1")
-
-    @needs("pri")
-    def test_the_oldest_comes_first_whatever_its_priority(self) -> None:
-        for pri in (5, 1, 3):
-            self.buried(pri=pri)
-        assert [task.pri for task in self.tube.buried()] == [5, 1, 3]
 
     def test_one_buried_task_can_be_kicked_or_deleted(self) -> None:
         first, second, third = (self.buried() for _ in range(3))

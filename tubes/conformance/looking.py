@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubes import InvalidOption, TaskNotFound, TubeNotFound
+from tubes import InvalidOption, OptionNotSupported, State, Task, TaskNotFound, TubeNotFound
 from tubes.conformance.bench import Bench, lacks, needs
 
 
@@ -30,9 +30,10 @@ class Looking(Bench):
         tasks = [self.put(number) for number in range(7)]
         self.tube.delete(tasks[3])
         assert [task.data for task in self.tube.tasks(limit=2)] == [0, 1]
-        assert [task.data for task in self.tube.tasks(tasks[1].id + 1, 3)] == [2, 4, 5]
-        assert [task.data for task in self.tube.tasks(start=tasks[5].id + 1)] == [6]
-        assert self.tube.tasks(tasks[6].id + 1) == []
+        assert [task.data for task in self.tube.tasks(tasks[1], 3)] == [2, 4, 5]
+        assert [task.data for task in self.tube.tasks(tasks[3])] == [4, 5, 6]
+        assert [task.data for task in self.tube.tasks(after=tasks[5].id)] == [6]
+        assert self.tube.tasks(tasks[6]) == []
         assert self.tube.tasks(limit=0) == []
 
     @lacks("capacity")
@@ -42,22 +43,109 @@ class Looking(Bench):
         last = self.put("last")
         self.tube.delete_many(between)
         assert [task.data for task in self.tube.tasks()] == ["first", "last"]
-        assert [task.id for task in self.tube.tasks(first.id + 1)] == [last.id]
+        assert [task.id for task in self.tube.tasks(first)] == [last.id]
 
     @lacks("capacity")
     def test_more_tasks_than_a_call_looks_at_are_all_seen(self) -> None:
         tasks = self.tube.put_many(range(5200))
         self.tube.delete_many(tasks[:5100:2])
         assert [task.data for task in self.tube.tasks(limit=5200)] == [*range(1, 5100, 2), *range(5100, 5200)]
-        assert [task.data for task in self.tube.tasks(tasks[5150].id)] == [*range(5150, 5200)]
+        assert [task.data for task in self.tube.tasks(tasks[5149])] == [*range(5150, 5200)]
+        ready = [task.id for task in self.in_order(tasks[:5100][1::2] + tasks[5100:])]
+        assert [task.id for task in self.tube.tasks(limit=5200, state="ready")] == ready
+        # Those that return stand at their own places again.
+        back = self.tube.take_many(600)[::2]
+        self.tube.release_many(back)
+        ready = [task.id for task in self.in_order(back + self.tube.tasks(limit=5200, state="ready"))]
+        assert self.pages("ready", 400) == list(dict.fromkeys(ready))
+        assert self.pages("taken", 200) == sorted(task.id for task in self.tube.tasks(limit=5200) if task.state == "t")
 
     def test_looking_at_tasks_takes_none(self) -> None:
         task = self.put()
         assert self.tube.tasks() == [task]
         assert self.take().id == task.id
 
-    @pytest.mark.parametrize("options", [{"start": -1}, {"start": "a"}, {"limit": -1}, {"limit": 1.5}])
-    def test_only_numbers_say_which_tasks(self, options: dict[str, object]) -> None:
+    def pages(self, state: str, limit: int, *, by_id: bool = False) -> list[int]:
+        """The ids of all tasks in a state, read in pages that begin after a task, or after its id."""
+        found: list[Task] = []
+        while page := self.tube.tasks((found[-1].id if by_id else found[-1]) if found else None, limit, state=state):
+            found += page
+        assert found == self.tube.tasks(limit=10_000, state=state)
+        assert sorted(task.id for task in found) == [
+            task.id for task in self.tube.tasks(limit=10_000) if task.state == state
+        ]
+        return [task.id for task in found]
+
+    def test_tasks_of_a_state_come_in_the_order_in_which_they_move(self) -> None:
+        pri = {"pri": 1} if self.knows("pri") else {}
+        tasks = [self.put(number, **(pri if number % 3 else {})) for number in range(12)]
+        held = [self.take(), self.take(self.another().tube), self.take(), self.take()]
+        self.tube.release(held.pop(0))
+        for task in tasks[8:2:-2]:
+            if task.id not in {one.id for one in held}:
+                self.tube.bury(task.id)
+        left = {task.id: task for task in self.tube.tasks()}
+        ready, buried = ([task for task in left.values() if task.state == state] for state in ("ready", "buried"))
+        in_order = ready if self.knobs.lane else self.in_order(ready)
+        for by_id in (False, True):
+            assert self.pages("ready", 2, by_id=by_id) == [task.id for task in in_order]
+            assert self.pages("buried", 1, by_id=by_id) == [task.id for task in self.in_order(buried)]
+            assert self.pages("taken", 2, by_id=by_id) == sorted(task.id for task in held)
+            assert self.pages("delayed", 2, by_id=by_id) == []
+        assert self.tube.buried(1) == self.tube.tasks(limit=1, state="buried")
+        for state in ("r", State.READY):
+            assert self.tube.tasks(state=state) == in_order
+        # A place is kept when its task has gone, but not by its id.
+        first, *others = in_order
+        self.tube.delete(first.id)
+        assert self.tube.tasks(first, state="ready") == others
+        if not self.knobs.lane:
+            with self.refused(TaskNotFound):
+                self.tube.tasks(first.id, state="ready")
+        self.tube.kick()
+        assert self.tube.tasks(state="buried") == self.in_order(buried)[1:]
+
+    @needs("delay")
+    def test_delayed_tasks_come_as_their_delays_end(self) -> None:
+        # Further apart than a slot of the timers is long, many at one moment, and between other timers.
+        delays = [5, 0.001, 3600, 5, 5, 1, 0.5, 5]
+        later = self.tube.put(0, delay=40)
+        tasks = [self.put(number, delay=delay) for number, delay in enumerate(delays)]
+        if self.knows("ttr"):
+            self.taken(ttr=2)
+        if self.knows("ttl"):
+            self.put(ttl=4)
+        expected = [task.id for task in sorted([*tasks, later], key=lambda task: (task.due, task.id))]
+        for by_id in (False, True):
+            assert self.pages("delayed", 2, by_id=by_id) == expected
+        self.pass_time(0.1)
+        self.tube.update(later.id, delay=0.2)
+        assert self.tube.tasks(limit=2, state="delayed") == [self.tube.peek(id) for id in (later.id, tasks[6].id)]
+
+    @needs("lane")
+    def test_tasks_of_one_lane_are_listed(self) -> None:
+        tasks = [self.put(number, **self.lane("ab"[number % 2])) for number in range(6)]
+        other = self.tube.put("in none")
+        taken = next(task for task in iter(self.take, None) if task.utube == "a")
+        buried, ready = (task for task in tasks[::2] if task.id != taken.id)
+        self.tube.bury(buried.id)
+        assert [task.data for task in self.tube.tasks(utube="a")] == [0, 2, 4]
+        for state, ids in (("ready", [ready.id]), ("taken", [taken.id]), ("buried", [buried.id]), ("delayed", [])):
+            assert [task.id for task in self.tube.tasks(state=state, utube="a")] == ids
+        assert [task.data for task in self.tube.tasks(tasks[1], 1, utube="b")] == [3]
+        assert self.tube.tasks(utube="nil") == [self.tube.peek(other.id)]
+        assert self.tube.tasks(utube="c") == []
+
+    @lacks("lane")
+    def test_a_tube_without_lanes_lists_none(self) -> None:
+        with self.refused(OptionNotSupported):
+            self.tube.tasks(utube="a")
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"after": -1}, {"after": "a"}, {"limit": -1}, {"limit": 1.5}, {"state": "done"}, {"state": 7}, {"state": ""}],
+    )
+    def test_only_numbers_and_states_say_which_tasks(self, options: dict[str, object]) -> None:
         with self.refused(InvalidOption):
             self.tube.tasks(**options)
 

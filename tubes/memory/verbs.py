@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tubes.backend.listeners import check_listener
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
+from tubes.drivers.lists import Place, is_by_id, tasks_after
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, Seconds, flag, micros, whole
@@ -260,11 +261,6 @@ class VerbPort(Port[F]):
         respawn = self._driver.check_kick(attempts, ttl)
         return self._do(lambda now: self._engine.kick(now, most, *respawn))
 
-    def buried(self, limit: int) -> list[F]:
-        """The oldest buried tasks."""
-        most = whole("limit", limit)
-        return self._do(lambda now: [self.show(entry) for entry in self._engine.buried(most)])
-
     def oldest_ready_age(self) -> float | None:
         """How long ago the oldest ready task was put."""
 
@@ -320,10 +316,22 @@ class VerbPort(Port[F]):
         """Count the tasks of the tube, its calls and the callers that wait on it."""
         return self._do(lambda now: self.shared.statistics())
 
-    def tasks(self, start: int, limit: int) -> list[F]:
-        """The tasks from an id on."""
-        first, most = whole("start", start), whole("limit", limit)
-        return self._do(lambda now: [self.show(entry) for entry in self._engine.tasks_from(first, most)])
+    def tasks(self, after: object, limit: int, state: object, utube: object) -> list[F]:
+        """The tasks in a state and in a lane, after one of them."""
+        id, view, most, wanted, lane = self.check_list(after, limit, state, utube)
+
+        def place() -> Place:
+            if after is None or is_by_id(self._driver, wanted):
+                return Place(id)
+            entry: Any = self._engine.find(id) if view is None else view._record
+            due = self.show(entry)._times[2] if view is None else view._times[2]
+            is_delayed = (entry.state if view is None else view._state) is State.DELAYED
+            return Place(id, entry.rank, (due or 0) if is_delayed else 0)
+
+        def act(now: int) -> list[F]:
+            return [self.show(entry) for entry in tasks_after(self._engine, place(), most, wanted, lane)]
+
+        return self._do(act)
 
     def alter(self, changes: Options) -> None:
         """Give the tube other options."""

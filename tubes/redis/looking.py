@@ -6,24 +6,26 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tubes.drivers import options as known_options
-from tubes.drivers.options import SECOND, Seconds, whole
+from tubes.drivers.lists import is_by_id
+from tubes.drivers.moves import State
+from tubes.drivers.options import NO_LANE, SECOND, Seconds, whole
 from tubes.drivers.timers import NEVER
-from tubes.errors import Unreadable
+from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
-from tubes.redis.scripts.replies import Reply, bytes_of, list_of, number_of
+from tubes.redis.port import raw_text
+from tubes.redis.scripts.assembly import script
+from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, number_of
 from tubes.redis.task_codec import Parsed
-from tubes.redis.transport.script_call import Flow, verb
+from tubes.redis.transport.script_call import Flow, ScriptCall, verb
+from tubes.redis.transport.wire import Word
 from tubes.redis.verbs import VerbPort
 from tubes.values.lane import Utube, lane_of
 from tubes.values.statistics import Statistics, until
-from tubes.values.task import F
+from tubes.values.task import F, TaskView
 
-#: How many tasks are looked at in one call, and how many places of buried ones.
+#: How many tasks are looked at in one call, and how many ids of taken ones one asks for.
 _LOOKS: Final = 250
-_PLACES: Final = 1000
-#: How many bytes a place has at least, and what is behind an empty one.
-_PLACE: Final = 6
-_BEHIND_NONE: Final = b"\0"
+_IDS: Final = 1000
 #: The end of a pause that has none.
 FOR_EVER: Final = 1e18
 #: The calls that the meta hash counts by name.
@@ -44,51 +46,71 @@ class LookingPort(VerbPort[F]):
         return self.call("statistics", (show, (), None), changes=False)
 
     @verb
-    def tasks(self, start: int, limit: int) -> Flow[list[F]]:
-        """The tasks from an id on."""
-        first, limit = whole("start", start), whole("limit", limit)
+    def tasks(self, after: object, limit: int, state: object, utube: object) -> Flow[list[F]]:
+        """The tasks in a state and in a lane, after one of them."""
+        id, view, most, wanted, lane = self.check_list(after, limit, state, utube)
+        if wanted is State.TAKEN:
+            return (yield from self._taken(id, most, lane))
+        letter = "" if wanted is None else wanted.value
+        place: Word = b""
+        if is_by_id(self._driver, wanted):
+            verb, place = "tasks", id + 1
+            words: tuple[Word, ...] = letter, b"" if lane is None else b"=" + raw_text(lane)
+        else:
+            verb, words = "listed", (letter, *_words_of(after, id, view))
         found: list[F] = []
-        while len(found) < limit:
-            after, *replies = list_of((yield from self.ask("tasks", first, min(limit - len(found), _LOOKS))))
-            found += self._show_each(task_codec.parse(bytes_of(reply)) for reply in replies)
-            first = number_of(after)
-            if not first:
+        while len(found) < most:
+            reply = yield from self.ask(verb, place, min(most - len(found), _LOOKS), *words)
+            if type(reply) is ErrorReply:
+                raise TaskNotFound(id=id, tube=self.shared.name)
+            last, *replies = list_of(reply)
+            found += self._show_each((task_codec.parse(bytes_of(reply)) for reply in replies), lane)
+            if not last:
                 break
+            place = last if isinstance(last, int) else bytes_of(last)
         return found
 
-    def _show_each(self, parsed: Iterable[Parsed]) -> Iterator[F]:
-        """Tasks that scripts tell of; one that cannot be read is left out."""
+    def _taken(self, id: int, most: int, utube: str | None) -> Flow[list[F]]:
+        """The taken tasks with greater ids than this one."""
+        ids = yield from self._taken_after(id)
+        found: list[F] = []
+        while ids and len(found) < most:
+            count = min(most - len(found), _LOOKS)
+            found += self._show_each((yield from self.parsed(ids[:count], State.TAKEN)), utube)
+            del ids[:count]
+        return found
+
+    def _taken_after(self, id: int) -> Flow[list[int]]:
+        """The ids of taken tasks that are greater than this one, in their order."""
+        found: set[int] = set()
+        cursor = b"0"
+        while True:
+            reply: Reply = yield ScriptCall(script("ids"), self.shared.key, (cursor, _IDS, "taken"), parts=("taken",))
+            if type(reply) is ErrorReply:
+                raise self.refusal(reply)
+            after, ids = map(bytes_of, list_of(reply))
+            found.update(map(int, ids.split()))
+            cursor = after
+            if cursor == b"0":
+                return sorted(one for one in found if one > id)
+
+    def _show_each(self, parsed: Iterable[Parsed], utube: str | None) -> Iterator[F]:
+        """Tasks of a lane that scripts tell of; one that cannot be read is left out."""
         for one in parsed:
             try:
-                yield self.show(one)
+                task = self.show(one)
+                if utube is None or utube == (NO_LANE if task.utube is None else task.utube):
+                    yield task
             except Unreadable as error:
                 self.shared.store.strangers.leave_out(f"tube {self.shared.name!r}", {error.facts["what"]: error})
 
-    @verb
-    def buried(self, limit: int) -> Flow[list[F]]:
-        """The oldest buried tasks."""
-        limit, driver = whole("limit", limit), self.shared.driver
-        # Where places are more than ids, the oldest may have any place.
-        in_order = driver.signs == (0, 1) and driver.rank is None
-        ids: list[int] = []
-        place = b""
-        while limit and (not in_order or len(ids) < limit):
-            most = min(limit, _PLACES) if in_order else _PLACES
-            places = [bytes_of(one) for one in list_of((yield from self.ask("buried", place, most)))]
-            # What is shorter than an id is nobody's: `repair` removes it.
-            ids += (driver.id_at(one) for one in places if len(one) >= _PLACE)
-            if not places or places[-1] == place:
-                break
-            place = places[-1] or _BEHIND_NONE
-        wanted = sorted(ids)[:limit]
-        return list(self._show_each((yield from self.parsed(wanted, buried=True))))
-
-    def parsed(self, ids: list[int], *, buried: bool = False) -> Flow[list[Parsed]]:
-        """What is there of tasks with these ids, for `show`; `buried`: of those that are buried."""
+    def parsed(self, ids: list[int], state: State | None = None) -> Flow[list[Parsed]]:
+        """What is there of tasks with these ids, for `show`; only of those in this state, if one is given."""
         found: list[Parsed] = []
+        letter = "" if state is None else state.value
         at = 0
         while at < len(ids):
-            seen, *replies = list_of((yield from self.ask("looks", "1" if buried else "", *ids[at : at + _LOOKS])))
+            seen, *replies = list_of((yield from self.ask("looks", letter, *ids[at : at + _LOOKS])))
             found += [task_codec.parse(bytes_of(reply)) for reply in replies]
             at += number_of(seen)
         return found
@@ -129,6 +151,14 @@ class LookingPort(VerbPort[F]):
                 found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
             if cursor == 0:
                 return [found[name] for name in sorted(found)[:most]]
+
+
+def _words_of(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:
+    """What the script is told of the task after which a list begins."""
+    if view is None:
+        return () if after is None else (id,)
+    due = view._times[2] if view._state is State.DELAYED else None
+    return id, view.pri, view._record.created, due or 0
 
 
 def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:

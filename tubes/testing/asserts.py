@@ -105,7 +105,7 @@ def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> 
 
 def _all(tube: Tube) -> list[Task]:
     found: list[Task] = []
-    while page := tube.tasks(found[-1].id + 1 if found else 0):
+    while page := tube.tasks(found[-1] if found else None):
         found += page
     return found
 

@@ -1,17 +1,19 @@
 -- Look at tasks, in the order of their ids.
--- ARGV  6 the id from which to look, 7 how many at most, a bounded number
+-- ARGV  6 the id from which to look, 7 how many at most, a bounded number, 8 their state, 9 '=' and their lane; '': any
 -- answers  {the id from which to look on; 0: that was all}, and what `shown` says of each
 --#include begin
 --#include flush
 local first, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+local state, lane = ARGV[8] or '', ARGV[9] or ''
 local found, size = { 0 }, 0
 -- Whether there is room for more in one answer.
 local function show(id)
   local task = find(id)
   if task then
-    local facts = shown(task)
-    found[#found + 1] = facts
-    size = size + #facts
+    size = size + #task.value
+    if (state == '' or task.state == state) and (lane == '' or '=' .. (task.lane or 'nil') == lane) then
+      found[#found + 1] = shown(task)
+    end
   end
   return #found <= most and size < BYTES
 end

@@ -70,8 +70,8 @@ _VERBS: Final[Mapping[frozenset[type], str]] = {
     NUMBER: "kick listen restart_rests ring tick write_clean write_done write_keep",
     BYTES: "ack_many bury decline delete delete_many kick_task next pause peek release release_many renew_many "
     "set_ttr stream_ack stream_open take_task touch trial truncate_state update write_stage",
-    LIST: "beat buried check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
-    "due ids living looks open overview statistics take_for take_many tasks utubes",
+    LIST: "beat check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
+    "due ids listed living looks open overview statistics take_for take_many tasks utubes",
     _kinds(NoneType, bytes): "put put_many stream_retake stream_take write_seal",
     _kinds(NoneType, list): "drop extent heads names put_keyed session there write_others",
     _kinds(NoneType, bytes, int): "oldest age",

@@ -1,0 +1,81 @@
+"""Lists of the tasks of a tube: all of them by id, or those in one state in the order in which they move next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tubes.drivers.entry import Entry
+from tubes.drivers.moves import State
+from tubes.drivers.options import NO_LANE
+from tubes.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from tubes.drivers.driver import Driver
+    from tubes.drivers.engine import Engine
+
+_READY, _TAKEN, _BURIED, _DELAYED = State.READY, State.TAKEN, State.BURIED, State.DELAYED
+
+
+class Place(NamedTuple):
+    """Where a list goes on: after the task with this id, rank and end of its delay."""
+
+    id: int = -1
+    rank: Any = None
+    due: int = 0
+
+
+#: Before all tasks.
+START: Final = Place()
+
+
+def check_state(state: object) -> State | None:
+    """The state that a list is of; None: of all."""
+    for known in (_READY, _TAKEN, _DELAYED, _BURIED):
+        if state == known:
+            return known
+    if state is None:
+        return None
+    raise InvalidOption(option="state", value=state, rule="must be 'ready', 'taken', 'delayed' or 'buried'")
+
+
+def is_by_id(driver: Driver, state: State | None) -> bool:
+    """Whether a list of tasks in this state has them by id. Ready tasks of lanes are in no other order."""
+    return state is None or state is _TAKEN or (state is _READY and driver.lane is not None)
+
+
+def tasks_after(
+    engine: Engine, place: Place, limit: int, state: State | None = None, utube: str | None = None
+) -> list[Entry]:
+    """Up to so many tasks in a state (None: in any) and a lane, after a place in their order.
+
+    By id it costs O(limit) where few ids between them are of other tasks or missing, else O(n); of taken ones O(n) of
+    those. Of other states it costs O(limit), and O(1) for each timer that ends before the delays.
+    """
+    found: Iterable[Entry]
+    if state is _TAKEN:
+        taken = (entry for hold in engine._holds.values() for entry in hold.values() if entry.id > place.id)
+        found = sorted(taken, key=lambda entry: entry.id)
+    elif is_by_id(engine.driver, state):
+        found = _by_id(engine, place.id + 1)
+    elif state is _BURIED:
+        ranks = engine._buried.irange(place.rank, inclusive=(False, True))
+        found = (engine._buried[rank] for rank in ranks)
+    elif state is _DELAYED:
+        found = (one for one in engine.timers.after(place.due, place.id) if isinstance(one, Entry))
+    else:
+        offers: Any = engine._offers  # Without lanes there are no rounds.
+        found = offers.after(place.rank, limit)
+    if state is not None:
+        found = (entry for entry in found if entry.state is state)
+    if utube is not None:
+        found = (entry for entry in found if (NO_LANE if entry.utube is None else entry.utube) == utube)
+    return list(islice(found, limit))
+
+
+def _by_id(engine: Engine, first: int) -> Iterable[Entry]:
+    tasks = engine.tasks
+    if engine.next_id - first > 4 * len(tasks):
+        return (entry for id, entry in tasks.items() if id >= first)
+    return (tasks[id] for id in range(first, engine.next_id) if id in tasks)

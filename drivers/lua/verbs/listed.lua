@@ -1,0 +1,48 @@
+-- Look at the tasks of a state, in the order in which they move next.
+-- ARGV  6 where to go on, as a call before has answered, 7 how many at most, a bounded number, 8 the state: ready (without
+--       lanes), delayed or buried, 9 if there was no call before the id of the task after which to begin ('': at the first),
+--       10, 11, 12 its pri, the moment of its put and when its delay ends, if the caller knows them
+-- answers  {where to go on; '': nowhere, that was all}, and what `shown` says of each
+--#include begin
+--#include flush
+local at, most, state = ARGV[6], tonumber(ARGV[7]), ARGV[8]
+if at == '' and ARGV[9] then
+  local known = { id = ARGV[9] + 0, pri = tonumber(ARGV[10]), created = tonumber(ARGV[11]), due = tonumber(ARGV[12]) }
+  if not ARGV[11] then
+    known = find(ARGV[9])
+    if not known then return redis.error_reply('NOTFOUND there is no such task') end
+    if known.state ~= '~' then known.due = 0 end
+  end
+  at = state == '~' and string.format('%.0f ', known.due or 0) .. pack('>I6', known.id) or place(known)
+end
+local places
+if state == '~' then
+--#if TIMED
+  places = due_after(at, most)
+--#else
+  places = {}
+--#end
+elseif state == '!' then
+  places = places_after(':buried', at, most)
+else
+--#if LIST
+  places = ready_after(at, most)
+--#else
+  places = places_after(':ready', at, most)
+--#end
+end
+-- A place of nobody's may be empty.
+local function position(at) return at == '' and '\0' or at end
+local found, size = { #places < most and '' or position(places[most]) }, 0
+for n = 1, #places do
+  local at = places[n]
+  -- What is shorter than an id is nobody's: `repair` removes it.
+  local task = #at >= 6 and find(state == '~' and unpack_struct('>I6', at, #at - 5) or id_at(at))
+  size = size + (task and #task.value or 0)
+  if task and task.state == state then found[#found + 1] = shown(task) end
+  if size >= BYTES and n < #places then
+    found[1] = position(at)
+    break
+  end
+end
+return found
