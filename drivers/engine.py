@@ -230,6 +230,9 @@ class Engine:
         if self.listener is not None:
             self.listener(entry, step.event)
 
+    def note(self, entries: Iterable[Entry]) -> None:
+        """These tasks move without `_move`. For engines that keep more than memory does."""
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:

@@ -54,6 +54,7 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
         entry.more = more
         entries.append(entry)
         id += 1
+    engine.note(entries)
     engine.next_id = id
     step, tasks = engine._put, engine.tasks
     for entry in entries:
@@ -87,6 +88,7 @@ def take_many(engine: Engine, now: int, hold: Hold, limit: int, span: int | None
         entry.hold = hold
         hold[entry.id] = entry
         entries.append(entry)
+    engine.note(entries)
     return entries
 
 
@@ -96,6 +98,7 @@ def ack_many(engine: Engine, now: int, entries: list[Entry]) -> None:
         for entry in entries:
             engine.ack(now, entry)
         return
+    engine.note(entries)
     step, tasks, keys = engine._ack, engine.tasks, engine._keys
     for entry in entries:
         id = entry.id
