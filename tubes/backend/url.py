@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlencode, urlsplit
 
 from tubes.drivers.driver import NAMES, is_name
 from tubes.drivers.options import SECOND
@@ -15,6 +15,9 @@ from tubes.errors import InvalidOption
 #: Schemes of the backend on Redis, which is imported when it is first asked for.
 _REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
+#: The scheme of a folder.
+_FILE: Final = "file:"
+
 #: Microseconds: a shorter lease of a server can't be renewed in time. In memory there are no leases to renew.
 SHORTEST_LEASE: Final = SECOND // 10
 
@@ -22,7 +25,7 @@ _SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory):(//)?
 # A host, or an IPv6 address, perhaps with a zone; and a port.
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
 # What is often given instead, and may be shown. Any other word may be a password that got into the wrong variable.
-_OTHER: Final = re.compile(r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|file|ftp)://", re.I)
+_OTHER: Final = re.compile(r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|ftp)://", re.I)
 _HOST_ONLY: Final = re.compile(r"(localhost|[0-9]{1,3}(\.[0-9]{1,3}){3})(:[0-9]{1,5})?", re.ASCII)
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that a URL may give as settings.
@@ -100,8 +103,11 @@ def read(url: str) -> Place:
     # urlsplit drops such characters silently: two URLs would become one.
     if not url.isprintable() or " " in url:
         raise InvalidOption(option="url", value=hidden, rule="must be printable, without spaces")
+    if url[:5].lower() == _FILE:
+        return _read_file(url)
     if not found:
-        rule = f"must be memory:// or memory://name, or begin with one of {', '.join(f'{name}://' for name in _REDIS)}"
+        servers = ", ".join(f"{name}://" for name in _REDIS)
+        rule = f"must be memory://, memory://name or file:folder, or begin with one of {servers}"
         raise InvalidOption(option="url", value=_of_no_scheme(url), rule=rule)
     if not found[2]:
         scheme = found[0].lower()
@@ -119,13 +125,32 @@ def read(url: str) -> Place:
         if one is None or int(one[2] or 0) > 65535:
             raise InvalidOption(option="url", value=hidden, rule=_RULE)
         hosts.append((one[1] or "", int(one[2]) if one[2] else None))
-    settings = parse_qs(parts.query, keep_blank_values=True)
-    blank = any("=" not in setting for setting in parts.query.split("&") if setting)
+    settings = _settings(parts.query, hidden)
+    shown = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
+    return Place(parts.scheme, tuple(hosts), parts.path, settings, _shown(shown, settings))
+
+
+def _read_file(url: str) -> Place:
+    """The parts of the URL of a folder."""
+    parts = _split(url)
+    if parts is None or parts.netloc or not parts.path:
+        rule = f"must name a folder, as in file:jobs or file:///var/lib/jobs; {_ESCAPES}"
+        raise InvalidOption(option="url", value=f"{_FILE}{_HIDDEN}", rule=rule)
+    settings = _settings(parts.query, _FILE)
+    return Place("file", (), unquote(parts.path), settings, _shown(f"{_FILE}{parts.path}", settings))
+
+
+def _settings(query: str, hidden: str) -> dict[str, list[str]]:
+    settings = parse_qs(query, keep_blank_values=True)
+    blank = any("=" not in setting for setting in query.split("&") if setting)
     if blank or not all(map(_SETTING.fullmatch, settings)):
         raise InvalidOption(option="url", value=hidden, rule=_RULE)
-    shown = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
+    return settings
+
+
+def _shown(place: str, settings: dict[str, list[str]]) -> str:
     told = "&".join(f"{name}={_value(name, value)}" for name, values in settings.items() for value in values)
-    return Place(parts.scheme, tuple(hosts), parts.path, settings, f"{shown}?{told}" if told else shown)
+    return f"{place}?{told}" if told else place
 
 
 def _of_no_scheme(url: str) -> str:

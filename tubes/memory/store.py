@@ -234,8 +234,7 @@ def named() -> frozenset[str]:
 def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> MemoryStore:
     """The store of this name, which lives as long as the process; without a name, a new one."""
     found = None if codec is None else find_codec(codec)
-    if clock is not None and not all(hasattr(clock, name) for name in ("micros", "schedule", "patience")):
-        raise InvalidOption(option="clock", value=clock, rule="must be a Clock, like tubes.testing.ManualClock()")
+    check_clock(clock)
     if not name:
         return MemoryStore("memory://", clock or system_clock, found)
     check_name("url", name)
@@ -243,11 +242,22 @@ def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> Mem
         store = _named.get(name)
         if store is None:
             store = _named[name] = MemoryStore(f"memory://{name}", clock or system_clock, found)
+    check_same(store, clock, codec)
+    return store
+
+
+def check_clock(clock: Clock | None) -> None:
+    """Raise `InvalidOption` if this is no clock."""
+    if clock is not None and not all(hasattr(clock, name) for name in ("micros", "schedule", "patience")):
+        raise InvalidOption(option="clock", value=clock, rule="must be a Clock, like tubes.testing.ManualClock()")
+
+
+def check_same(store: MemoryStore, clock: Clock | None, codec: str | Codec | None) -> None:
+    """Raise `InvalidOption` if a store that is open already has another clock or codec."""
     if clock is not None and clock is not store.clock:
         raise InvalidOption(option="clock", value=clock, rule=f"{store.url} already uses another clock")
-    if found is not None and not same(found, store.codec):
+    if codec is not None and not same(find_codec(codec), store.codec):
         raise InvalidOption(option="codec", value=codec, rule=f"{store.url} already uses another codec")
-    return store
 
 
 class _ForkedLock:

@@ -115,7 +115,7 @@ def encode(codec: Codec, data: object) -> bytes:
     try:
         return codec.encode(data)
     except Exception as error:
-        raise CodecError(codec=_name(codec), action="encode", value=data, why=error) from error
+        raise CodecError(codec=name_of(codec), action="encode", value=data, why=error) from error
 
 
 def decode(codec: Codec, raw: bytes) -> Any:
@@ -123,8 +123,9 @@ def decode(codec: Codec, raw: bytes) -> Any:
     try:
         return codec.decode(raw)
     except Exception as error:
-        raise CodecError(codec=_name(codec), action="decode", value=raw, why=error) from error
+        raise CodecError(codec=name_of(codec), action="decode", value=raw, why=error) from error
 
 
-def _name(codec: Codec) -> str:
+def name_of(codec: Codec) -> str:
+    """The name of a codec; of the user's own that of its class."""
     return next((name for name, kind in _BY_NAME.items() if kind is type(codec)), type(codec).__name__)
