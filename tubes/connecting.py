@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -59,12 +60,15 @@ def connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
 
 
 def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
-    """A connection to what the URL names: `memory://` a store of its own, `memory://name` a shared one, or a server."""
+    """A connection to what the URL names.
+
+    `memory://` is a store of its own, `memory://name` a shared one, `file:folder` one in a folder, all else a server.
+    """
     place: Place | None = None
     namespace = ""
     if isinstance(url, str):
         place = read(url)
-        if place.scheme == "memory":
+        if place.scheme in ("memory", "file"):
             place.check_settings((*ARGUMENTS, "namespace"))
         given = given.completed(place)
         namespace = check_namespace(place.setting("namespace") or "")
@@ -88,6 +92,10 @@ def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
     if place is not None and place.scheme == "memory":
         store = open_store(urlsplit(str(url)).netloc, given.clock, given.codec)
         return MemoryConnection(store.within(namespace), lease, api)
+    if place is not None and place.scheme == "file":
+        from tubes.durable import connection as durable
+
+        return durable.connect(Path(place.path), namespace, given.clock, given.codec, lease, api)
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND
         rule = f"must be at least {least} seconds on a server: a shorter lease can end before a call returns"

@@ -179,6 +179,10 @@ class Unreadable(TubesError):
     """the server's data for {what} cannot be read: {why}."""
 
 
+class StoreBusy(TubesError):
+    """process {pid} has {url} open: a folder belongs to one process at a time."""
+
+
 class ServerFull(TubesError):
     """{url} has no memory left: it has reached its maxmemory, and nothing was changed."""
 

@@ -50,7 +50,7 @@ class Connection(ConnectionBase):
         """Another connection, with a session of its own; perhaps for the other API, or to another namespace."""
         self.check()
         store = self.store if namespace is None else self.store.within(namespace)
-        return Connection(store, self._lease, api or self._api)
+        return type(self)(store, self._lease, api or self._api)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""

@@ -1,0 +1,200 @@
+"""Who may open a folder, and what is there when it is opened anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tubes
+import tubes.aio
+from tests.support.internals import port_of
+from tests.support.stepping import SteppingClock
+from tubes import Driver
+from tubes.errors import CodecError, DriverNotFound, InvalidOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'jobs'}"
+
+
+def python(program: str) -> str:
+    """What another process prints."""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+def test_all_forms_of_the_url_name_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with tubes.connect("file:a%20b") as queue:
+        queue.create_tube("t").put(1)
+        for url in (f"file:{tmp_path}/a%20b", f"file://{tmp_path}/a%20b", "FILE:./a%20b?codec=json"):
+            with tubes.connect(url) as other:
+                assert other.tube("t").statistics().tasks["ready"] == 1
+        assert repr(queue) == f"<Queue file:{tmp_path}/a b>"
+
+
+@pytest.mark.parametrize("url", ["file:", "file://", "file://jobs", "file://host/jobs", "file:jobs?wal=1", "file:a#b"])
+def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
+    with pytest.raises(InvalidOption):
+        tubes.connect(url)
+
+
+def test_threads_and_event_loops_of_a_process_share_it(url: str) -> None:
+    async def put() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.tube("t")
+            await tube.put("from a loop")
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        asyncio.run(put())
+        task = tube.take(0)
+        assert task is not None
+        assert task.data == "from a loop"
+
+
+def test_another_process_is_told_who_has_it(url: str) -> None:
+    program = f"import tubes\ntry: tubes.connect({url!r})\nexcept tubes.StoreBusy as error: print(error)"
+    with tubes.connect(url):
+        assert f"process {os.getpid()} has {url} open" in python(program)
+    # It is free again.
+    assert python(f"import tubes\nprint(tubes.connect({url!r}).tubes())") == "[]"
+
+
+def test_a_forked_child_neither_uses_it_nor_keeps_it(url: str) -> None:
+    program = f"""
+import os, time, tubes
+queue = tubes.connect({url!r})
+tube = queue.create_tube("t")
+if child := os.fork():
+    tube.put("from the parent")
+    print(child, flush=True)
+    os._exit(0)
+os.closerange(1, 3)
+try:
+    tube.put("from the child")
+except tubes.QueueForked:
+    time.sleep(60)
+"""
+    child = int(python(program))
+    try:
+        with tubes.connect(url) as queue:
+            assert [task.data for task in queue.tube("t").tasks()] == ["from the parent"]
+    finally:
+        os.kill(child, 9)
+
+
+def test_what_was_taken_ends_with_its_session(url: str) -> None:
+    program = f"""
+import os, tubes
+tube = tubes.connect({url!r}).create_tube("t", max_attempts=2)
+tube.put("poison")
+tube.take(0)
+os._exit(9)
+"""
+    with pytest.raises(subprocess.CalledProcessError):
+        python(program)
+    with pytest.raises(subprocess.CalledProcessError):
+        python(program.replace('.create_tube("t", max_attempts=2)', '.tube("t")').replace('tube.put("poison")', ""))
+    with tubes.connect(url) as queue:
+        (task,) = queue.tube("t").buried()
+        assert (task.attempts, task.reason) == (2, "max_attempts: session")
+        assert queue.statistics("t").calls["take"] == 2
+
+
+def test_ids_are_not_given_again(url: str) -> None:
+    for expected in range(3):
+        with tubes.connect(url) as queue:
+            tube = queue.create_tube("t", if_exists="keep")
+            assert tube.put(None).id == expected
+            task = tube.take(0)
+            assert task is not None
+            task.ack()
+            assert tube.statistics().calls["ack"] == expected + 1
+
+
+def test_the_codec_is_that_of_the_data(url: str) -> None:
+    with tubes.connect(url) as queue, pytest.raises(CodecError):
+        queue.create_tube("t").put(object())
+    with pytest.raises(InvalidOption, match="must be 'json'"):
+        tubes.connect(url, codec="raw")
+
+
+def test_temporary_tubes_are_not_kept(url: str) -> None:
+    with tubes.connect(url) as queue:
+        queue.create_tube("kept")
+        queue.create_tube("t", temporary=True).put(1)
+    with tubes.connect(url) as queue:
+        assert queue.tubes() == ["kept"]
+
+
+def test_a_dropped_tube_stays_dropped(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put_many(range(3))
+        tube.drop()
+        assert queue.create_tube("t").put("new").id == 0
+    with tubes.connect(url) as queue:
+        assert [task.data for task in queue.tube("t").tasks()] == ["new"]
+
+
+def test_a_driver_that_is_not_there_closes_its_tube_alone(url: str) -> None:
+    ranked = Driver("ranked", options={"pri"}, rank=lambda task: -task.pri)
+    with tubes.connect(url) as queue:
+        queue.create_tube("plain").put(1)
+        tube = queue.create_tube("t", ranked)
+        tube.put("low", pri=1)
+        tube.put("high", pri=2)
+    with tubes.connect(url) as queue:
+        assert queue.tubes() == ["plain", "t"]
+        assert queue.tube("plain").statistics().tasks["ready"] == 1
+        with pytest.raises(DriverNotFound, match="ranked"):
+            queue.tube("t")
+        queue.register_driver(ranked)
+        task = queue.tube("t").take(0)
+        assert task is not None
+        assert task.data == "high"
+
+
+def test_time_goes_on_also_by_a_clock_that_was_set_back(url: str) -> None:
+    clock = SteppingClock(10_000)
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", "fifottl", key_ttl=50)
+        tube.put("delayed", delay=10)
+        tube.put("mortal", ttl=20, key="k")
+        tube.delete(tube.put("gone", key="gone").id)
+    later = SteppingClock(2_000)
+    with tubes.connect(url, clock=later) as queue:
+        tube = queue.tube("t")
+        assert tube.peek(0).created == later.now() == 2_000
+        assert tube.put("again", key="gone").state == "done"
+        later.advance(9.9)
+        assert tube.peek(0).state == "delayed"
+        later.advance(0.1)
+        assert tube.peek(0).state == "ready"
+        later.advance(10)
+        assert [task.data for task in tube.tasks()] == ["delayed"]
+        later.advance(30)
+        assert tube.put("again", key="gone").state == "ready"
+    with tubes.connect(url, clock=SteppingClock(3_000)) as queue:
+        assert [task.data for task in queue.tube("t").tasks()] == ["delayed", "again"]
+
+
+def test_a_queue_that_is_forgotten_closes_the_store_when_its_lease_ends(url: str) -> None:
+    clock = tubes.testing.ManualClock()
+    queue = tubes.connect(url, clock=clock, session_ttl=5)
+    store = port_of(queue.create_tube("t")).connection.store
+    queue.detach()
+    assert store.is_open
+    clock.advance(5)
+    assert not store.is_open

@@ -1,0 +1,84 @@
+"""The file of a store: its tables, its pragmas, and one transaction at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tubes.durable.rows import FULL, SHORT
+
+#: The version of the tables, and what says that they are ours: "tube".
+VERSION: Final = 1
+_APPLICATION: Final = 0x74756265
+_SCHEMA: Final = f"""
+CREATE TABLE store(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE tubes(number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, driver TEXT NOT NULL,
+    options TEXT NOT NULL, epoch INTEGER NOT NULL, facts TEXT NOT NULL, UNIQUE(namespace, name));
+CREATE TABLE tasks({FULL.replace("key,", "key INTEGER PRIMARY KEY,", 1)});
+CREATE TABLE keys(tube INTEGER, key BLOB, id INTEGER, until INTEGER, PRIMARY KEY(tube, key)) WITHOUT ROWID;
+CREATE TABLE lanes(tube INTEGER, name BLOB, facts TEXT, PRIMARY KEY(tube, name)) WITHOUT ROWID;
+PRAGMA application_id={_APPLICATION};
+PRAGMA user_version={VERSION};
+"""
+# Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
+_PAGE, _LOG_PAGES, _CACHE_KIB = 1024, 4096, 16 * 1024
+
+PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}) VALUES ({','.join('?' * 6)})"
+PUT_FULL: Final = f"REPLACE INTO tasks({FULL}) VALUES ({','.join('?' * 13)})"
+
+
+class Database:
+    """One open file. Its user sees to it that there is one call at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        #: Each statement is a transaction, unless one has begun.
+        self.connection: Final = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, cached_statements=64, timeout=10
+        )
+        self._inside = False
+        self.execute: Final = self.connection.cursor().execute
+        self.executemany: Final = self.connection.cursor().executemany
+        self.execute(f"PRAGMA page_size={_PAGE}")
+        self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=NORMAL")
+        self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+        self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        if not self.number("PRAGMA user_version"):
+            self.connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+
+    def number(self, statement: str) -> int:
+        """The number that a statement gives."""
+        found: Any = self.execute(statement).fetchone()[0]
+        return int(found)
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """All of the block, or nothing. Inside of another one it is a part of that."""
+        if self._inside:
+            yield
+            return
+        self.rollback()
+        self._inside = True
+        try:
+            self.execute("BEGIN IMMEDIATE")
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            self.rollback()
+            raise
+        finally:
+            self._inside = False
+
+    def rollback(self) -> None:
+        """Forget a transaction that was broken off."""
+        if self.connection.in_transaction:
+            self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Fold the log into the file, and close both."""
+        self.rollback()
+        self.connection.close()

@@ -1,0 +1,103 @@
+"""The engine of a tube with a journal: it notes what it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from tubes.drivers.engine import Engine
+
+if TYPE_CHECKING:
+    from tubes.drivers.driver import Driver
+    from tubes.drivers.engine import _Step
+    from tubes.drivers.entry import Entry, Hold
+
+#: The moves of a task of which its row says whether they are counted already.
+PUT, TAKE, ACK = 1, 2, 4
+
+
+class JournaledEngine(Engine):
+    """An engine that notes what its methods touch, until `Journal` has written it.
+
+    A task is noted before it moves: whatever interrupts the move, the journal looks at the task again. New tasks are
+    known by their ids.
+    """
+
+    __slots__ = ("absolute", "born", "keys", "moves", "rates", "remembers", "touched", "truncated")
+
+    def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
+        #: Leases of other tubes of this name have another number.
+        self.born = uuid4().int >> 64
+        #: The tasks that moved since the last commit, by id.
+        self.touched: Final[dict[int, Entry]] = {}
+        #: Which moves the rows of tasks say: of these tasks all since the facts of the tube were written.
+        self.moves: Final[dict[int, int]] = {}
+        #: Whether something has changed that the rows of tasks do not say.
+        self.absolute = True
+        #: The keys and lanes that may be remembered otherwise than before.
+        self.keys: Final[set[str]] = set()
+        self.rates: Final[set[str]] = set()
+        #: Whether a key may be remembered after its task has gone.
+        self.remembers = False
+        #: Whether all tasks were removed at once.
+        self.truncated = False
+        super().__init__(name, driver, options)
+        # All that happens has a time.
+        self.ticking = True
+
+    def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
+        id = entry.id
+        self.touched[id] = entry
+        if step is self._take:
+            self.moves[id] = self.moves.get(id, 0) | TAKE
+        elif step is self._ack:
+            self.moves[id] = self.moves.get(id, 0) | ACK
+        elif step is not self._put:
+            self.absolute = True
+        more = entry.more
+        if more is not None and more.key is not None:
+            self.note_key(more.key, more.key_ttl)
+        super()._move(entry, step, hold)
+
+    def note_key(self, key: str, ttl: int) -> None:
+        """Note a key whose task comes or goes."""
+        self.remembers = self.remembers or ttl > 0
+        if self.remembers:
+            self.absolute = True
+            self.keys.add(key)
+
+    def note(self, entries: Iterable[Entry]) -> None:
+        self.absolute = True
+        for entry in entries:
+            self.touched[entry.id] = entry
+            if entry.more is not None and entry.more.key is not None:
+                self.note_key(entry.more.key, entry.more.key_ttl)
+
+    def note_repair(self) -> None:
+        """Note what a repair may change besides what has moved."""
+        self.absolute = True
+        if self.replacing is not None:
+            self.note(self.replacing[:2])
+
+    def alter(self, now: int, options: Mapping[str, Any]) -> None:
+        self.absolute = True
+        super().alter(now, options)
+
+    def truncate(self) -> None:
+        self.absolute = self.truncated = True
+        super().truncate()
+
+    def block(self, now: int, name: str, span: int) -> None:
+        self.absolute = True
+        self.rates.add(name)
+        super().block(now, name, span)
+
+    def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
+        self.absolute = True
+        self.rates.add(name)
+        super().configure(now, name, changes)
+
+    def _apply_pause(self) -> None:
+        self.absolute = True
+        super()._apply_pause()

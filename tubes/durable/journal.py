@@ -1,0 +1,168 @@
+"""Writes what has changed in one tube."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.options import NO_LANE
+from tubes.durable.database import PUT_FULL, PUT_SHORT
+from tubes.durable.engine import PUT
+from tubes.durable.rows import (
+    GONE,
+    ID_BITS,
+    driver_text,
+    facts_text,
+    full_row,
+    options_text,
+    rate_text,
+    short_row,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tubes.drivers.entry import Entry
+    from tubes.durable.database import Database
+    from tubes.durable.engine import JournaledEngine
+    from tubes.durable.rows import Row
+
+#: After the moves of so many tasks the facts of the tube are written, and the rows of tasks that have gone removed.
+_TASKS: Final = 500
+#: How many low bits of `moved` say which moves; the others are the epoch.
+MOVES_BITS: Final = 3
+
+
+class Journal:
+    """Writes what the engine of a tube has noted: in one transaction, all or nothing.
+
+    Most calls put, take or ack one task, and write nothing but its row. That is enough, since the row says by `moved`
+    which of these three have happened to the task in this epoch, so that they are counted when the store is opened
+    again; what it leaves out is the same as before. The row of a task that has gone stays until then: it keeps its id
+    from being given again. All else writes the facts of the tube, too, and begins a new epoch.
+    """
+
+    def __init__(
+        self, database: Database, engine: JournaledEngine, number: int, namespace: str, epoch: int = 0
+    ) -> None:
+        self._database: Final = database
+        self._engine: Final = engine
+        self._number: Final = number
+        self._namespace: Final = namespace
+        self._base: Final = number << ID_BITS
+        self._epoch = epoch
+        # The first id that is not written.
+        self._next_id = engine.next_id
+        #: Whether the tube is dropped.
+        self.dropped = False
+
+    def commit(self, now: int) -> None:
+        """Write what has changed since the last commit. Cost: one row per task."""
+        engine = self._engine
+        touched, moves = engine.touched, engine.moves
+        if engine.next_id != self._next_id:
+            self._note_puts()
+        if engine.absolute or engine.throttled or len(moves) > _TASKS:
+            if touched or engine.absolute:
+                self._settle(now)
+            return
+        if not touched:
+            return
+        epoch = self._epoch << MOVES_BITS
+        rows = [self._row(entry, epoch | moves.get(id, 0)) for id, entry in touched.items()]
+        if len(rows) == 1:
+            row = rows[0]
+            self._database.execute(PUT_SHORT if len(row) == 6 else PUT_FULL, row)
+        else:
+            with self._database.transaction():
+                self._put(rows)
+        self._next_id = engine.next_id
+        touched.clear()
+
+    def _note_puts(self) -> None:
+        """Note the tasks that are new, however they came."""
+        engine = self._engine
+        new = range(self._next_id, engine.next_id)
+        for id in new:
+            if (entry := engine.tasks.get(id)) is not None:
+                engine.touched[id] = entry
+        if len(new) == 1 and new[0] in engine.touched:
+            engine.moves[new[0]] = engine.moves.get(new[0], 0) | PUT
+        else:
+            engine.absolute = True
+
+    def _row(self, entry: Entry, moved: int) -> Row:
+        engine = self._engine
+        now = engine.tasks.get(entry.id)
+        if now is None:
+            return self._base | entry.id, None, 0, GONE, entry.attempts, moved
+        if now.more is None and not (engine.dated or engine.driver.lane or engine._ranks):
+            return short_row(self._base, now, moved)
+        return full_row(self._base, now, moved, timed=engine.timed)
+
+    def _put(self, rows: Iterable[Row]) -> None:
+        full: list[Row] = []
+        short: list[Row] = []
+        for row in rows:
+            (short if len(row) == 6 else full).append(row)
+        for statement, some in ((PUT_SHORT, short), (PUT_FULL, full)):
+            if some:
+                self._database.executemany(statement, some)
+
+    def _settle(self, now: int) -> None:
+        """Write all that may have changed, and the facts of the tube, and begin a new epoch."""
+        engine, database, number, base = self._engine, self._database, self._number, self._base
+        with database.transaction():
+            if self.dropped or engine.truncated:
+                database.execute("DELETE FROM tasks WHERE key BETWEEN ? AND ?", (base, base + (1 << ID_BITS) - 1))
+                database.execute("DELETE FROM keys WHERE tube=?", (number,))
+            if self.dropped:
+                database.execute("DELETE FROM lanes WHERE tube=?", (number,))
+                database.execute("DELETE FROM tubes WHERE number=?", (number,))
+            else:
+                self._write_tasks()
+                self._write_keys(now)
+                self._write_lanes()
+                facts = facts_text(engine, now)
+                about = (number, self._namespace, engine.name, driver_text(engine.driver), options_text(engine.options))
+                database.execute("REPLACE INTO tubes VALUES (?,?,?,?,?,?,?)", (*about, self._epoch + 1, facts))
+        self._epoch += 1
+        self._next_id = engine.next_id
+        for noted in (engine.touched, engine.moves, engine.keys, engine.rates):
+            noted.clear()
+        engine.absolute = engine.truncated = False
+
+    def _write_tasks(self) -> None:
+        engine, base, tasks = self._engine, self._base, self._engine.tasks
+        self._put(self._row(tasks[id], 0) for id in sorted(engine.touched) if id in tasks)
+        gone = [(base | id,) for id in engine.touched.keys() | engine.moves.keys() if id not in tasks]
+        if gone and not engine.truncated:
+            self._database.executemany("DELETE FROM tasks WHERE key=?", gone)
+
+    def _write_keys(self, now: int) -> None:
+        engine, number = self._engine, self._number
+        if not engine.keys:
+            return
+        gone: list[Row] = []
+        remembered: list[Row] = []
+        for key in engine.keys:
+            raw = key.encode("utf-8", "surrogatepass")
+            found: tuple[int, int] | None = engine._keys._gone.get(key)
+            if found is None or found[1] <= now:
+                gone.append((number, raw))
+            else:
+                remembered.append((number, raw, *found))
+        self._database.executemany("DELETE FROM keys WHERE tube=? AND key=?", gone)
+        self._database.executemany("REPLACE INTO keys VALUES (?,?,?,?)", remembered)
+
+    def _write_lanes(self) -> None:
+        engine, number = self._engine, self._number
+        names = set(engine.rates)
+        if engine.throttled:
+            names |= {NO_LANE if entry.utube is None else entry.utube for entry in engine.touched.values()}
+        for name in names:
+            raw = name.encode("utf-8", "surrogatepass")
+            rate: Any = engine.lanes.known_rate(name)
+            if rate is None:
+                self._database.execute("DELETE FROM lanes WHERE tube=? AND name=?", (number, raw))
+            else:
+                self._database.execute("REPLACE INTO lanes VALUES (?,?,?)", (number, raw, rate_text(rate)))

@@ -1,0 +1,201 @@
+"""Tasks and tubes as rows of the database, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.backoff import RetryDelays
+from tubes.drivers.driver import Driver
+from tubes.drivers.entry import Entry, FullEntry, Hold, More
+from tubes.drivers.moves import State
+from tubes.drivers.rate_limits import Start
+from tubes.drivers.timers import NEVER
+from tubes.errors import DriverNotFound
+
+if TYPE_CHECKING:
+    from tubes.drivers.rate_limits import RateLimit
+    from tubes.drivers.registry import Registry
+    from tubes.durable.engine import JournaledEngine
+
+#: Ids of a tube have so many bits, and the number of the tube stands before them.
+ID_BITS: Final = 40
+#: States in a row: the first two take no room.
+_STATES: Final = (State.READY, State.TAKEN, State.BURIED, State.DELAYED)
+CODES: Final = {state: code for code, state in enumerate(_STATES)}
+#: The task has gone: its row stays until the facts of its tube are written, and says so.
+GONE: Final = len(_STATES)
+
+#: What every task has, and what only some have.
+SHORT: Final = "key, data, created, state, attempts, moved"
+FULL: Final = f"{SHORT}, pri, lane, ttl, ttr, until, dead, more"
+
+Row = tuple[Any, ...]
+
+
+def short_row(base: int, entry: Entry, moved: int) -> Row:
+    """The row of a task that has only what every task has."""
+    return base | entry.id, entry.data, entry.created, CODES[entry.state], entry.attempts, moved  # type: ignore[index]
+
+
+def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
+    """The row of a task. Texts may be any, also what no database takes as text."""
+    lane = None if entry.utube is None else entry.utube.encode("utf-8", "surrogatepass")
+    times = (entry.ttl, entry.ttr, entry.until, entry.dead) if timed else (None, None, NEVER, NEVER)
+    more = None if entry.more is None else more_text(entry.more)
+    return (*short_row(base, entry, moved), entry.pri, lane, *times, more)
+
+
+def more_text(more: More) -> str:
+    """What few tasks have, without what is as usual."""
+    usual = More._field_defaults
+    return json.dumps({name: value for name, value in more._asdict().items() if value != usual[name]})
+
+
+def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift: int) -> None:
+    """Bring the tasks of full rows into an engine, in the order of their ids. Taken ones are in this hold.
+
+    All moments are put back by `shift`. The indexes are up to the caller.
+    """
+    slim = not (engine.timed or engine._ranks or engine.driver.lane)
+    kind = Entry if slim else FullEntry
+    tasks, timed, ranks = engine.tasks, engine.timed, engine._ranks
+    mask = (1 << ID_BITS) - 1
+    mores: dict[str, More] = {}
+    taken = State.TAKEN
+    row: Any
+    for row in rows:
+        key, data, created, state, attempts, _, pri, lane, ttl, ttr, until, dead, more = row
+        entry = kind()
+        entry.id = entry.rank = id = key & mask
+        entry.data = data
+        entry.created = created - shift
+        entry.attempts = attempts
+        entry.take = 0
+        entry.index = entry.hold = None
+        found = _STATES[state]
+        entry.state = found
+        if found is taken:
+            entry.hold = hold
+        if more is None:
+            entry.more = None
+        else:
+            entry.more = known = mores.get(more) or More(**json.loads(more))
+            if known.key is None:
+                mores[more] = known
+            elif known.key_ttl:
+                engine.remembers = True
+        if not slim:
+            entry.pri = pri or 0
+            entry.line, entry.lane = 0, None
+            entry.utube = None if lane is None else lane.decode("utf-8", "surrogatepass")
+            if timed:
+                entry.ttl, entry.ttr, entry.due, entry.queued = ttl, ttr, NEVER, NEVER
+                entry.until = NEVER if until is None or until == NEVER else until - shift
+                entry.dead = NEVER if dead is None or dead == NEVER else dead - shift
+                if ttl is not None or ttr is not None or entry.until != NEVER:
+                    engine.dated = True
+            if ranks:
+                engine._rank(entry)
+        tasks[id] = entry
+
+
+def driver_text(driver: Driver) -> str:
+    """All that makes a driver, but for its `rank` hook: whether it has one."""
+    return json.dumps(
+        {
+            "name": driver.name,
+            "options": sorted(driver.options),
+            "order": driver.order,
+            "lane": driver.lane,
+            "ttl_spares_taken": driver.ttl_spares_taken,
+            "ranked": driver.rank is not None,
+        }
+    )
+
+
+def read_driver(text: str, registry: Registry) -> Driver:
+    """The driver of a tube: the one that is registered here, if it is the same, or else one like it."""
+    facts = json.loads(text)
+    known: Driver | None = None
+    try:
+        known = registry.find(facts["name"])
+        if json.loads(driver_text(known)) == facts:
+            return known
+    except DriverNotFound:
+        pass
+    if facts.pop("ranked"):
+        other = "" if known is None else "another one of this name, and "
+        raise DriverNotFound(name=facts["name"], known=f"{other}none with the tube's order: register it first")
+    return Driver(**facts)
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """The checked options of a tube."""
+    return json.dumps(
+        {name: value.fields if isinstance(value, RetryDelays) else value for name, value in options.items()}
+    )
+
+
+def read_options(text: str) -> dict[str, Any]:
+    """The options of a tube, as `Driver.check_tube` returns them."""
+    found: dict[str, Any] = json.loads(text)
+    if "backoff" in found:
+        found["backoff"] = RetryDelays.from_fields(found["backoff"])
+    return found
+
+
+def facts_text(engine: JournaledEngine, now: int) -> str:
+    """What a tube has besides its tasks, options, keys and lanes."""
+    uses = {
+        f"{why} {'' if was is None else was.value}": step.uses
+        for why, rows in engine._steps.items()
+        for was, step in rows.items()
+        if step.uses
+    }
+    number = engine.lanes.rates.last_number if engine.driver.lane else 0
+    return json.dumps(
+        {
+            "born": engine.born,
+            "next_id": engine.next_id,
+            "next_take": engine.next_take,
+            "uses": uses,
+            "pause": engine.pause.until,
+            "number": number,
+            "now": now,
+        }
+    )
+
+
+def read_facts(text: str) -> dict[str, Any]:
+    """What `facts_text` says."""
+    facts: dict[str, Any] = json.loads(text)
+    return facts
+
+
+def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
+    """Count on from what was counted before."""
+    for why, rows in engine._steps.items():
+        for was, step in rows.items():
+            step.uses = uses.get(f"{why} {'' if was is None else was.value}", 0)
+
+
+def rate_text(rate: RateLimit) -> str:
+    """The state of a lane besides its tasks."""
+    return json.dumps(
+        {"blocked": rate.blocked, "interval": rate.interval, "most": rate.max_in_flight, "starts": rate.starts}
+    )
+
+
+def read_rate(rate: RateLimit, text: str, shift: int) -> None:
+    """Give a new rate limit this state."""
+    facts = json.loads(text)
+    rate.blocked = max(facts["blocked"] - shift, 0)
+    rate.interval, rate.max_in_flight = facts["interval"], facts["most"]
+    last, before = (Start(*start) for start in facts["starts"])
+    rate.starts = _sooner(last, shift), _sooner(before, shift)
+
+
+def _sooner(start: Start, shift: int) -> Start:
+    return start if start.at < 0 else start._replace(at=max(start.at - shift, 0))

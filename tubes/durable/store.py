@@ -1,0 +1,242 @@
+"""The store of one folder: its tubes as they were when it was last open, and whatever changes them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tubes.drivers.invariants import rebuild_indexes
+from tubes.drivers.timers import NEVER
+from tubes.durable import rows
+from tubes.durable.database import Database
+from tubes.durable.engine import ACK, PUT, TAKE, JournaledEngine
+from tubes.durable.folder import Folder
+from tubes.durable.journal import Journal
+from tubes.durable.shared_tube import DurableTube
+from tubes.errors import DriverNotFound, InvalidOption
+from tubes.memory.store import MemoryStore
+from tubes.values.codecs import name_of
+
+if TYPE_CHECKING:
+    from tubes.backend.clock import Clock
+    from tubes.backend.interface import IfExists, Options
+    from tubes.drivers.driver import Driver
+    from tubes.memory.shared_tube import SharedTube
+    from tubes.memory.store import MemorySession
+    from tubes.values.codecs import Codec
+
+
+class _Tube(NamedTuple):
+    """The row of a tube."""
+
+    number: int
+    namespace: str
+    name: str
+    driver: str
+    options: str
+    epoch: int
+    facts: str
+
+
+class _Files:
+    """What the namespaces of a folder share."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self.folder: Final = Folder(path, url)
+        try:
+            self.database: Final = Database(path / "tubes.db")
+        except BaseException:
+            self.folder.close()
+            raise
+        #: The number of the newest tube.
+        self.numbers = 0
+        #: By how much the clock was set back since the last change: all that is to come goes on where it was.
+        self.shift = 0
+        self.is_open = True
+
+    def close(self) -> None:
+        """Let another process open them."""
+        self.is_open = False
+        self.database.close()
+        self.folder.close()
+
+
+class DurableStore(MemoryStore):
+    """Tubes and sessions of one folder, or of one of its namespaces. It is closed when its last session has ended."""
+
+    codec: Codec  # type: ignore[misc]
+
+    def __init__(
+        self, path: Path, clock: Clock, codec: Codec, home: DurableStore | None = None, namespace: str = ""
+    ) -> None:
+        super().__init__(f"file:{path}", clock, codec, home, namespace)
+        self._path: Final = path
+        self._namespace: Final = namespace
+        #: The tubes that are there, and whose drivers are not.
+        self._unread: Final[dict[str, _Tube]] = {}
+        if home is not None:
+            self.lock = home.lock  # type: ignore[misc]
+            self._files: _Files = home._files
+            return
+        self._files = _Files(path, self.url)
+        try:
+            self._check_codec(codec)
+            self._read_all()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used: else it must be opened anew."""
+        return self._files.is_open
+
+    def _check_codec(self, codec: Codec) -> None:
+        """Refuse another codec than the one that has written the data."""
+        name = name_of(codec)
+        self._files.database.execute("INSERT OR IGNORE INTO store VALUES ('codec', ?)", (name,))
+        known = self._files.database.execute("SELECT value FROM store WHERE name='codec'").fetchone()[0]
+        if known != name:
+            raise InvalidOption(option="codec", value=name, rule=f"must be {known!r}, with which {self.url} was made")
+
+    def _read_all(self) -> None:
+        """Read the tubes of all namespaces whose drivers are there."""
+        execute, files = self._files.database.execute, self._files
+        found = [_Tube(*row) for row in execute(f"SELECT {', '.join(_Tube._fields)} FROM tubes")]
+        written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
+        written += [rows.read_facts(tube.facts)["now"] for tube in found]
+        files.shift = max(0, max(written) - self.clock.micros())
+        files.numbers = max((tube.number for tube in found), default=0)
+        for tube in found:
+            store = self.within(tube.namespace)
+            store._unread[tube.name] = tube
+            with suppress(DriverNotFound):
+                store._read(tube)
+
+    def _read(self, tube: _Tube) -> None:
+        """Read a tube. Under the lock, or before anybody else knows the store."""
+        number, now, shift = tube.number, self.clock.micros(), self._files.shift
+        facts, base = rows.read_facts(tube.facts), number << rows.ID_BITS
+        driver = rows.read_driver(tube.driver, self.registry)
+        engine = JournaledEngine(tube.name, driver, rows.read_options(tube.options))
+        ids = base, base + (1 << rows.ID_BITS) - 1
+        hold = engine.open_hold()
+        living = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? AND state<{rows.GONE} ORDER BY key"
+        rows.read_entries(engine, self._files.database.execute(living, ids), hold, shift)
+        self._count(engine, facts, tube.epoch, ids)
+        for raw, id, until in self._files.database.execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
+            if until - shift > now:
+                engine.remembers = True
+                engine._keys._remember(raw.decode("utf-8", "surrogatepass"), id, until - shift)
+        for raw, text in self._files.database.execute("SELECT name, facts FROM lanes WHERE tube=?", (number,)):
+            engine.throttled = True
+            name = raw.decode("utf-8", "surrogatepass")
+            engine.rates.add(name)
+            rows.read_rate(engine.lanes.rates.make(name, None), text, shift)
+        if engine.driver.lane:
+            engine.lanes.rates.last_number = facts["number"]
+        rebuild_indexes(engine, now)
+        pause = facts["pause"]
+        if pause is not None and pause - shift > now:
+            engine.pause.begin(now, None if pause == NEVER else pause - shift - now)
+        # Those who held tasks are gone.
+        engine.close_hold(now, hold)
+        engine.expire(now)
+        journal = Journal(self._files.database, engine, number, self._namespace, tube.epoch)
+        with self._files.database.transaction():
+            self._forget(ids, number, now)
+            journal.commit(now)
+        self.shared_tubes[tube.name] = DurableTube(self.clock, self.lock, engine, journal)
+        del self._unread[tube.name]
+
+    def _count(self, engine: JournaledEngine, facts: dict[str, Any], epoch: int, ids: tuple[int, int]) -> None:
+        """Count what the facts of the tube say, and what has happened in its last epoch."""
+        rows.read_uses(engine, facts["uses"])
+        execute = self._files.database.execute
+        most: int | None = execute("SELECT max(key) FROM tasks WHERE key BETWEEN ? AND ?", ids).fetchone()[0]
+        engine.next_id = max(facts["next_id"], 0 if most is None else most - ids[0] + 1)
+        engine.born, engine.next_take = facts["born"], facts["next_take"]
+        counted = "SELECT moved & 7, count(*) FROM tasks WHERE key BETWEEN ? AND ? AND moved>>3=? GROUP BY 1"
+        for moves, count in execute(counted, (*ids, epoch)):
+            for move, step in ((PUT, engine._put), (TAKE, engine._take), (ACK, engine._ack)):
+                step.uses += count if moves & move else 0
+            # Leases of the time before are of no take from now on.
+            engine.next_take += count if moves & TAKE else 0
+
+    def _forget(self, ids: tuple[int, int], number: int, now: int) -> None:
+        """Remove the rows of tasks and keys that have gone, and put back the moments of the others."""
+        execute, shift = self._files.database.execute, self._files.shift
+        execute(f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={rows.GONE}", ids)
+        if shift:
+            execute("UPDATE keys SET until=until-? WHERE tube=?", (shift, number))
+            execute("UPDATE tasks SET created=created-? WHERE key BETWEEN ? AND ?", (shift, *ids))
+            for moment in ("until", "dead"):
+                put_back = f"UPDATE tasks SET {moment}={moment}-? WHERE key BETWEEN ? AND ? AND {moment}<{NEVER}"
+                execute(put_back, (shift, *ids))
+        execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
+
+    def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
+        if temporary:
+            return super().make_tube(name, driver, options, temporary)
+        engine = JournaledEngine(name, driver, options)
+        self._files.numbers += 1
+        journal = Journal(self._files.database, engine, self._files.numbers, self._namespace)
+        journal.commit(self.clock.micros())
+        return DurableTube(self.clock, self.lock, engine, journal)
+
+    def remove_tube(self, shared: SharedTube) -> None:
+        super().remove_tube(shared)
+        if isinstance(shared, DurableTube):
+            shared.drop()
+
+    def remove_session(self, session: MemorySession) -> None:
+        super().remove_session(session)
+        home = self._home or self
+        if not any(store.sessions for store in (home, *home._namespaces.values())):
+            self.close()
+
+    def within(self, namespace: str) -> DurableStore:
+        home: Any = self._home or self
+        if not namespace:
+            return home  # type: ignore[no-any-return]
+        found: DurableStore | None = home._namespaces.get(namespace)
+        if found is None:
+            made = DurableStore(self._path, self.clock, self.codec, home, namespace)
+            found = home._namespaces.setdefault(namespace, made)
+        return found
+
+    def names(self) -> list[str]:
+        return sorted([*super().names(), *self._unread])
+
+    def find(self, name: str) -> SharedTube:
+        self._need(name)
+        return super().find(name)
+
+    def create(
+        self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
+    ) -> SharedTube:
+        if name in self._unread and not isinstance(driver, str):
+            self.registry.register(driver)
+        self._need(name)
+        return super().create(name, driver, if_exists, temporary, options)
+
+    def _need(self, name: str) -> None:
+        """Read a tube whose driver was not there when the store was opened."""
+        if name in self._unread:
+            self.lock.acquire()
+            try:
+                if name in self._unread:
+                    self._read(self._unread[name])
+            finally:
+                self.lock.token[0] = True
+
+    def close(self) -> None:
+        """Close the files of all namespaces: another process may open the store. Under the lock."""
+        home = self._home or self
+        for store in (home, *home._namespaces.values()):
+            for shared in store.shared_tubes.values():
+                if isinstance(shared, DurableTube):
+                    shared.close()
+        if self._files.is_open:
+            self._files.close()
