@@ -30,11 +30,12 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.port import check_state, check_states, how_if_exists
+from tubes.backend.port import check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, LoopWaiter
 from tubes.drivers.driver import Driver, check_namespace
+from tubes.drivers.lists import check_state
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown

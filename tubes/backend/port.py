@@ -133,13 +133,6 @@ def check_states(states: object) -> str:
     return letters
 
 
-def check_state(state: object) -> str:
-    """The letter of the one state that a caller names; none: ''."""
-    if state is not None and not isinstance(state, str):
-        raise InvalidOption(option="state", value=state, rule="must be one of ready, taken, buried and delayed")
-    return check_states(state)
-
-
 def check_reason(reason: str | None) -> str | None:
     """Why a task is released or buried."""
     return None if reason is None else text("reason", reason)

@@ -58,9 +58,9 @@ class DurableTube(SharedTube):
             del self._served[waiter]
         return kept
 
-    def _repair_engine(self, error: BaseException, **facts: Any) -> bool:
+    def repair_engine(self, error: BaseException, **facts: Any) -> bool:
         self.engine.note_repair()
-        return super()._repair_engine(error, **facts)
+        return super().repair_engine(error, **facts)
 
     def drop(self) -> None:
         """Remove all rows with the next commit. Under the lock."""

@@ -283,10 +283,10 @@ class VerbPort(Port[F]):
         """Release whatever is taken."""
         self._do(lambda now: self._engine.release_all(now))
 
-    def truncate(self, state: str = "") -> None:
+    def truncate(self, state: State | None = None) -> None:
         """Remove all tasks; `state`: those in this one."""
         engine = self._engine
-        self._do(lambda now: engine.truncate_state(now, State(state)) if state else engine.truncate())
+        self._do(lambda now: engine.truncate() if state is None else engine.truncate_state(now, state))
 
     def pause(self, seconds: Seconds | None) -> None:
         """Stop takes for a while, or until `resume`."""

@@ -325,16 +325,16 @@ class VerbPort(Port[F]):
         """Release whatever is taken."""
         return self.call("release_all", _NOTHING)
 
-    def truncate(self, state: str = "") -> None:
+    def truncate(self, state: State | None = None) -> None:
         """Remove all tasks; `state`: those in this one."""
-        if state:
+        if state is not None:
             return self.change(self._truncate_state(state))
         return self.call("truncate", _NOTHING)
 
-    def _truncate_state(self, state: str) -> Flow[None]:
+    def _truncate_state(self, state: State) -> Flow[None]:
         cursor = b"0"
         while True:
-            cursor = bytes_of((yield from self.ask("truncate_state", state, cursor)))
+            cursor = bytes_of((yield from self.ask("truncate_state", state.value, cursor)))
             if cursor == b"0":
                 return
 
