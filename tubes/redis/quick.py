@@ -60,8 +60,9 @@ class _Packed:
         self.plain_end: Final = self.end_of_put(self.edition.plain)
         self.put: Final = self._head("put", self._of_put)
         self.take: Final = self._head("take", 0)
-        self.ack: Final = self._head("ack", 3 + (port.shared.driver.lane is not None))
-        self.next: Final = self._head("next", 2)
+        about = 3 + (port.shared.driver.lane is not None)
+        self.ack: Final = self._head("ack", about)
+        self.next: Final = self._head("next", about)
 
     def _head(self, verb: str, count: int) -> bytes:
         """The request up to the number of the call; `count`: how many words the verb has of its own."""
@@ -164,14 +165,7 @@ class ThreadPort(BatchPort[F]):
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         if task._tube is not self.tube or task._state is not _TAKEN or task.key is not None:
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
-        id, take = _named(task)  # pyright: ignore[reportUnknownArgumentType]
-        known = known_of(task)  # pyright: ignore[reportUnknownArgumentType]
-        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known.encode())
-        words: tuple[Word, ...] = (id, take, known)
-        if self._driver.lane is not None:
-            lane = lane_word(task)  # pyright: ignore[reportUnknownArgumentType]
-            tail += b"$%d\r\n%b\r\n" % (len(lane), lane)
-            words = (*words, lane)
+        words, tail = self._words_of_ack(task)  # pyright: ignore[reportUnknownArgumentType]
         head = packed.ack
         reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, packed.again, "ack", words, None)
         if type(reply) is int:
@@ -188,13 +182,21 @@ class ThreadPort(BatchPort[F]):
         packed = self._packed_ahead()
         if packed is None or task._take < 0 or task.key is not None:
             return super().next(task)
-        id, take = _named(task)
-        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id, len(take), take)
-        head, words = packed.next, (id, take)
+        words, tail = self._words_of_ack(task)
+        head = packed.next
         reply = self._channel.exchange(self.shared.key, head, tail, BYTES, packed.again, "next", words, self.unnext)
         if type(reply) is not bytes:
             return super().next(task)
         return self.show_next(task, reply)
+
+    def _words_of_ack(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
+        """What a script is told of a task to be acked, and the end of the request with it."""
+        id, take, known = b"%d" % task._record.id, b"%d" % task._take, known_of(task).encode()
+        tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known)
+        if self._driver.lane is None:
+            return (id, take, known), tail
+        lane = lane_word(task)
+        return (id, take, known, lane), tail + b"$%d\r\n%b\r\n" % (len(lane), lane)
 
 
 def _words_of_put(driver: Driver, room: object) -> int:
@@ -206,11 +208,6 @@ def _words_of_put(driver: Driver, room: object) -> int:
     if "pri" in driver.options:
         return 4
     return 2 if driver.options.isdisjoint({"ttl", "delay"}) else 3
-
-
-def _named(task: TaskView) -> tuple[bytes, bytes]:
-    """Which task, by which take."""
-    return b"%d" % task._record.id, b"%d" % task._take
 
 
 def _words(*words: Word) -> bytes:

@@ -154,15 +154,14 @@ class VerbPort(Port[F]):
 
     def _next(self, task: F) -> Flow[F | None]:
         shared = self.shared
-        id, _, view = self.refer(task)
         if shared.queue.takers and self.serves:
             try:
                 yield from self.asked("ack", self.about_ack(task))
             except TaskNotTaken as lost:
                 log_lost(lost)
             return (yield from self._take())
-        keyed = ("1",) if task.key is not None else ()
-        reply = yield from self.ask("next", id, name_of(view), *keyed, orphaned=self.unnext)
+        _, words, _ = self.about_ack(task)
+        reply = yield from self.ask("next", *words, orphaned=self.unnext)
         return self.show_next(task, bytes_of(reply))
 
     def show_next(self, task: F, reply: bytes) -> F | None:

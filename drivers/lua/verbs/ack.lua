@@ -17,14 +17,6 @@ end
 if replayed then return 1 end
 local score = call('ZSCORE', M .. ':taken', ARGV[6])
 if not score or score + 0 ~= ARGV[1] * TAKES + take then return redis.error_reply('NOTTAKEN this session does not have it') end
---#flat
-task.id = ARGV[6]
---#if TIMED
-task.ttr = ARGV[8] == '3'
---#end
---#if LANE
-task.lane = ARGV[9]
---#end
---#move ack t quiet
+--#include ack_known
 --#done '1'
 return 1

@@ -1,5 +1,5 @@
 -- Ack a held task, and take the next one.
--- ARGV  6 the id of the first, 7 the take by which the caller has it, as for ack, 8 '1': it has a key
+-- ARGV  6 to 9 about the first, as for ack
 -- answers  '1' if the first was held, '0' if not, and then what `shown` says of the next; the first alone if there is none
 --#include begin
 if replayed then
@@ -11,37 +11,27 @@ if replayed then
   return done
 --#fast
 end
-local done = '0'
-do
-  local task
---#if PLAIN
-  local take = tonumber(ARGV[7]) or -1
-  if listening or ARGV[8] or take < 0 then
+local done, take = '0', tonumber(ARGV[7]) or -1
+if take < 0 or (ARGV[8] ~= '1' and ARGV[8] ~= '3') or listening then
 --#slow
-    task = held_one(ARGV[6], ARGV[7])
---#fast
-  elseif (call('ZSCORE', M .. ':taken', ARGV[6]) or -1) + 0 == ARGV[1] * TAKES + take then
-    task = { id = ARGV[6], state = 't' }
-  end
---#else
-  task = held_one(ARGV[6], ARGV[7])
---#end
+  local task = held_one(ARGV[6], ARGV[7])
   if task then
     done = '1'
 --#move ack t
   end
+--#fast
+elseif (call('ZSCORE', M .. ':taken', ARGV[6]) or -1) + 0 == ARGV[1] * TAKES + take then
+  done = '1'
+--#include ack_known
 end
+local id
+--#include pop
 -- nil, too many stale ids, is no answer: the caller takes once more for itself.
-local id = pop()
 if not id then
 --#done done
   return done
 end
--- HMGET since that is allowed: the head has run it.
-local task = read(id, call('HMGET', M .. ':tasks', id)[1])
-local due = task.ttr and now + task.ttr
-task.owner = ARGV[1]
---#move take r
-local answer = done .. facts(task)
+--#include take_popped
+answer = done .. answer
 --#done answer
-return answer .. task.value
+return answer .. stored
