@@ -100,6 +100,13 @@ class Port(PortBase[F]):
         self.url: Final = store.url
         self.clock: Final = store.clock
 
+    def known_of(self, view: TaskView) -> str:
+        """What tells a script that the caller has the data of a task. 2: it has a key; 3: it may be due; 1: neither."""
+        if view.key is not None:
+            return "2"
+        # Others may have given it a ttr meanwhile.
+        return "3" if "ttr" in self._driver.options or view._times[0] is not None else "1"
+
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def run(self, flow: Flow[T]) -> T:
@@ -361,14 +368,6 @@ def name_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int | str
     if isinstance(view, Lease):
         return f"t{view.take}" if by_put else view.take
     return put_of(view) if by_put or view._state is not State.TAKEN else view._take
-
-
-def known_of(view: TaskView) -> str:
-    """What tells a script that the caller has the data of a task. 2: it has a key; 3: it may be due; 1: neither."""
-    if view.key is not None:
-        return "2"
-    ttl, ttr, _, _ = view._times
-    return "1" if ttl is None and ttr is None else "3"
 
 
 def lane_word(view: TaskView) -> bytes:

@@ -15,7 +15,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.port import PortConnection, Request, known_of, lane_word
+from tubes.redis.port import PortConnection, Request, lane_word
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
@@ -191,7 +191,7 @@ class ThreadPort(BatchPort[F]):
 
     def _words_of_ack(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
         """What a script is told of a task to be acked, and the end of the request with it."""
-        id, take, known = b"%d" % task._record.id, b"%d" % task._take, known_of(task).encode()
+        id, take, known = b"%d" % task._record.id, b"%d" % task._take, self.known_of(task).encode()
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known)
         if self._driver.lane is None:
             return (id, take, known), tail

@@ -15,7 +15,7 @@ from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
 from tubes.redis import task_codec, validation
-from tubes.redis.port import Port, Request, known_of, lane_word, name_of, raw_text
+from tubes.redis.port import Port, Request, lane_word, name_of, raw_text
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
@@ -202,7 +202,7 @@ class VerbPort(Port[F]):
             return shown
 
         by = name_of(view, by_put=looks)
-        return show, (id, by, "" if known is None else known_of(known), *words), lease
+        return show, (id, by, "" if known is None else self.known_of(known), *words), lease
 
     def ack(self, task: object) -> F:
         """A held task is done."""

@@ -14,7 +14,12 @@ local free = task.state == 'r' and not (META.paused and META.paused + 0 > now)
 --#if LANE
 if free then
 --#include lane_before
+--#if PACED
   free = not lane_taken
+--#else
+  -- Its head is taken, if it is not on offer.
+  free = lane_head and call('ZSCORE', M .. ':offers', lane_head)
+--#end
 end
 --#end
 if not free then
@@ -29,6 +34,10 @@ if lane_head then call('ZREM', M .. ':offers', lane_head) end
 if lane_head ~= at then
   call('ZREM', M .. ':behind', lane_key .. at)
   if lane_head then call('ZADD', M .. ':behind', 0, lane_key .. lane_head) end
+--#if PACED
+--#else
+  call('HSET', M .. ':lanes', lane, lane_key .. at)
+--#end
 end
 --#else
 pull(task)
