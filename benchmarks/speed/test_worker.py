@@ -10,11 +10,12 @@ import pytest
 import tubes
 from benchmarks.shared.tasks import PAYLOAD
 from benchmarks.speed.table import Comparison, Results
+from tubes import task_data
 from tubes.testing import LocalServer
 from tubes.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from benchmarks.speed.conftest import Scale
 
@@ -27,26 +28,41 @@ async def awaited(task: Any) -> None:
     """A handler for the event loop."""
 
 
+#: Microseconds that a task may take, by place, handler, and how many are worked on at a time.
+LIMITS = {
+    ("memory", "plain", 1): 60,
+    ("memory", "plain", 10): 25,
+    ("memory", "async", 10): 10,
+    ("Valkey", "plain", 10): 80,
+    ("Valkey", "async", 10): 45,
+}
+ENQUEUE_GOAL = 1.3
 HANDLERS: dict[str, Callable[[Any], Any]] = {"plain": plain, "async": awaited}
 
 
-@pytest.mark.parametrize("place", ["memory", "Valkey"])
-def test_a_worker_beside_a_loop(place: str, scale: Scale, results: Results) -> None:
+@pytest.fixture(scope="module", params=["memory", "Valkey"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Where the tasks are."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def url(place: str) -> Iterator[str]:
     if place == "memory":
-        measure("memory", "memory://", scale, results)
+        yield "memory://"
         return
     with LocalServer() as server:
-        measure("Valkey", server.url, scale, results)
+        yield server.url
 
 
-def measure(place: str, url: str, scale: Scale, results: Results) -> None:
+def test_a_worker_beside_a_loop(place: str, url: str, scale: Scale, results: Results) -> None:
     count = scale.operations * 2
     with tubes.connect(url) as queue:
         tube = queue.create_tube("jobs")
-        workers: dict[str, Worker] = {}
+        workers: dict[tuple[str, int], Worker] = {}
         for name, handler in HANDLERS.items():
             for concurrency in (1, 10):
-                worker = workers[f"{name} handler, {concurrency} at a time"] = Worker(queue, concurrency=concurrency)
+                worker = workers[name, concurrency] = Worker(queue, concurrency=concurrency)
                 worker.on(tube, handler)
         for _ in range(scale.passes):
             tube.put_many([PAYLOAD] * count)
@@ -54,11 +70,38 @@ def measure(place: str, url: str, scale: Scale, results: Results) -> None:
             while (task := tube.take(timeout=0)) is not None:
                 tube.ack(task)
             loop = (perf_counter() - start) / count
-            for name, worker in workers.items():
+            for (name, concurrency), worker in workers.items():
                 tube.put_many([PAYLOAD] * count)
                 start = perf_counter()
                 assert worker.run(burst=True).acked == count
                 spent = (perf_counter() - start) / count
-                comparison = Comparison("worker", f"a task in {place}, {name}", "take + ack")
+                what = f"a task in {place}, {name} handler, {concurrency} at a time"
+                comparison = Comparison("worker", what, "take + ack")
                 results.compare(comparison, "yardstick", loop)
                 results.compare(comparison, "ours", spent)
+                if limit := LIMITS.get((place, name, concurrency)):
+                    comparison = Comparison("worker", f"{what}: time", "limit", goal=1)
+                    results.compare(comparison, "yardstick", limit / 1e6)
+                    results.compare(comparison, "ours", spent)
+
+
+def send_email(to: str, subject: str = "hello") -> None:
+    """A task function."""
+
+
+def test_enqueue(place: str, url: str, scale: Scale, results: Results) -> None:
+    comparison = Comparison("worker", f"enqueue of a task function in {place}", "put", goal=ENQUEUE_GOAL)
+    data = task_data(send_email, "ann", subject="news")
+    with tubes.connect(url) as queue:
+        queue.enqueue(send_email, "ann", subject="news")  # The first one makes the tube.
+        tube = queue.tube("tasks")
+        for _ in range(scale.passes * scale.rounds):
+            start = perf_counter()
+            for _ in range(scale.operations):
+                tube.put(data)
+            results.compare(comparison, "yardstick", (perf_counter() - start) / scale.operations)
+            start = perf_counter()
+            for _ in range(scale.operations):
+                queue.enqueue(send_email, "ann", subject="news")
+            results.compare(comparison, "ours", (perf_counter() - start) / scale.operations)
+            tube.truncate()
