@@ -20,18 +20,25 @@ import pytest
 
 import tubes
 import tubes.aio
-from benchmarks.speed.conftest import Scale
+from benchmarks.speed.conftest import FULL, Scale
 from benchmarks.speed.table import Comparison, Results, Side
 from tubes.testing import LocalServer, server_program
 
 SECTION = "redis"
 DATA = b"x" * 100
-#: Seconds that tasks live; none dies while it is measured.
-TTL = 3600
-#: Server microseconds per verb, and bytes per waiting task: the limits per driver and server.
-MICROSECONDS = {"fifo": 8, "utubettl": 14}
+#: Seconds that tasks live, and may be held; none dies while it is measured.
+TTL, TTR = 3600, 600
+#: Server microseconds per call, one at a time: the limits per driver and method, and with so many lanes.
+MICROSECONDS = {"fifo": {"put": 11, "take": 13, "ack": 10}, "utubettl": {"put": 14, "take": 15, "ack": 14}}
+MANY_LANES, MANY_LANES_LIMIT = 300_000, 27
+#: Server microseconds per task in batches of 1,000, each in a lane of its own, and what the client may take in all.
+BATCH = 1000
+BATCH_MICROSECONDS = {"put_many": 5, "take_many": 4, "ack_many": 2.5}
+BATCH_WALL = 10
+#: Bytes per waiting task.
 BYTES = {("fifo", "redis"): 300, ("fifo", "valkey"): 255, ("utubettl", "redis"): 420, ("utubettl", "valkey"): 340}
 UTUBES = 100
+LANES = 1000
 
 
 def options(driver: str, number: int) -> dict[str, Any]:
@@ -66,12 +73,12 @@ class Stage:
             self.socket.sendall(b"*1\r\n$4\r\nPING\r\n")
             self.socket.recv(64)
 
-    def server_seconds(self, act: Callable[[], object]) -> float:
-        """Seconds that the server spent per script."""
+    def server_seconds(self, act: Callable[[], object], count: int) -> float:
+        """Seconds that the server spent in scripts, for each of so many."""
         self.client.config_resetstat()
         act()
         scripts: dict[str, float] = self.client.info("commandstats")["cmdstat_evalsha"]
-        return scripts["usec_per_call"] / 1e6
+        return scripts["usec"] / 1e6 / count
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
@@ -129,9 +136,9 @@ def test_round_trips(stage: Stage, scale: Scale, results: Results) -> None:
         runner.run(put_from_many(count))
 
     measured = [
-        ("put", put, 1 / 0.55),
-        ("take + ack", take_and_ack, 1 / 0.25),
-        ("a loop over the tube, per task", iterate, 1 / 0.5),
+        ("put", put, 1 / 0.45),
+        ("take + ack", take_and_ack, 1 / 0.22),
+        ("a loop over the tube, per task", iterate, 1 / 0.42),
         ("put by asyncio, 50 at a time", put_with_asyncio, 1 / 1.5),
     ]
     count = scale.operations
@@ -175,16 +182,41 @@ def test_batches(stage: Stage, scale: Scale, results: Results) -> None:
 
 @pytest.mark.parametrize("driver", MICROSECONDS)
 def test_server_time(stage: Stage, scale: Scale, results: Results, driver: str) -> None:
-    tube = stage.queue.create_tube("times", driver)
-    count = scale.operations
+    """One call at a time. Each task of utubettl has a ttr, and a lane of its own among a thousand."""
+    given: tubes.TubeOptions = {} if driver == "fifo" else {"ttr": TTR}
+    tube = stage.queue.create_tube("times", driver, **given)
+    where = f"{name_of(stage)}: server time, {driver}{'' if driver == 'fifo' else f' with {LANES:,} utubes'}"
+    calls(stage, tube, LANES, f"{where}:", MICROSECONDS[driver], scale, results)
+    tube.drop()
+
+
+def test_server_time_of_many_lanes(stage: Stage, scale: Scale, results: Results) -> None:
+    tube = stage.queue.create_tube("lanes", "utubettl", ttr=TTR)
+    lanes = MANY_LANES * scale.sizes[-1] // FULL.sizes[-1]
+    for first in range(0, lanes, BATCH):
+        tube.put_many(tubes.Item(DATA, utube=f"host-{number}") for number in range(first, first + BATCH))
+    where = f"{name_of(stage)}: server time, utubettl with {lanes:,} utubes:"
+    calls(stage, tube, lanes, where, dict.fromkeys(MICROSECONDS["utubettl"], MANY_LANES_LIMIT), scale, results)
+    tube.drop()
+
+
+def calls(
+    stage: Stage, tube: tubes.Tube, lanes: int, where: str, limits: dict[str, int], scale: Scale, results: Results
+) -> None:
+    """Note what the server spends on each call, one at a time."""
+    count = min(scale.operations, lanes)
     tasks: list[tubes.Task] = []
+    step = lanes // count
 
     def put() -> None:
-        for number in range(count):
-            tube.put(DATA, **options(driver, number))
+        for number in range(0, count * step, step):
+            given: tubes.PutOptions = {"utube": f"host-{number}"} if tube.driver.lane else {}
+            tube.put(DATA, **given)
 
     def take() -> None:
-        while (task := tube.take(timeout=0)) is not None:
+        for _ in range(count):
+            task = tube.take(timeout=0)
+            assert task is not None
             tasks.append(task)
 
     def ack() -> None:
@@ -194,10 +226,33 @@ def test_server_time(stage: Stage, scale: Scale, results: Results, driver: str) 
 
     for _ in range(scale.passes):
         for what, act in (("put", put), ("take", take), ("ack", ack)):
-            limit = MICROSECONDS[driver]
-            comparison = Comparison(SECTION, f"{name_of(stage)}: server time, {driver} {what}", "limit", goal=1)
-            results.compare(comparison, "yardstick", limit / 1e6)
-            results.compare(comparison, "ours", stage.server_seconds(act))
+            comparison = Comparison(SECTION, f"{where} {what}", "limit", goal=1)
+            results.compare(comparison, "yardstick", limits[what] / 1e6)
+            results.compare(comparison, "ours", stage.server_seconds(act, count))
+
+
+def test_server_time_of_batches(stage: Stage, scale: Scale, results: Results) -> None:
+    """A thousand tasks, each in a lane of its own."""
+    tube = stage.queue.create_tube("batches", "utubettl", ttr=TTR)
+    items = [tubes.Item(DATA, utube=f"host-{number}") for number in range(BATCH)]
+    tasks: list[tubes.Task] = []
+    acts: dict[str, Callable[[], object]] = {
+        "put_many": lambda: tube.put_many(items),
+        "take_many": lambda: tasks.extend(tube.take_many(BATCH, timeout=0)),
+        "ack_many": lambda: tube.ack_many(tasks),
+    }
+    for _ in range(scale.passes * scale.rounds):
+        for what, act in acts.items():
+            name = f"{name_of(stage)}: server time, {what} of {BATCH:,}, a utube each, per task"
+            comparison = Comparison(SECTION, name, "limit", goal=1)
+            results.compare(comparison, "yardstick", BATCH_MICROSECONDS[what] / 1e6)
+            results.compare(comparison, "ours", stage.server_seconds(act, BATCH))
+        assert len(tasks) == BATCH
+        tasks.clear()
+        wall = Comparison(SECTION, f"{name_of(stage)}: put_many of {BATCH:,}, a utube each, per task", "limit", goal=1)
+        results.compare(wall, "yardstick", BATCH_WALL / 1e6)
+        results.compare(wall, "ours", seconds(lambda _: acts["put_many"](), 1) / BATCH)
+        tube.truncate()
     tube.drop()
 
 
@@ -257,7 +312,7 @@ def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None
     comparison = Comparison(SECTION, what, f"{few:,} waiting", goal=1.5)
     for _ in range(scale.passes):
         for size, tube in sizes.items():
-            spent = stage.server_seconds(lambda tube=tube: cycles(tube))  # type: ignore[misc]
+            spent = stage.server_seconds(lambda tube=tube: cycles(tube), 3 * count)  # type: ignore[misc]
             results.compare(comparison, "ours" if size == many else "yardstick", spent)
     for tube in sizes.values():
         tube.drop(force=True)
