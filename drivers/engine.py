@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
@@ -564,6 +565,13 @@ class Engine:
             entry.lane.start(now, entry)  # type: ignore[union-attr]
         self._move(entry, self._take, hold)
 
+    def first(self) -> Entry | None:
+        """The first task that may be taken, which stays where it is. Cost: O(log n)."""
+        entry = self._pop()
+        if entry is not None:
+            self._offers.push(entry)
+        return entry
+
     def held(self, hold: Hold, id: int, take: int = 0) -> Entry:
         """The task if this hold has it (by this take, if one is given), else `TaskNotTaken`."""
         entry = hold.get(id)
@@ -725,10 +733,20 @@ class Engine:
             self.kick_task(now, self._buried.peekitem(0)[1], attempts, ttl)
         return kicked
 
+    def kick_delayed(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
+        """Make up to so many delayed tasks ready, those first whose delays end first; returns how many. O(n)."""
+        delayed = (entry for entry in self.tasks.values() if entry.state is _DELAYED)
+        chosen = nsmallest(count, delayed, key=lambda entry: (entry.until, entry.id))
+        for entry in chosen:
+            self._kick(now, entry, attempts, ttl)
+        return len(chosen)
+
     def kick_task(self, now: int, entry: Entry, attempts: int | None = None, ttl: int | None = None) -> None:
         """Make a buried task ready, with so many attempts and so long to live; any other one stays as it is."""
-        if entry.state is not _BURIED:
-            return
+        if entry.state is _BURIED:
+            self._kick(now, entry, attempts, ttl)
+
+    def _kick(self, now: int, entry: Entry, attempts: int | None, ttl: int | None) -> None:
         if attempts is not None:
             self._set(entry, max_attempts=entry.attempts + attempts)
         if entry.more is not None and entry.more.reason is not None:

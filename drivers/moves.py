@@ -84,7 +84,7 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     # Undo a put whose caller is gone before it heard that there was room.
     "unput": {state: Move(_DONE, "delete", ("put",), -1) for state in (_R, _DELAYED)},
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
-    "kick": {_BURIED: Move(_R, "kick", ("kick",))},
+    "kick": {state: Move(_R, "kick", ("kick",)) for state in (_BURIED, _DELAYED)},
     "delete": {state: Move(_DONE, "delete", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},
     # New data, place or times; a delay begins or ends.
     "update": {state: Move(state, "update", ()) for state in (_R, _T, _BURIED, _DELAYED)},

@@ -30,7 +30,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.port import check_states, how_if_exists
+from tubes.backend.port import check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, LoopWaiter
@@ -302,6 +302,7 @@ class AsyncQueue:
         *,
         fair: bool = False,
         ttr: Seconds | None = None,
+        order: Literal["tubes", "pri"] = "tubes",
     ) -> AsyncTask[T] | None: ...
     @overload
     async def take_any(
@@ -311,6 +312,7 @@ class AsyncQueue:
         *,
         fair: bool = False,
         ttr: Seconds | None = None,
+        order: Literal["tubes", "pri"] = "tubes",
     ) -> AsyncTask | None: ...
     async def take_any(
         self,
@@ -319,6 +321,7 @@ class AsyncQueue:
         *,
         fair: bool = False,
         ttr: Seconds | None = None,
+        order: Literal["tubes", "pri"] = "tubes",
     ) -> AsyncTask | None:
         """Take the first task that may be taken from any of several tubes.
 
@@ -330,6 +333,8 @@ class AsyncQueue:
         `fair`: each such call begins with the next tube of the list, so that a tube that is never empty does not keep
         the others from being asked.
         `ttr`: seconds to run for this take, as for `AsyncTube.take`.
+        `order`: "pri": of the first tasks of all these tubes the one with the smallest priority, and of such that with
+        the smallest id, instead of the first tube's. All tubes are asked first, and then one of them gives its task.
 
         O(1) for each tube that is asked.
 
@@ -339,11 +344,15 @@ class AsyncQueue:
         `Queue.take_any` shows an example.
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        named: list[AsyncTube | str] = listed(tubes, fair, AsyncTube, self._connection)
+        named: list[AsyncTube | str] = listed(tubes, fair, AsyncTube, self._connection, order)
         found = [await self.tube(one) if isinstance(one, str) else one for one in named]
         ports = in_turn([tube._port for tube in found], fair)
         task: AsyncTask | None
-        for port in ports:
+        if order == "pri":
+            task = await self._take_by_pri(found, ttr)
+            if task is not None:
+                return task
+        for port in ports if order == "tubes" else ():
             if ttr is None:
                 answer = port.take()
                 task = await answer if type(answer) is CoroutineType else answer
@@ -359,6 +368,21 @@ class AsyncQueue:
             return task
         tasks = await task._tube._top_up(task, 1, micros("ttr", ttr))
         return tasks[0] if tasks else None
+
+    async def _take_by_pri(self, tubes: list[AsyncTube], ttr: Seconds | None) -> AsyncTask | None:
+        """Take that of the first tasks of these tubes which has the smallest priority, then the smallest id."""
+        while True:
+            places: list[tuple[tuple[int, int], int]] = []
+            for number, tube in enumerate(tubes):
+                place = await tube._first()
+                if place is not None:
+                    places.append((place, number))
+            if not places:
+                return None
+            first = tubes[min(places)[1]]
+            task = await first.take(0, ttr=ttr)
+            if task is not None:  # Else another caller has taken it meanwhile.
+                return task
 
     async def take_many(
         self,
@@ -654,6 +678,11 @@ class AsyncTube(Generic[T, R]):
             tasks = await self._top_up(first, count, span)
         return tasks
 
+    async def _first(self) -> tuple[int, int] | None:
+        """The priority and the id of the first task that may be taken."""
+        answer = self._port.first()
+        return await answer if type(answer) is CoroutineType else answer
+
     async def _top_up(self, first: AsyncTask[T], count: int, span: int | None) -> list[AsyncTask[T]]:
         """The task that a waiting call got, and others that are available."""
         answer = self._port.top_up(first, count, span)
@@ -846,9 +875,18 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.bury(task, reason, pri)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def kick(self, count: int = 1, *, attempts: int | None = None, ttl: Seconds | None = None) -> int:
+    async def kick(
+        self,
+        count: int = 1,
+        *,
+        attempts: int | None = None,
+        ttl: Seconds | None = None,
+        state: Literal["buried", "delayed"] = "buried",
+    ) -> int:
         """Make up to `count` buried tasks ready, in their order; returns how many. O(log n) each.
 
+        `state`: "delayed": delayed tasks instead, those first whose delays end first. O(n) in memory; on a server it
+        also passes over what else is due before them.
         `attempts`: how many more attempts each task gets. Without it, a task that has had its last one gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, and so becomes its age plus these seconds.
 
@@ -856,7 +894,7 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.kick` shows an example.
         """
-        answer = self._port.kick(count, attempts, ttl)
+        answer = self._port.kick(count, attempts, ttl, check_kicked(state))
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick_task(

@@ -19,7 +19,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.port import check_states, how_if_exists
+from tubes.backend.port import check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, ThreadWaiter
@@ -307,6 +307,7 @@ class Queue:
         *,
         fair: bool = False,
         ttr: Seconds | None = None,
+        order: Literal["tubes", "pri"] = "tubes",
     ) -> Task[T] | None: ...
     @overload
     def take_any(
@@ -316,6 +317,7 @@ class Queue:
         *,
         fair: bool = False,
         ttr: Seconds | None = None,
+        order: Literal["tubes", "pri"] = "tubes",
     ) -> Task | None: ...
     def take_any(
         self,
@@ -324,6 +326,7 @@ class Queue:
         *,
         fair: bool = False,
         ttr: Seconds | None = None,
+        order: Literal["tubes", "pri"] = "tubes",
     ) -> Task | None:
         """Take the first task that may be taken from any of several tubes.
 
@@ -335,6 +338,8 @@ class Queue:
         `fair`: each such call begins with the next tube of the list, so that a tube that is never empty does not keep
         the others from being asked.
         `ttr`: seconds to run for this take, as for `Tube.take`.
+        `order`: "pri": of the first tasks of all these tubes the one with the smallest priority, and of such that with
+        the smallest id, instead of the first tube's. All tubes are asked first, and then one of them gives its task.
 
         O(1) for each tube that is asked. With threads on a server a waiting call uses a thread for each tube.
 
@@ -349,11 +354,15 @@ class Queue:
         ['now', 'later']
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        named: list[Tube | str] = listed(tubes, fair, Tube, self._connection)
+        named: list[Tube | str] = listed(tubes, fair, Tube, self._connection, order)
         found = [self.tube(one) if isinstance(one, str) else one for one in named]
         ports = in_turn([tube._port for tube in found], fair)
         task: Task | None
-        for port in ports:
+        if order == "pri":
+            task = self._take_by_pri(found, ttr)
+            if task is not None:
+                return task
+        for port in ports if order == "tubes" else ():
             if ttr is None:
                 task = port.take()
             else:
@@ -368,6 +377,21 @@ class Queue:
             return task
         tasks = task._tube._top_up(task, 1, micros("ttr", ttr))
         return tasks[0] if tasks else None
+
+    def _take_by_pri(self, tubes: list[Tube], ttr: Seconds | None) -> Task | None:
+        """Take that of the first tasks of these tubes which has the smallest priority, then the smallest id."""
+        while True:
+            places: list[tuple[tuple[int, int], int]] = []
+            for number, tube in enumerate(tubes):
+                place = tube._first()
+                if place is not None:
+                    places.append((place, number))
+            if not places:
+                return None
+            first = tubes[min(places)[1]]
+            task = first.take(0, ttr=ttr)
+            if task is not None:  # Else another caller has taken it meanwhile.
+                return task
 
     def take_many(
         self,
@@ -683,6 +707,10 @@ class Tube(Generic[T, R]):
             tasks = self._top_up(first, count, span)
         return tasks
 
+    def _first(self) -> tuple[int, int] | None:
+        """The priority and the id of the first task that may be taken."""
+        return self._port.first()
+
     def _top_up(self, first: Task[T], count: int, span: int | None) -> list[Task[T]]:
         """The task that a waiting call got, and others that are available."""
         return self._port.top_up(first, count, span)
@@ -901,9 +929,18 @@ class Tube(Generic[T, R]):
         """
         return self._port.bury(task, reason, pri)
 
-    def kick(self, count: int = 1, *, attempts: int | None = None, ttl: Seconds | None = None) -> int:
+    def kick(
+        self,
+        count: int = 1,
+        *,
+        attempts: int | None = None,
+        ttl: Seconds | None = None,
+        state: Literal["buried", "delayed"] = "buried",
+    ) -> int:
         """Make up to `count` buried tasks ready, in their order; returns how many. O(log n) each.
 
+        `state`: "delayed": delayed tasks instead, those first whose delays end first. O(n) in memory; on a server it
+        also passes over what else is due before them.
         `attempts`: how many more attempts each task gets. Without it, a task that has had its last one gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, and so becomes its age plus these seconds.
 
@@ -918,7 +955,7 @@ class Tube(Generic[T, R]):
         Task(id=0, state='buried', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
         1
         """
-        return self._port.kick(count, attempts, ttl)
+        return self._port.kick(count, attempts, ttl, check_kicked(state))
 
     def kick_task(
         self, task: Task[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None

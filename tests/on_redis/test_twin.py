@@ -278,7 +278,9 @@ class Twins:
         elif verb == "kick":
             count = self.some(0, 1, 3)
             attempts, ttl = self.some(None, 1, 3), self.some(None, 1) if "ttl" in self.driver.options else None
-            self.same(lambda side: side.of(worker).kick(count, attempts=attempts, ttl=ttl))
+            more = self.some({}, {}, {"state": "delayed"})
+            self.same(lambda side: side.of(worker).kick(count, attempts=attempts, ttl=ttl, **more))
+            self.same(lambda side: side.of(worker)._first())
         elif verb == "pause":
             seconds = self.some(None, 0, 0.5, 1, 2)
             self.same(lambda side: side.of(worker).pause(seconds))

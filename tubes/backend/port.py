@@ -133,6 +133,15 @@ def check_states(states: object) -> str:
     return letters
 
 
+def check_kicked(state: object) -> str:
+    """The letter of the state whose tasks are kicked."""
+    if isinstance(state, str):
+        for known in (State.BURIED, State.DELAYED):
+            if state == known:
+                return known.value
+    raise InvalidOption(option="state", value=state, rule="must be buried or delayed")
+
+
 def check_reason(reason: str | None) -> str | None:
     """Why a task is released or buried."""
     return None if reason is None else text("reason", reason)

@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from tubes.backend.waiters import PENDING
-from tubes.drivers.options import flag
+from tubes.drivers.options import flag, one_of
 from tubes.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="AnyPort")
 T = TypeVar("T", bound="AnyTube")
 
+_order: Final = one_of("tubes", "pri")
 # Numbers of fair calls.
 _calls: Final = count(1)
 
@@ -33,10 +34,14 @@ class AnyTube(Protocol):
     def _port(self) -> AnyPort: ...
 
 
-def listed(tubes: object, fair: bool, kind: type[T], connection: AnyConnection) -> list[T | str]:
+def listed(
+    tubes: object, fair: bool, kind: type[T], connection: AnyConnection, order: object = "tubes"
+) -> list[T | str]:
     """Check the tubes of a `take_any`, and list them: each is a tube of the caller's queue, or a name."""
     connection.check()
     flag("fair", fair)
+    if _order("order", order) == "pri" and fair:
+        raise InvalidOption(option="order", value=order, rule="is not for a call with fair=True")
     if isinstance(tubes, (str, kind)) or not isinstance(tubes, Iterable):
         raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or tube names")
     named: list[object] = [*tubes]

@@ -259,6 +259,27 @@ class TakeAny(Bench):
         """Whether all lines are empty, or are soon."""
         return eventually(lambda: self.waiters() == 0)
 
+    @needs("pri")
+    def test_of_several_tubes_the_first_by_priority_comes_first(self) -> None:
+        other, third = self.create("other"), self.create("third")
+        rows = [(self.tube, 7), (other, 5), (third, 6), (self.tube, 0), (other, 9)]
+        tasks = [self.put(pri=pri, tube=tube) for tube, pri in rows]
+        heads = {task.tube: task for task in self.in_order(tasks[::-1])[::-1]}
+        tubes = [third, other, self.tube]
+        task = self.queue.take_any(tubes, 0, order="pri")
+        assert (task.tube, task.id) == min((head.pri, head.id, head.tube) for head in heads.values())[:0:-1]
+        other.pause()
+        third.pause()
+        assert self.queue.take_any(tubes, 0, order="pri").tube == self.tube.name
+        self.tube.truncate()
+        assert self.queue.take_any(tubes, 0, order="pri") is None
+        waiting = self.begin(self.queue, "take_any", tubes, 5, order="pri")
+        assert self.waiting(1)
+        self.put()
+        assert self.got(waiting).tube == self.tube.name
+        assert self.refuses(lambda order: self.queue.take_any(tubes, 0, order=order), "id", None, 1)
+        assert self.refuses(lambda fair: self.queue.take_any(tubes, 0, order="pri", fair=fair), True)
+
     def test_many_tasks_are_taken_from_several_tubes(self) -> None:
         other = self.create("other")
         self.put()

@@ -122,3 +122,23 @@ class Delay(Bench):
         self.tube.truncate()
         self.clock.advance(9)
         assert [self.count(name) for name in ("delay", "total", "delayed")] == [0, 0, 0]
+
+    def test_delayed_tasks_are_kicked_in_the_order_of_their_delays(self) -> None:
+        late, soon, later = (self.put(delay=delay) for delay in (20, 10, 30))
+        buried = self.buried()
+        heard = self.listen()
+        assert self.tube.kick(2, state="delayed") == 2
+        assert [self.state(task) for task in (late, soon, later, buried)] == ["r", "r", "~", "!"]
+        assert self.heard(heard, [("kick", soon.id, "r"), ("kick", late.id, "r")])
+        assert self.tube.kick(9, attempts=1, state="~") == 1
+        assert self.tube.peek(later).max_attempts == 1
+        assert self.tube.kick(9, state="delayed") == 0
+        assert self.count("kick") == 3
+        assert self.refuses(lambda state: self.tube.kick(1, state=state), "ready", "x", None, ["delayed"])
+        assert sorted(self.drain()) == sorted(task.id for task in (late, soon, later))
+
+    @needs("ttl")
+    def test_a_kicked_task_that_was_delayed_still_ends_by_its_ttl(self) -> None:
+        task = self.put(delay=5, ttl=10)
+        assert self.tube.kick(state="delayed") == 1
+        assert self.turns(task, "r", "-", after=15)

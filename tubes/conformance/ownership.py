@@ -127,6 +127,8 @@ class Ownership(Bench):
             self.tube.release(task, delay=1)
         with self.refused(TaskNotTaken):
             self.tube.release(task.id + 1000, delay=1)
+        with self.refused(OptionNotSupported):
+            self.tube.kick(1, state="delayed")
 
     def test_touch_and_release_take_spans_of_time(self) -> None:
         task = self.taken()

@@ -255,11 +255,23 @@ class VerbPort(Port[F]):
             mark_finished(task)
         return answer
 
-    def kick(self, count: int, attempts: int | None, ttl: Seconds | None) -> int:
-        """Make buried tasks ready."""
+    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: str = "!") -> int:
+        """Make buried or delayed tasks ready."""
         most = whole("count", count)
         respawn = self._driver.check_kick(attempts, ttl)
-        return self._do(lambda now: self._engine.kick(now, most, *respawn))
+        if state == "!":
+            return self._do(lambda now: self._engine.kick(now, most, *respawn))
+        self.need("delay")
+        return self._do(lambda now: self._engine.kick_delayed(now, most, *respawn))
+
+    def first(self) -> tuple[int, int] | None:
+        """The priority and the id of the first task that may be taken."""
+
+        def act(now: int) -> tuple[int, int] | None:
+            entry = self._engine.first()
+            return None if entry is None else (entry.pri, entry.id)
+
+        return self._do(act)
 
     def oldest_ready_age(self) -> float | None:
         """How long ago the oldest ready task was put."""

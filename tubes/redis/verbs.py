@@ -286,9 +286,30 @@ class VerbPort(Port[F]):
 
         return self.call("update", (show, words, lease))
 
-    def kick(self, count: int, attempts: int | None, ttl: Seconds | None) -> int:
-        """Make buried tasks ready."""
-        return self.change(self._kick(whole("count", count), self._respawn(attempts, ttl)))
+    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: str = "!") -> int:
+        """Make buried or delayed tasks ready."""
+        most, respawn = whole("count", count), self._respawn(attempts, ttl)
+        if state == "!":
+            return self.change(self._kick(most, respawn))
+        self.need("delay")
+        return self.change(self._kick_delayed(most, respawn))
+
+    def _kick_delayed(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
+        kicked = passed = 0
+        while kicked < most and passed >= 0:
+            wanted = min(most - kicked, _KICKS)
+            some, passed = map(int, bytes_of((yield from self.ask("kick_delayed", wanted, *respawn, passed))).split())
+            kicked += some
+        return kicked
+
+    @verb
+    def first(self) -> Flow[tuple[int, int] | None]:
+        """The priority and the id of the first task that may be taken."""
+        reply = bytes_of((yield from self.ask("first")))
+        if not reply:
+            return None
+        pri, id = map(int, reply.split())
+        return pri, id
 
     def _kick(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
         kicked = 0

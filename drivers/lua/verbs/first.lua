@@ -1,0 +1,22 @@
+-- Look at the first task that may be taken.
+-- answers  its priority and its id; '' if there is none
+--#include begin
+--#if LIST
+local id = pop()
+if id then unpop({ id }, 1) end
+--#else
+local id = false
+if not (META.paused and META.paused + 0 > now) then
+--#if LANE
+  local at = call('ZRANGE', M .. ':offers', 0, 0)[1]
+--#else
+  local at = call('ZRANGE', M .. ':ready', 0, 0)[1]
+--#end
+  id = at and id_at(at) or false
+end
+--#end
+--#include flush
+if id == nil then return redis.error_reply('AGAIN there is more to do first') end
+if not id then return '' end
+id = string.format('%d', id)
+return (read(id, call('HGET', M .. ':tasks', id)).pri or 0) .. ' ' .. id
