@@ -30,6 +30,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
+from tubes.backend.moving import check_move, items_of, next_some
 from tubes.backend.port import check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
@@ -982,6 +983,46 @@ class AsyncTube(Generic[T, R]):
         `Tube.delete_many` shows an example.
         """
         answer = self._port.delete_many(tasks)
+        return await answer if type(answer) is CoroutineType else answer
+
+    async def move_to(self, tube: AsyncTube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
+        """Move tasks in one state to another tube, in the order in which they are listed. Returns how many.
+
+        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
+        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks are delayed there too, all others are ready.
+        `limit`: how many at most; None: until there are none.
+
+        A task keeps its data, priority, lane, key, context, ttr and max_attempts, and what is left of its delay and its
+        ttl. It gets a new id, no attempt counts, and it is put now. Listeners hear a put there and a delete here.
+
+        250 at a time are put there at once, and then removed here, unless they have changed meanwhile; then they are
+        removed there again. So no task is lost, whatever fails. If this program dies in between, or the connection is
+        lost, up to 250 tasks may be in both tubes; and where others may take tasks meanwhile, one may be taken from
+        both. O(log n) for each task.
+
+        Raises `OptionNotSupported` for an option of a task that the driver of the other tube lacks, `DuplicateKey` for
+        a key that is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec refuses. Then
+        the tasks that were moved before stay there; the others are where they were.
+
+        `Tube.move_to` shows an example.
+        """
+        most = check_move(self._port, tube, AsyncTube, state, limit)
+        moved = 0
+        while some := next_some(most, moved):
+            tasks = await self.tasks(limit=some, state=state)
+            if not tasks:
+                break
+            copies = await tube.put_many(items_of(tasks, self._port.connection.micros()))
+            removed = await self._evict(tasks)
+            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
+            if strays:
+                await tube.delete_many(strays)
+            moved += len(tasks) - len(strays)
+        return moved
+
+    async def _evict(self, tasks: list[AsyncTask[T]]) -> list[bool]:
+        """Remove those of these tasks that are as they were seen; returns whether each was."""
+        answer = self._port.evict(tasks)
         return await answer if type(answer) is CoroutineType else answer
 
     async def release_all(self) -> None:

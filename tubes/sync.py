@@ -19,6 +19,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
+from tubes.backend.moving import check_move, items_of, next_some
 from tubes.backend.port import check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
@@ -1055,6 +1056,52 @@ class Tube(Generic[T, R]):
         {1: True, 7: False}
         """
         return self._port.delete_many(tasks)
+
+    def move_to(self, tube: Tube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
+        """Move tasks in one state to another tube, in the order in which they are listed. Returns how many.
+
+        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
+        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks are delayed there too, all others are ready.
+        `limit`: how many at most; None: until there are none.
+
+        A task keeps its data, priority, lane, key, context, ttr and max_attempts, and what is left of its delay and its
+        ttl. It gets a new id, no attempt counts, and it is put now. Listeners hear a put there and a delete here.
+
+        250 at a time are put there at once, and then removed here, unless they have changed meanwhile; then they are
+        removed there again. So no task is lost, whatever fails. If this program dies in between, or the connection is
+        lost, up to 250 tasks may be in both tubes; and where others may take tasks meanwhile, one may be taken from
+        both. O(log n) for each task.
+
+        Raises `OptionNotSupported` for an option of a task that the driver of the other tube lacks, `DuplicateKey` for
+        a key that is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec refuses. Then
+        the tasks that were moved before stay there; the others are where they were.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     mail, dead = queue.create_tube("mail"), queue.create_tube("dead")
+        ...     _ = mail.put("to ann").bury("no such address"), mail.put("to bob")
+        ...     print(mail.move_to(dead), [task.data for task in mail.tasks()])
+        ...     dead.tasks()
+        1 ['to bob']
+        [Task(id=0, state='ready', data='to ann', tube='dead')]
+        """
+        most = check_move(self._port, tube, Tube, state, limit)
+        moved = 0
+        while some := next_some(most, moved):
+            tasks = self.tasks(limit=some, state=state)
+            if not tasks:
+                break
+            copies = tube.put_many(items_of(tasks, self._port.connection.micros()))
+            removed = self._evict(tasks)
+            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
+            if strays:
+                tube.delete_many(strays)
+            moved += len(tasks) - len(strays)
+        return moved
+
+    def _evict(self, tasks: list[Task[T]]) -> list[bool]:
+        """Remove those of these tasks that are as they were seen; returns whether each was."""
+        return self._port.evict(tasks)
 
     def release_all(self) -> None:
         """Release all taken tasks, whoever holds them. O(n log n) of the taken ones."""

@@ -251,6 +251,19 @@ def test_a_tube_that_is_there_is_no_error_if_one_says_so(shell: Shell) -> None:
     shell("create", "mail", "--if-not-exists")
 
 
+def test_tasks_are_moved_to_another_tube(shell: Shell, queue: tubes.Queue) -> None:
+    mail, dead = queue.create_tube("mail"), queue.create_tube("dead")
+    for name in ("ann", "bob"):
+        mail.put(name).bury()
+    assert shell.json("move", "mail", "dead", "--limit", 1) == [{"tube": "mail", "to": "dead", "moved": 1}]
+    assert shell.lines("move", "dead", "mail", "--state", "ready") == ["1"]
+    assert [(task.data, task.state) for task in mail.tasks()] == [("bob", "buried"), ("ann", "ready")]
+    assert dead.tasks() == []
+    shell("move", "dead", "mail", code=Exit.NOTHING)
+    shell("move", "dead", "mail", "--state", "taken", code=Exit.USAGE)
+    shell("move", "dead", "nowhere", code=Exit.NOT_FOUND)
+
+
 def test_a_namespace_is_named_by_the_url(shell: Shell, queue: tubes.Queue) -> None:
     team = Shell(f"{shell.url}{'&' if '?' in shell.url else '?'}namespace=the%2Bteam")
     team("put", "mail", "to ann", "--create", "fifo")

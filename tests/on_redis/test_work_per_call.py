@@ -270,6 +270,8 @@ def test_what_is_done_with_many_tasks_is_done_in_parts(client: Any, queue: tubes
     check(lambda: tube.kick(600))
     check(lambda: tube.tasks(limit=1_500))
     check(lambda: tube.tasks(limit=1_500, state="ready"))
+    check(lambda: tube.move_to(queue.create_tube("other", driver), state="ready", limit=500))
+    check(lambda: queue.tube("other").move_to(tube, state="ready"))
     taken = tube.take_many(1_500)
     assert len(taken) == 1_500
     check(lambda: tube.ack_many(taken[:800]))

@@ -1,4 +1,4 @@
-"""Commands on tasks: put, take, ack, release, kick, bury, delete."""
+"""Commands on tasks: put, take, ack, release, kick, bury, move, delete."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tubes.cli.common import (
     Name,
     SomeIds,
     Url,
+    complete_states,
+    complete_tubes,
     connected,
     each,
     given,
@@ -329,6 +331,29 @@ def bury(
             as_json({"tube": name, "buried": done})
 
 
+def move(
+    name: Name,
+    to: Annotated[str, typer.Argument(metavar="TO", help="The name of the other tube.", autocompletion=complete_tubes)],
+    state: Annotated[
+        str,
+        typer.Option("--state", "-s", help="Their state: buried, ready or delayed.", autocompletion=complete_states),
+    ] = "buried",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The largest number of tasks.")] = None,
+    url: Url = None,
+    codec: Codec = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Move tasks to another tube and print how many.
+
+    They are ready there, or delayed as they were. They get new ids.
+    """
+    with connected(url, codec) as queue:
+        moved = queue.tube(name).move_to(queue.tube(to), state=state, limit=limit)
+        _tell(as_json_, {"tube": name, "to": to, "moved": moved}, str(moved))
+        if not moved:
+            raise Stop(f"tube {name!r} has no {state} tasks", Exit.NOTHING)
+
+
 def delete(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) -> None:
     """Delete tasks and print how many.
 
@@ -344,4 +369,4 @@ def delete(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) 
             raise Stop(f"there is no task {missing} in tube {name!r}{rest}", Exit.NOT_FOUND)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, delete)
+COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, move, delete)

@@ -16,6 +16,7 @@ from tubes.conformance.lanes import Lanes
 from tubes.conformance.leases import Leases
 from tubes.conformance.looking import Looking
 from tubes.conformance.loops import Loops
+from tubes.conformance.moving import Moving
 from tubes.conformance.options import Options
 from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
@@ -56,6 +57,7 @@ class Contract(
     Context,
     Updates,
     Looking,
+    Moving,
     Sessions,
     Events,
     Loops,

@@ -100,6 +100,21 @@ class VerbPort(Port[F]):
 
         return self._do_many(tasks, delete, anybody=True)
 
+    def evict(self, tasks: list[F]) -> list[bool]:
+        """Remove those of these tasks that are as they were seen; whether each was."""
+
+        def act(now: int) -> list[bool]:
+            done: list[bool] = []
+            for task in tasks:
+                entry = self._engine.tasks.get(task.id)
+                is_same = entry is not None and entry is task._record and entry.state is task._state
+                if entry is not None and is_same:
+                    self._engine.delete(now, entry)
+                done.append(is_same)
+            return done
+
+        return self._do(act)
+
     def _do_many(
         self,
         tasks: object,

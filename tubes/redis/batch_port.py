@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from hashlib import sha1
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import uuid4
@@ -264,6 +265,22 @@ class BatchPort(LookingPort[F]):
     def delete_many(self, tasks: object) -> dict[int, bool]:
         """Remove tasks."""
         return self.change(self._about_many("delete_many", tasks_by_id(tasks, self.refer), by_put=True))
+
+    def evict(self, tasks: list[F]) -> list[bool]:
+        """Remove those of these tasks that are as they were seen; whether each was."""
+        return self.change(self._evict(tasks))
+
+    def _evict(self, tasks: list[F]) -> Flow[list[bool]]:
+        size = IDS_ALONE if self.shared.driver.lane is None else IDS_WITH_LANES
+        done: list[bool] = []
+        for first in range(0, len(tasks), size):
+            words: list[Word] = []
+            for task in tasks[first : first + size]:
+                digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
+                words += task.id, name_of(task, by_put=True), task._state.value, digest
+            reply = yield from self.ask("evict", *words)
+            done += (answer != _LOST[0] for answer in bytes_of(reply))
+        return done
 
     def _about_many(
         self, verb: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False

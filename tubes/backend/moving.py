@@ -1,0 +1,59 @@
+"""Moving tasks from one tube to another: which ones, and what of them the other tube gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tubes.backend.port import PortBase
+from tubes.drivers.lists import check_state
+from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND, Addressed, whole
+from tubes.drivers.timers import NEVER
+from tubes.errors import InvalidOption
+from tubes.values.batch import Item
+from tubes.values.task import TaskView
+
+#: How many tasks are moved at a time.
+_SOME: Final = 250
+
+
+def check_move(source: Any, target: Any, kind: type, state: object, limit: object) -> int | None:
+    """How many tasks are moved at most; None: all."""
+    if not isinstance(target, kind) or not isinstance(target._port, PortBase):  # type: ignore[attr-defined]
+        raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
+    if target._port.shared is source.shared:  # type: ignore[attr-defined]
+        raise InvalidOption(option="tube", value=target, rule="must be another tube")
+    if check_state(state) not in (State.READY, State.DELAYED, State.BURIED):
+        raise InvalidOption(option="state", value=state, rule="must be 'ready', 'delayed' or 'buried'")
+    return None if limit is None else whole("limit", limit)
+
+
+def next_some(limit: int | None, moved: int) -> int:
+    """How many tasks are moved next, after so many."""
+    return _SOME if limit is None else min(_SOME, limit - moved)
+
+
+def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:
+    """What another tube gets of tasks: all that was put, and what is left of their times."""
+    return [Item(task.data, **_options_of(task, now)) for task in tasks]
+
+
+def _options_of(task: TaskView, now: int) -> Any:
+    options: dict[str, Any] = {}
+    ttl, ttr, due, dead = task._times
+    delay = 0
+    if task._state is State.DELAYED and due is not None:
+        delay = max(due - now, 0)
+        options["delay"] = delay / SECOND
+    if ttl is not None and dead is not None and dead != NEVER:
+        # A delay prolongs the ttl, and what is left has that in it.
+        options["ttl"] = max(dead - now - delay, 0) / SECOND
+    if ttr is not None:
+        options["ttr"] = ttr / SECOND
+    if task.key is not None:
+        options |= {"key": task.key, "on_duplicate": "raise"}
+    if task._more is not None and task._more.context:
+        options["context"] = Addressed(task._more.context)
+    known = {"pri": task.pri or None, "utube": task.utube, "max_attempts": task.max_attempts}
+    return options | {name: value for name, value in known.items() if value is not None}

@@ -1,0 +1,102 @@
+"""Moving tasks to another tube."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tubes import DuplicateKey, InvalidOption, OptionNotSupported, Task, TubeFull
+from tubes.conformance.bench import Bench, lacks, needs
+
+
+def kept(task: Task) -> tuple[object, ...]:
+    """What a task keeps in another tube."""
+    return task.data, task.utube, task.pri, task.key, task.context, task.max_attempts, task.ttr
+
+
+class Moving(Bench):
+    """move_to."""
+
+    def test_buried_tasks_are_ready_in_the_other_tube(self) -> None:
+        other = self.create("other")
+        options = {"pri": 3} if self.knows("pri") else {}
+        dead = [self.buried(key=f"key-{n}", context={"trace": "1"}, max_attempts=7, **options) for n in range(3)]
+        self.put("stays", key="stays")
+        assert self.tube.move_to(other) == 3
+        moved = {task.key: task for task in other.tasks()}
+        assert {key: kept(task) for key, task in moved.items()} == {task.key: kept(task) for task in dead}
+        assert all((task.state, task.attempts, task.reason) == ("ready", 0, None) for task in moved.values())
+        assert [task.key for task in self.tube.tasks()] == ["stays"]
+        assert (self.count("delete"), self.tube.move_to(other)) == (3, 0)
+        assert self.put(key="key-1").created_now
+
+    def test_as_many_are_moved_as_are_asked_for_in_their_order(self) -> None:
+        other = self.create("other")
+        dead = self.in_order([self.buried() for _ in range(4)])
+        assert self.tube.move_to(other, limit=0) == 0
+        assert self.tube.move_to(other, limit=3, state="!") == 3
+        assert [task.id for task in self.tube.tasks()] == [dead[3].id]
+
+    def test_ready_tasks_leave_those_that_are_taken(self) -> None:
+        with self.queue.namespace("elsewhere") as queue:
+            other = queue.create_tube("other", self.driver, **self.options)
+            taken, ready = self.taken(), self.put("ready")
+            heard = self.listen()
+            assert self.tube.move_to(other, state="ready") == 1
+            assert [task.data for task in other.tasks()] == ["ready"]
+            assert self.heard(heard, [("delete", ready.id, "-")])
+            assert self.tube.ack(taken).id == taken.id
+
+    @needs("delay", "ttl")
+    def test_what_is_left_of_a_delay_and_a_ttl_is_kept(self) -> None:
+        other = self.create("other")
+        task = self.put(ttl=60, delay=20)
+        self.pass_time(5)
+        assert self.tube.move_to(other, state="delayed") == 1
+        (moved,) = other.tasks()
+        assert (moved.state, moved.due, moved.expires) == ("delayed", task.due, task.expires)
+
+    @lacks("capacity")
+    def test_more_tasks_are_moved_than_go_at_once(self) -> None:
+        other = self.create("other")
+        self.tube.put_many(range(600))
+        assert self.tube.move_to(other, state="ready", limit=599) == 599
+        assert sorted(task.data for task in other.tasks() + self.tube.tasks()) == [*range(600)]
+
+    def test_nothing_is_moved_that_has_no_place_there(self) -> None:
+        self.buried(key="same")
+        other, full = self.create("other"), self.create("full", capacity=1)
+        self.put(key="same", tube=other)
+        with self.refused(DuplicateKey):
+            self.tube.move_to(other)
+        self.put(tube=full)
+        with self.refused(TubeFull):
+            self.tube.move_to(full)
+        assert (len(other.tasks()), len(full.tasks())) == (1, 1)
+
+    @needs("pri")
+    def test_an_option_that_the_other_driver_lacks_is_not_dropped(self) -> None:
+        self.buried(pri=5)
+        with self.refused(OptionNotSupported):
+            self.tube.move_to(self.queue.create_tube("plain", "fifo"))
+
+    def test_a_task_that_has_changed_since_it_was_seen_stays(self) -> None:
+        seen = [self.put(n) for n in range(3)]
+        taken = self.take()
+        updated, same = (task for task in seen if task.id != taken.id)
+        self.tube.update(updated.id, data="new")
+        assert self.tube._evict([taken, updated, same]) == [True, False, True]
+        assert [task.data for task in self.tube.tasks()] == ["new"]
+        self.put()
+        ready = self.tube.tasks(state="ready", limit=10)
+        self.take()
+        assert sorted(self.tube._evict(ready)) == [False, True]
+
+    @pytest.mark.parametrize("options", [{"state": "taken"}, {"state": None}, {"state": "x"}, {"limit": -1}])
+    def test_only_what_waits_is_moved(self, options: dict[str, Any]) -> None:
+        with self.refused(InvalidOption):
+            self.tube.move_to(self.create("other"), **options)
+
+    def test_a_tube_is_named_by_itself(self) -> None:
+        assert self.refuses(self.tube.move_to, "other", None, self.tube, self.queue)
