@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Ids of a tube have so many bits, and the number of the tube stands before them.
 ID_BITS: Final = 40
 #: States in a row: the first two take no room.
-_STATES: Final = (State.READY, State.TAKEN, State.BURIED, State.DELAYED)
+_STATES: Final[tuple[State, ...]] = (State.READY, State.TAKEN, State.BURIED, State.DELAYED)
 CODES: Final = {state: code for code, state in enumerate(_STATES)}
 #: The task has gone: its row stays until the facts of its tube are written, and says so.
 GONE: Final = len(_STATES)
@@ -59,24 +59,23 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
     All moments are put back by `shift`. The indexes are up to the caller.
     """
     slim = not (engine.timed or engine._ranks or engine.driver.lane)
-    kind = Entry if slim else FullEntry
+    kind: type[Entry] = Entry if slim else FullEntry
     tasks, timed, ranks = engine.tasks, engine.timed, engine._ranks
     mask = (1 << ID_BITS) - 1
     mores: dict[str, More] = {}
-    taken = State.TAKEN
+    taken = CODES[State.TAKEN]
     row: Any
     for row in rows:
         key, data, created, state, attempts, _, pri, lane, ttl, ttr, until, dead, more = row
-        entry = kind()
+        entry: Entry = kind()
         entry.id = entry.rank = id = key & mask
         entry.data = data
         entry.created = created - shift
         entry.attempts = attempts
         entry.take = 0
         entry.index = entry.hold = None
-        found = _STATES[state]
-        entry.state = found
-        if found is taken:
+        entry.state = _STATES[state]
+        if state == taken:
             entry.hold = hold
         if more is None:
             entry.more = None

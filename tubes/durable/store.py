@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.interface import IfExists, Options
     from tubes.drivers.driver import Driver
+    from tubes.memory.lock import Lock
     from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemorySession
     from tubes.values.codecs import Codec
@@ -76,7 +77,7 @@ class DurableStore(MemoryStore):
         #: The tubes that are there, and whose drivers are not.
         self._unread: Final[dict[str, _Tube]] = {}
         if home is not None:
-            self.lock = home.lock  # type: ignore[misc]
+            self.lock: Lock = home.lock  # type: ignore[misc]
             self._files: _Files = home._files
             return
         self._files = _Files(path, self.url)
@@ -201,10 +202,9 @@ class DurableStore(MemoryStore):
         if not namespace:
             return home  # type: ignore[no-any-return]
         found: DurableStore | None = home._namespaces.get(namespace)
-        if found is None:
-            made = DurableStore(self._path, self.clock, self.codec, home, namespace)
-            found = home._namespaces.setdefault(namespace, made)
-        return found
+        made = found or DurableStore(self._path, self.clock, self.codec, home, namespace)
+        kept: DurableStore = home._namespaces.setdefault(namespace, made)
+        return kept
 
     def names(self) -> list[str]:
         return sorted([*super().names(), *self._unread])
