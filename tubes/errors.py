@@ -183,6 +183,14 @@ class StoreBusy(TubesError):
     """process {pid} has {url} open: a folder belongs to one process at a time."""
 
 
+class StoreFull(TubesError):
+    """the disk of {url} is full: nothing was changed, and tasks can still be taken and acked."""
+
+
+class StoreFailed(TubesError):
+    """{url} cannot be used: {why}."""
+
+
 class ServerFull(TubesError):
     """{url} has no memory left: it has reached its maxmemory, and nothing was changed."""
 

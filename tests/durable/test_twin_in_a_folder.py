@@ -28,6 +28,9 @@ class FolderTwins(Twins):
 
     def reopen(self, folder: Path, killed: Path) -> None:
         """All sessions end, and the folder is opened anew; `killed` is the folder as it was before that."""
+        # Sessions that were lost end: they would keep the store open.
+        self.clock.advance(LEASE)
+        self.compare()
         shutil.copytree(folder, killed)
         for worker in range(3):
             for side in self.sides:

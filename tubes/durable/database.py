@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,8 +47,13 @@ class Database:
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        if not self.number("PRAGMA user_version"):
+        version = self.number("PRAGMA user_version")
+        if not version:
             self.connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+        elif self.number("PRAGMA application_id") != _APPLICATION:
+            raise sqlite3.DatabaseError("it was written by another program")
+        elif version > VERSION:
+            raise sqlite3.DatabaseError(f"a newer release wrote it: its format is {version}, and this one's {VERSION}")
 
     def number(self, statement: str) -> int:
         """The number that a statement gives."""
@@ -79,6 +84,13 @@ class Database:
             self.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Fold the log into the file, and close both."""
-        self.rollback()
-        self.connection.close()
+        """Fold the log into the file, and close both. What could not be written stays in the log."""
+        with suppress(sqlite3.Error):
+            self.rollback()
+        with suppress(sqlite3.Error):
+            self.connection.close()
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether the disk is full."""
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from typing_extensions import override
+
 from tubes.drivers.engine import Engine
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.drivers.engine import _Step
-    from tubes.drivers.entry import Entry, Hold
+    from tubes.drivers.entry import Entry, Hold, More
+    from tubes.durable.folder import Reserve
 
 #: The moves of a task of which its row says whether they are counted already.
 PUT, TAKE, ACK = 1, 2, 4
@@ -24,7 +27,7 @@ class JournaledEngine(Engine):
     known by their ids.
     """
 
-    __slots__ = ("absolute", "born", "keys", "moves", "rates", "remembers", "touched", "truncated")
+    __slots__ = ("absolute", "born", "keys", "moves", "rates", "remembers", "reserve", "touched", "truncated")
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
         #: Leases of other tubes of this name have another number.
@@ -42,10 +45,13 @@ class JournaledEngine(Engine):
         self.remembers = False
         #: Whether all tasks were removed at once.
         self.truncated = False
+        #: The room that puts must leave.
+        self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
         # All that happens has a time.
         self.ticking = True
 
+    @override
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
         id = entry.id
         self.touched[id] = entry
@@ -60,6 +66,31 @@ class JournaledEngine(Engine):
             self.note_key(more.key, more.key_ttl)
         super()._move(entry, step, hold)
 
+    @override
+    def add(
+        self,
+        now: int,
+        data: Any,
+        pri: int | None,
+        ttl: int | None,
+        ttr: int | None,
+        delay: int,
+        name: str | None,
+        more: More | None = None,
+    ) -> Entry:
+        self._need_room()
+        return super().add(now, data, pri, ttl, ttr, delay, name, more)
+
+    @override
+    def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
+        self._need_room()
+        super().check_ranks(now, tasks)
+
+    def _need_room(self) -> None:
+        """Raise `StoreFull` if the disk was full, and is so still."""
+        if self.reserve is not None and self.reserve.missing:
+            self.reserve.need()
+
     def note_key(self, key: str, ttl: int) -> None:
         """Note a key whose task comes or goes."""
         self.remembers = self.remembers or ttl > 0
@@ -67,6 +98,7 @@ class JournaledEngine(Engine):
             self.absolute = True
             self.keys.add(key)
 
+    @override
     def note(self, entries: Iterable[Entry]) -> None:
         self.absolute = True
         for entry in entries:
@@ -80,24 +112,29 @@ class JournaledEngine(Engine):
         if self.replacing is not None:
             self.note(self.replacing[:2])
 
+    @override
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
         self.absolute = True
         super().alter(now, options)
 
+    @override
     def truncate(self) -> None:
         self.absolute = self.truncated = True
         super().truncate()
 
+    @override
     def block(self, now: int, name: str, span: int) -> None:
         self.absolute = True
         self.rates.add(name)
         super().block(now, name, span)
 
+    @override
     def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
         self.absolute = True
         self.rates.add(name)
         super().configure(now, name, changes)
 
+    @override
     def _apply_pause(self) -> None:
         self.absolute = True
         super()._apply_pause()

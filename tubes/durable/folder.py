@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tubes.errors import StoreBusy
+from tubes.errors import StoreBusy, StoreFailed, StoreFull
 
 
 class Folder:
@@ -19,9 +19,11 @@ class Folder:
     """
 
     def __init__(self, path: Path, url: str) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        self.path: Final = path
-        self._lock: Final = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock: Final = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreFailed(url=url, why=f"its folder cannot be made or written to: {error.strerror}") from error
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -35,3 +37,37 @@ class Folder:
         """Let another process own it."""
         with suppress(OSError):
             os.close(self._lock)
+
+
+class Reserve:
+    """Room on the disk that is kept free, so that tasks can be acked when the disk is full."""
+
+    _SIZE: Final = 4 * 2**20
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._path: Final = folder / "reserve"
+        self._url: Final = url
+        #: Whether the room was given away.
+        self.missing = True
+        with suppress(StoreFull):
+            self.need()
+
+    def give(self) -> bool:
+        """Give the room to what must be written now; False if that was done already."""
+        given = not self.missing
+        self.missing = True
+        with suppress(OSError):
+            self._path.unlink()
+        return given
+
+    def need(self) -> None:
+        """Keep the room again, before a put; raises `StoreFull` if the disk does not have it."""
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(file, 0, self._SIZE)
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            raise StoreFull(url=self._url) from None
+        finally:
+            os.close(file)
+        self.missing = False

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from typing_extensions import override
+
+from tubes.backend.waiters import PENDING
+from tubes.errors import StoreFailed
 from tubes.memory.shared_tube import SharedTube
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.waiters import Waiter
     from tubes.durable.engine import JournaledEngine
+    from tubes.durable.files import Files
     from tubes.durable.journal import Journal
     from tubes.memory.lock import Lock
 
@@ -24,22 +29,25 @@ class DurableTube(SharedTube):
 
     engine: JournaledEngine  # type: ignore[misc]
 
-    def __init__(self, clock: Clock, lock: Lock, engine: JournaledEngine, journal: Journal) -> None:
+    def __init__(self, clock: Clock, lock: Lock, engine: JournaledEngine, journal: Journal, files: Files) -> None:
         super().__init__(clock, lock, engine)
         self.born = engine.born  # type: ignore[misc]
         self.journal: Final = journal
+        self._files: Final = files
         # Those who were served since the last commit.
         self._served: Final[dict[Waiter, None]] = {}
         self.watched = True
 
+    @override
     def serve_waiters(self, now: int) -> None:
-        while True:
+        while self._files.is_open:
             super().serve_waiters(now)
             self.watched = True
-            self.journal.commit(now)
+            self._files.write(self.journal, now)
             if not self._served or self._wake_served():
                 return
 
+    @override
     def rouse(self, waiter: Waiter) -> bool:
         if waiter.is_gone():
             return False
@@ -58,9 +66,46 @@ class DurableTube(SharedTube):
             del self._served[waiter]
         return kept
 
-    def repair_engine(self, error: BaseException, **facts: Any) -> bool:
+    @override
+    def recover(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> None:
+        if self._files.unwritten:
+            if not take and id < 0:  # Nothing says what is to be undone.
+                raise self._files.fail(error) from error
+            self._serve_later()
+        if self._files.is_open:
+            super().recover(error, take=take, id=id, count=count)
+
+    def _serve_later(self) -> None:
+        """Let those who were served wait on, each in its place: what they got could not be written."""
+        for waiter in reversed(self._served):
+            self.undo(waiter.answer, is_put=waiter.request is not None)
+            waiter.answer = PENDING
+            line = self._waiters_like(waiter)
+            line[waiter] = None
+            line.move_to_end(waiter, last=False)
+            waiter.owner.waiters.add(waiter)
+        self._served.clear()
+
+    @override
+    def repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
         self.engine.note_repair()
-        return super().repair_engine(error, **facts)
+        if self._files.unwritten:  # The error is typed, and the call has changed something until now.
+            self._files.unwritten = False
+            error = OSError()
+        return super().repair_engine(error, take=take, id=id, count=count)
+
+    def fail(self, error: StoreFailed) -> None:
+        """Let all that wait, and all that come, have this error. Under the lock."""
+
+        def gone() -> StoreFailed:
+            return StoreFailed(**error.facts)
+
+        for port in self.ports:
+            port.gone = gone
+        waiting = {*self._served, *self.takers, *self.putters, *self.emptying}
+        self._served.clear()
+        self.dismiss(waiting, gone)
+        self.close()
 
     def drop(self) -> None:
         """Remove all rows with the next commit. Under the lock."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from typing_extensions import override
+
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.timers import NEVER
 from tubes.durable import rows
-from tubes.durable.database import Database
 from tubes.durable.engine import ACK, PUT, TAKE, JournaledEngine
-from tubes.durable.folder import Folder
+from tubes.durable.files import Files
 from tubes.durable.journal import Journal
 from tubes.durable.shared_tube import DurableTube
 from tubes.errors import DriverNotFound, InvalidOption
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.interface import IfExists, Options
     from tubes.drivers.driver import Driver
+    from tubes.errors import StoreFailed
     from tubes.memory.lock import Lock
     from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemorySession
@@ -40,29 +43,6 @@ class _Tube(NamedTuple):
     facts: str
 
 
-class _Files:
-    """What the namespaces of a folder share."""
-
-    def __init__(self, path: Path, url: str) -> None:
-        self.folder: Final = Folder(path, url)
-        try:
-            self.database: Final = Database(path / "tubes.db")
-        except BaseException:
-            self.folder.close()
-            raise
-        #: The number of the newest tube.
-        self.numbers = 0
-        #: By how much the clock was set back since the last change: all that is to come goes on where it was.
-        self.shift = 0
-        self.is_open = True
-
-    def close(self) -> None:
-        """Let another process open them."""
-        self.is_open = False
-        self.database.close()
-        self.folder.close()
-
-
 class DurableStore(MemoryStore):
     """Tubes and sessions of one folder, or of one of its namespaces. It is closed when its last session has ended."""
 
@@ -78,12 +58,14 @@ class DurableStore(MemoryStore):
         self._unread: Final[dict[str, _Tube]] = {}
         if home is not None:
             self.lock: Lock = home.lock  # type: ignore[misc]
-            self._files: _Files = home._files
+            self._files: Files = home._files
             return
-        self._files = _Files(path, self.url)
+        self._files = Files(path, self.url, self._fail_tubes)
         try:
             self._check_codec(codec)
             self._read_all()
+        except sqlite3.Error as error:
+            raise self._files.fail(error) from error
         except BaseException:
             self.close()
             raise
@@ -121,6 +103,7 @@ class DurableStore(MemoryStore):
         facts, base = rows.read_facts(tube.facts), number << rows.ID_BITS
         driver = rows.read_driver(tube.driver, self.registry)
         engine = JournaledEngine(tube.name, driver, rows.read_options(tube.options))
+        engine.reserve = self._files.reserve
         ids = base, base + (1 << rows.ID_BITS) - 1
         hold = engine.open_hold()
         living = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? AND state<{rows.GONE} ORDER BY key"
@@ -148,7 +131,7 @@ class DurableStore(MemoryStore):
         with self._files.database.transaction():
             self._forget(ids, number, now)
             journal.commit(now)
-        self.shared_tubes[tube.name] = DurableTube(self.clock, self.lock, engine, journal)
+        self.shared_tubes[tube.name] = DurableTube(self.clock, self.lock, engine, journal, self._files)
         del self._unread[tube.name]
 
     def _count(self, engine: JournaledEngine, facts: dict[str, Any], epoch: int, ids: tuple[int, int]) -> None:
@@ -177,26 +160,31 @@ class DurableStore(MemoryStore):
                 execute(put_back, (shift, *ids))
         execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
 
+    @override
     def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
         if temporary:
             return super().make_tube(name, driver, options, temporary)
         engine = JournaledEngine(name, driver, options)
+        engine.reserve = self._files.reserve
         self._files.numbers += 1
         journal = Journal(self._files.database, engine, self._files.numbers, self._namespace)
-        journal.commit(self.clock.micros())
-        return DurableTube(self.clock, self.lock, engine, journal)
+        self._files.write(journal, self.clock.micros())
+        return DurableTube(self.clock, self.lock, engine, journal, self._files)
 
+    @override
     def remove_tube(self, shared: SharedTube) -> None:
         super().remove_tube(shared)
         if isinstance(shared, DurableTube):
             shared.drop()
 
+    @override
     def remove_session(self, session: MemorySession) -> None:
         super().remove_session(session)
         home = self._home or self
         if not any(store.sessions for store in (home, *home._namespaces.values())):
             self.close()
 
+    @override
     def within(self, namespace: str) -> DurableStore:
         home: Any = self._home or self
         if not namespace:
@@ -206,13 +194,17 @@ class DurableStore(MemoryStore):
         kept: DurableStore = home._namespaces.setdefault(namespace, made)
         return kept
 
+    @override
     def names(self) -> list[str]:
+        self._files.check()
         return sorted([*super().names(), *self._unread])
 
+    @override
     def find(self, name: str) -> SharedTube:
         self._need(name)
         return super().find(name)
 
+    @override
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> SharedTube:
@@ -222,7 +214,8 @@ class DurableStore(MemoryStore):
         return super().create(name, driver, if_exists, temporary, options)
 
     def _need(self, name: str) -> None:
-        """Read a tube whose driver was not there when the store was opened."""
+        """Read a tube whose driver was not there when the store was opened. Raises the error of a store that failed."""
+        self._files.check()
         if name in self._unread:
             self.lock.acquire()
             try:
@@ -233,10 +226,16 @@ class DurableStore(MemoryStore):
 
     def close(self) -> None:
         """Close the files of all namespaces: another process may open the store. Under the lock."""
+        for shared in self._durable_tubes():
+            shared.close()
+        self._files.close()
+
+    def _fail_tubes(self, error: StoreFailed) -> None:
+        for shared in self._durable_tubes():
+            shared.fail(error)
+
+    def _durable_tubes(self) -> list[DurableTube]:
+        """Those of all namespaces that are kept."""
         home = self._home or self
-        for store in (home, *home._namespaces.values()):
-            for shared in store.shared_tubes.values():
-                if isinstance(shared, DurableTube):
-                    shared.close()
-        if self._files.is_open:
-            self._files.close()
+        found = (shared for store in (home, *home._namespaces.values()) for shared in store.shared_tubes.values())
+        return [shared for shared in found if isinstance(shared, DurableTube)]

@@ -1,0 +1,77 @@
+"""The open files of a store: what its namespaces share, and what happens when they cannot be written."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+from tubes.durable.database import Database, is_full
+from tubes.durable.folder import Folder, Reserve
+from tubes.errors import StoreFailed, StoreFull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tubes.durable.journal import Journal
+
+
+class Files:
+    """The folder and the database of a store, from its opening until it is closed, or fails."""
+
+    def __init__(self, path: Path, url: str, when_failed: Callable[[StoreFailed], None]) -> None:
+        self._url: Final = url
+        self._when_failed: Final = when_failed
+        self._folder: Final = Folder(path, url)
+        try:
+            self.reserve: Final = Reserve(path, url)
+            self.database: Final = Database(path / "tubes.db")
+        except sqlite3.Error as error:
+            self._folder.close()
+            raise StoreFailed(url=url, why=str(error)) from error
+        except BaseException:
+            self._folder.close()
+            raise
+        #: The number of the newest tube.
+        self.numbers = 0
+        #: By how much the clock was set back since the last change: all that is to come goes on where it was.
+        self.shift = 0
+        self.is_open = True
+        #: Whether the error that is on its way is that of a full disk, and its call is not undone yet.
+        self.unwritten = False
+        self._failed: StoreFailed | None = None
+
+    def write(self, journal: Journal, now: int) -> None:
+        """Write what has changed in a tube. Under the lock.
+
+        Raises `StoreFull` if there is no room: the caller undoes what it has done. Any other error ends the store,
+        since nobody knows what is written: all that is asked of it raises `StoreFailed` until it is opened anew.
+        """
+        try:
+            journal.commit(now)
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise self.fail(error) from error
+            if not self.reserve.give():
+                self.unwritten = True
+                raise StoreFull(url=self._url) from error
+            self.write(journal, now)
+
+    def fail(self, error: BaseException) -> StoreFailed:
+        """Close the files after an error; returns what is raised from now on. Under the lock."""
+        self._failed = StoreFailed(url=self._url, why=f"{error}; what was returned is kept: connect again")
+        self._when_failed(self._failed)
+        self.close()
+        return self._failed
+
+    def check(self) -> None:
+        """Raise the error of a store that has failed."""
+        if self._failed is not None:
+            raise StoreFailed(**self._failed.facts)
+
+    def close(self) -> None:
+        """Let another process open them."""
+        if self.is_open:
+            self.is_open = False
+            self.database.close()
+            self._folder.close()
