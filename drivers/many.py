@@ -54,7 +54,6 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
         entry.more = more
         entries.append(entry)
         id += 1
-    engine.note(entries)
     engine.next_id = id
     step, tasks = engine._put, engine.tasks
     for entry in entries:

@@ -27,7 +27,7 @@ class JournaledEngine(Engine):
     known by their ids.
     """
 
-    __slots__ = ("absolute", "born", "keys", "moves", "rates", "remembers", "reserve", "touched", "truncated")
+    __slots__ = ("absolute", "born", "keys", "moves", "rates", "remembers", "reserve", "rich", "touched", "truncated")
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
         #: Leases of other tubes of this name have another number.
@@ -45,11 +45,14 @@ class JournaledEngine(Engine):
         self.remembers = False
         #: Whether all tasks were removed at once.
         self.truncated = False
+        #: Whether the state of its tasks has more than that of plain ones.
+        self.rich = bool(driver.lane)
         #: The room that puts must leave.
         self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
         # All that happens has a time.
         self.ticking = True
+        self.rich = self.rich or self._ranks
 
     @override
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
@@ -101,8 +104,8 @@ class JournaledEngine(Engine):
     @override
     def note(self, entries: Iterable[Entry]) -> None:
         self.absolute = True
+        self.touched.update((entry.id, entry) for entry in entries)
         for entry in entries:
-            self.touched[entry.id] = entry
             if entry.more is not None and entry.more.key is not None:
                 self.note_key(entry.more.key, entry.more.key_ttl)
 
@@ -110,7 +113,7 @@ class JournaledEngine(Engine):
         """Note what a repair may change besides what has moved."""
         self.absolute = True
         if self.replacing is not None:
-            self.note(self.replacing[:2])
+            self.note([*self.replacing[:2]])
 
     @override
     def alter(self, now: int, options: Mapping[str, Any]) -> None:

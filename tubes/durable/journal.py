@@ -8,6 +8,7 @@ from tubes.drivers.options import NO_LANE
 from tubes.durable.database import PUT_FULL, PUT_SHORT
 from tubes.durable.engine import PUT
 from tubes.durable.rows import (
+    CODES,
     GONE,
     ID_BITS,
     driver_text,
@@ -15,12 +16,9 @@ from tubes.durable.rows import (
     full_row,
     options_text,
     rate_text,
-    short_row,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tubes.drivers.entry import Entry
     from tubes.durable.database import Database
     from tubes.durable.engine import JournaledEngine
@@ -68,13 +66,13 @@ class Journal:
         if not touched:
             return
         epoch = self._epoch << MOVES_BITS
-        rows = [self._row(entry, epoch | moves.get(id, 0)) for id, entry in touched.items()]
-        if len(rows) == 1:
-            row = rows[0]
+        if len(touched) == 1:
+            ((id, entry),) = touched.items()
+            row = self._row(entry, epoch | moves.get(id, 0))
             self._database.execute(PUT_SHORT if len(row) == 6 else PUT_FULL, row)
         else:
             with self._database.transaction():
-                self._put(rows)
+                self._put([self._row(entry, epoch | moves.get(id, 0)) for id, entry in touched.items()])
         self._next_id = engine.next_id
         touched.clear()
 
@@ -82,9 +80,8 @@ class Journal:
         """Note the tasks that are new, however they came."""
         engine = self._engine
         new = range(self._next_id, engine.next_id)
-        for id in new:
-            if (entry := engine.tasks.get(id)) is not None:
-                engine.touched[id] = entry
+        tasks = engine.tasks
+        engine.touched.update((id, tasks[id]) for id in new if id in tasks)
         if len(new) == 1 and new[0] in engine.touched:
             engine.moves[new[0]] = engine.moves.get(new[0], 0) | PUT
         else:
@@ -92,19 +89,17 @@ class Journal:
 
     def _row(self, entry: Entry, moved: int) -> Row:
         engine = self._engine
-        now = engine.tasks.get(entry.id)
+        id = entry.id
+        now = engine.tasks.get(id)
         if now is None:
-            return self._base | entry.id, None, 0, GONE, entry.attempts, moved
-        if now.more is None and not (engine.dated or engine.driver.lane or engine._ranks):
-            return short_row(self._base, now, moved)
+            return self._base | id, None, 0, GONE, entry.attempts, moved
+        if now.more is None and not engine.dated and not engine.rich:
+            return self._base | id, now.data, now.created, CODES[now.state], now.attempts, moved  # type: ignore[index]
         return full_row(self._base, now, moved, timed=engine.timed)
 
-    def _put(self, rows: Iterable[Row]) -> None:
-        full: list[Row] = []
-        short: list[Row] = []
-        for row in rows:
-            (short if len(row) == 6 else full).append(row)
-        for statement, some in ((PUT_SHORT, short), (PUT_FULL, full)):
+    def _put(self, rows: list[Row]) -> None:
+        for statement, length in ((PUT_SHORT, 6), (PUT_FULL, 13)):
+            some = [row for row in rows if len(row) == length]
             if some:
                 self._database.executemany(statement, some)
 
@@ -133,7 +128,8 @@ class Journal:
 
     def _write_tasks(self) -> None:
         engine, base, tasks = self._engine, self._base, self._engine.tasks
-        self._put(self._row(tasks[id], 0) for id in sorted(engine.touched) if id in tasks)
+        row = self._row
+        self._put([row(tasks[id], 0) for id in sorted(engine.touched) if id in tasks])
         gone = [(base | id,) for id in engine.touched.keys() | engine.moves.keys() if id not in tasks]
         if gone and not engine.truncated:
             self._database.executemany("DELETE FROM tasks WHERE key=?", gone)

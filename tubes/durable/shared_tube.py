@@ -40,10 +40,11 @@ class DurableTube(SharedTube):
 
     @override
     def serve_waiters(self, now: int) -> None:
-        while self._files.is_open:
+        files = self._files
+        while files.is_open:
             super().serve_waiters(now)
             self.watched = True
-            self._files.write(self.journal, now)
+            files.write(self.journal, now)
             if not self._served or self._wake_served():
                 return
 
