@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.memory.verbs import VerbPort
-from tubes.values.task import FINISHED, NO_TIMES, F, snapshot
+from tubes.values.task import FINISHED, NO_TIMES, F
 
 if TYPE_CHECKING:
     from collections import deque
@@ -111,7 +111,15 @@ class QuickPort(VerbPort[F]):
             engine._take.uses += 1
             entry.hold = hold = owner.hold
             hold[entry.id] = entry
-            waiter.answer = snapshot(owner.kind, owner.tube, entry, False)
+            made = owner.kind()
+            made._tube = owner.tube
+            made._record = entry
+            made._state = _TAKEN
+            made._attempts = entry.attempts
+            made._more = entry.more
+            made._times = NO_TIMES
+            made._take = take
+            waiter.answer = made
             take = 0
             is_awake = shared.rouse(waiter)
             if not is_awake:
