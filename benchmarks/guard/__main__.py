@@ -31,7 +31,7 @@ _PART: Final = (
     "cycle-1000- or test_options or (test_contended and asyncio) or test_memory or test_wakeup or test_worker"
     " or (valkey and (test_round_trips or test_batches or test_bytes))"
 )
-#: What of their rows is not ours, or was measured only once, or is a time, or the noise itself, as which thread runs when.
+#: What of their rows is not ours, was measured only once, is a time, or the noise itself, as which thread runs when.
 _NOT_OURS: Final = ("queue.", "asyncio.")
 _LEFT_OUT: Final = ("a put, until", "p99", "plain handler", "a time: time")
 #: The verbs whose sum is compared from many tasks to few.
