@@ -803,9 +803,9 @@ class Engine:
         entry.hold = None
         return new
 
-    def with_pri(self, entry: Entry, pri: int | None) -> Entry:
-        """The entry that stands for a task from now on, with this priority for its next move; None: as it is."""
-        if pri is None or entry.state is _BURIED:
+    def with_pri(self, entry: Entry, pri: int) -> Entry:
+        """The entry that stands for a task from now on, with this priority for its next move; a buried one stays."""
+        if entry.state is _BURIED:
             return entry
         new = entry.copy()
         new.pri = pri

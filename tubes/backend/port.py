@@ -87,7 +87,9 @@ class PortBase(Generic[F]):
         The id is -1 for a task of another tube that had the same name.
         """
         if not isinstance(task, TaskView):
-            return self._read_lease(task) if isinstance(task, str) else (whole("task", task), 0, None)
+            if task.__class__ is not int and isinstance(task, str):
+                return self._read_lease(task)
+            return whole("task", task), 0, None
         origin = task._tube
         if origin is not self.tube:
             if origin.name != self.tube.name:
@@ -102,10 +104,8 @@ class PortBase(Generic[F]):
             raise InvalidOption(option="task", value=task, rule="must be a task or an id, not a lease")
         return self.refer(task)
 
-    def check_pri(self, pri: object) -> int | None:
-        """A new priority, if one is given."""
-        if pri is None:
-            return None
+    def check_pri(self, pri: object) -> int:
+        """A new priority."""
         self.need("pri")
         return priority("pri", pri)
 

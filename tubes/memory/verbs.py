@@ -20,7 +20,7 @@ from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.lane import Utube, changes_of, lane_of
 from tubes.values.lease import Lease
-from tubes.values.task import F, TaskView, snapshot
+from tubes.values.task import F, snapshot
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -131,15 +131,16 @@ class VerbPort(Port[F]):
             found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
             entries: list[Entry] = []
             for id, (meant, take, view) in those.items():
-                if view.__class__ is Lease:
-                    entry = self._engine.find_leased(meant, take)
-                else:
-                    entry = found.get(meant)
-                    if entry is not None and take and entry.take != take and not anybody:
-                        entry = None
-                if entry is not None:
-                    entries.append(entry)
-                    done[id] = True
+                entry = found.get(meant)
+                if entry is None or anybody or (take and entry.take != take):
+                    if view.__class__ is Lease:
+                        entry = self._engine.find_leased(meant, take)
+                    elif not anybody:
+                        continue
+                    if entry is None:
+                        continue
+                entries.append(entry)
+                done[id] = True
             verb(now, entries)
 
         self._do(act)
@@ -156,13 +157,19 @@ class VerbPort(Port[F]):
     def _do_held(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = True) -> F:
         """Do something with a held task; `finishes`: that ends its take."""
         id, take, view = self.refer(task)
+        known: Any = None if view.__class__ is Lease else view
 
         def do(now: int) -> F:
-            entry = self.held(id, take, view)
+            try:
+                entry = self._engine.held(self.hold, id, take)
+            except TaskNotTaken:
+                if not isinstance(view, Lease):
+                    raise
+                entry = self._engine.leased(id, take)
             entry = act(now, entry) or entry
             answer = self._show_after(entry, now)
-            if isinstance(view, TaskView) and view._record is not entry:
-                keep_data(answer, view, entry)
+            if known is not None and known._record is not entry:
+                keep_data(answer, known, entry)
             return answer
 
         answer = self._do(do)
@@ -172,17 +179,21 @@ class VerbPort(Port[F]):
 
     def release(self, task: object, delay: Seconds | None, reason: str | None = None, pri: int | None = None) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
-        reason, pri = check_reason(reason), self.check_pri(pri)
+        reason = check_reason(reason)
         span = None if delay is None else micros("delay", delay)
 
         def act(now: int, entry: Entry) -> Entry:
             if span is not None:
                 self.need("delay")
-            entry = self._engine.with_pri(entry, pri)
             self._engine.release(now, entry, span, reason=reason)
             return entry
 
-        return self._do_held(task, act)
+        return self._do_held(task, act if pri is None else self._with_pri(act, pri))
+
+    def _with_pri(self, act: Callable[[int, Entry], Entry], pri: int) -> Callable[[int, Entry], Entry]:
+        """The same with a task that has a new priority."""
+        pri = self.check_pri(pri)
+        return lambda now, entry: act(now, self._engine.with_pri(entry, pri))
 
     def release_unfailed(self, task: object) -> F:
         """Give a held task back at once: nothing has failed."""
@@ -214,14 +225,13 @@ class VerbPort(Port[F]):
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Put a task aside."""
-        reason, pri = check_reason(reason), self.check_pri(pri)
+        reason = check_reason(reason)
 
         def act(now: int, entry: Entry) -> Entry:
-            entry = self._engine.with_pri(entry, pri)
             self._engine.bury(now, entry, reason)
             return entry
 
-        return self._do_any(task, act, finishes=True)
+        return self._do_any(task, act if pri is None else self._with_pri(act, pri), finishes=True)
 
     def delete(self, task: object, states: str = "") -> F:
         """Remove a task; `states`: if it is in one of these."""

@@ -216,10 +216,10 @@ class VerbPort(Port[F]):
 
     def release(self, task: object, delay: Seconds | None, reason: str | None = None, pri: int | None = None) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
-        why, pri, rest = check_reason(reason), self.check_pri(pri), self.rest_word(delay)
+        why, rest = check_reason(reason), self.rest_word(delay)
+        repri = () if pri is None else (self.check_pri(pri),)
         if delay is not None and "delay" not in self._driver.options:
             return self.run(self._refuse(task, "delay"))
-        repri = () if pri is None else (pri,)
         return self.call("release", self.about(task, rest, raw_text(why or ""), *repri, ends=True))
 
     def release_unfailed(self, task: object) -> F:
@@ -258,8 +258,8 @@ class VerbPort(Port[F]):
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Put a task aside."""
-        why, pri = raw_text(check_reason(reason) or ""), self.check_pri(pri)
-        repri = () if pri is None else (pri,)
+        why = raw_text(check_reason(reason) or "")
+        repri = () if pri is None else (self.check_pri(pri),)
         return self.call("bury", self.about(task, why, *repri, looks=True, ends=True))
 
     def delete(self, task: object, states: str = "") -> F:

@@ -183,6 +183,6 @@ def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
 def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
     """Mark the tasks for which the call succeeded as finished by their callers."""
     for id, (_, _, task) in those.items():
-        if isinstance(task, TaskView) and done[id]:
-            task._take = FINISHED
+        if task is not None and done[id] and task.__class__ is not Lease:
+            task._take = FINISHED  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
     return done
