@@ -170,6 +170,8 @@ class Driver:
         if rank_lua is not None and rank is None:
             raise InvalidOption(option="rank_lua", value=rank_lua, rule="needs rank, the same order in Python")
         accepted = wanted | known.ANYWHERE
+        if "ttl" in wanted:
+            accepted |= known.WITH_TTL
         if "delay" in wanted:
             accepted |= known.WITH_DELAY
         if lane is not None:

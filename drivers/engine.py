@@ -53,7 +53,8 @@ class Engine:
 
     # Not for memory alone: verbs find slots faster than the items of a dict.
     __slots__ = (
-        "_ack", "_buried", "_delayed", "_ends_taken", "_holds", "_hook", "_in_rounds", "_key_ttl", "_keys",
+        "_ack", "_buried", "_buried_ttl", "_delayed", "_ends_taken", "_holds", "_hook", "_in_rounds", "_key_ttl",
+        "_keys",
         "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
         "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "driver",
         "lane_option", "listener", "name", "next_id", "next_take", "options", "pause", "plain", "replacing", "tasks",
@@ -118,6 +119,8 @@ class Engine:
         # The defaults of what few tasks have.
         self._more = More(max_attempts=options["max_attempts"]) if "max_attempts" in options else None
         self._key_ttl: int = options.get("key_ttl", 0)
+        #: For how long buried tasks live from then on; None: their ttl goes on.
+        self._buried_ttl: int | None = options.get("buried_ttl")
         #: How many tasks have room; 0: no limit.
         self.capacity: int = options.get("capacity", 0)
         # Whether a task's place is more than its id where its put names no priority.
@@ -267,7 +270,7 @@ class Engine:
             self._set(entry, reason="max_attempts: ttr")
             if not self._ends_taken:
                 self._note_late(at, entry)
-            self._go(entry, "ttr_last")
+            self._set_aside(at, entry, "ttr_last")
         elif self._retry_delays is not None:
             self._delay(at, entry, self._retry_delays.after(entry.id, entry.attempts))
             self._go(entry, "ttr_delayed")
@@ -609,7 +612,7 @@ class Engine:
             self._set(entry, reason=reason or f"max_attempts: {why}")
             if not self._ends_taken:
                 self._note_late(now, entry)
-            self._go(entry, "release_last")
+            self._set_aside(now, entry, "release_last")
             return
         if delay is None:
             delay = 0 if self._retry_delays is None else self._retry_delays.after(entry.id, entry.attempts)
@@ -724,7 +727,15 @@ class Engine:
                 self._set(entry, reason=reason)
             if entry.state is _TAKEN and not self._ends_taken:
                 self._note_late(now, entry)
-            self._go(entry, "bury")
+            self._set_aside(now, entry, "bury")
+
+    def _set_aside(self, now: int, entry: Entry, why: str) -> None:
+        """Bury a task, for as long as the tube says."""
+        if self._buried_ttl == NEVER:
+            entry.ttl, entry.dead = None, NEVER
+        elif self._buried_ttl is not None:
+            self._live(now, entry, self._buried_ttl)
+        self._go(entry, why)
 
     def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each."""

@@ -239,5 +239,7 @@ OF_FEW: Final = frozenset({"key", "max_attempts", "context"})
 ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context"})
 #: Options of a tube, or of its tasks, whose driver has the option `delay`.
 WITH_DELAY: Final = frozenset({"at", "backoff"})
+#: Options of a tube whose driver has the option `ttl`.
+WITH_TTL: Final = frozenset({"buried_ttl"})
 #: Options of a tube whose driver has lanes.
 WITH_LANE: Final = frozenset({"max_in_flight", "interval", "jitter", "order"})

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import SECOND, attempts, fraction, micros, one_of, positive, priority, whole
+from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption
+
+
+def _span_or_ever(option: str, value: Any) -> int:
+    """Seconds to microseconds; infinity: for ever."""
+    return NEVER if isinstance(value, float) and value == math.inf else micros(option, value)
+
 
 #: The options of `create_tube`, as far as the driver has them: the defaults of its tasks, and limits.
 OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
@@ -17,6 +25,7 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "capacity": whole,
     "max_attempts": attempts,
     "key_ttl": micros,
+    "buried_ttl": _span_or_ever,
     "backoff": lambda _, value: RetryDelays.of(value),
     "max_in_flight": positive,
     "interval": micros,
@@ -54,7 +63,13 @@ def shown(options: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(option: str, value: Any) -> Any:
     if isinstance(value, RetryDelays):
         return value.given()
-    return value / SECOND if OF_TUBES[option] is micros else value
+    return _in_seconds(option, value)
+
+
+def _in_seconds(option: str, value: Any) -> Any:
+    if option == "buried_ttl" and value == NEVER:
+        return math.inf
+    return value / SECOND if OF_TUBES.get(option) in (micros, _span_or_ever) else value
 
 
 def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
@@ -64,4 +79,4 @@ def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def _given(option: str, value: Any) -> str:
-    return repr(value / SECOND if value is not None and OF_TUBES.get(option) is micros else value)
+    return repr(None if value is None else _in_seconds(option, value))

@@ -120,7 +120,8 @@ class Queue:
         `temporary`: it need not outlive a restart of the server; in memory nothing does.
         `options`: defaults for the tube's tasks, as far as the driver has them: `ttl`, `ttr` (seconds; ttr is the
         tube's ttl if left out) and `pri`. For any driver: `capacity`, the number of tasks that have room (0, the
-        default, also of `limfifottl`: no limit), `max_attempts` and `key_ttl`, see `Tube.put`. For drivers with delays:
+        default, also of `limfifottl`: no limit), `max_attempts` and `key_ttl`, see `Tube.put`. For drivers with a ttl:
+        `buried_ttl`, for how long a task lives once it is buried; `math.inf`: for ever. For drivers with delays:
         `backoff`, how long a task waits after a failed attempt: a `Backoff`, or a list of seconds. For drivers with
         lanes: `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from one
         take in a lane to the next (0); `jitter`, the fraction, 0 to 1, by which an interval may be longer, at random
@@ -926,7 +927,8 @@ class Tube(Generic[T, R]):
 
         `reason`: why; it is kept as `task.reason`. `pri`: its new priority.
 
-        Its ttl keeps running. Burying a buried task changes nothing. Raises `TaskNotFound` if there is none.
+        Its ttl keeps running, unless the tube has a `buried_ttl`. Burying a buried task changes nothing. Raises
+        `TaskNotFound` if there is none.
         """
         return self._port.bury(task, reason, pri)
 
@@ -1131,6 +1133,7 @@ class Tube(Generic[T, R]):
 
         `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`: defaults for tasks that are put from now on. Tasks in the tube
         keep their own.
+        `buried_ttl`: for tasks that are buried from now on.
         `backoff`: for every attempt that fails from now on. A task in backoff keeps its delay.
         `capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a

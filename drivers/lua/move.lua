@@ -40,6 +40,15 @@ pull(task)
 --#end
 --#end
 task.state = TO
+--#if TO_BURIED
+--#if BURIED_TTL
+--#if WAS_BURIED
+--#else
+-- It lives for so long from now on (false: for ever), as by `live`.
+task.ttl = BURIED_FOR and math.max(now - task.created, 0) + BURIED_FOR
+--#end
+--#end
+--#end
 --#if UPDATES
 change(task)
 --#end
@@ -131,6 +140,9 @@ if due then
     call('HSET', M, 'soonest', due)
   end
 --#if WAS_NEW
+--#elif BURIED_TTL
+elseif not due then
+  call('ZREM', M .. ':due', pack('>I6', task.id))
 --#else
 elseif not due and (task.ttl or task.ttr or WAS == '~') then
   call('ZREM', M .. ':due', pack('>I6', task.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import deque
@@ -61,7 +62,10 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
         {"ttr": 1, "max_attempts": 3, "key_ttl": 2, "backoff": Backoff(0.5, cap=3, jitter=0.4, seed=5), "capacity": 12},
     ),
     "retries of a fifo": ("fifo", {"max_attempts": 2, "key_ttl": 1}),
-    "retries by ttr": ("fifottl", {"ttl": 3, "ttr": 0.5, "backoff": [0.1, 1], "max_attempts": 2}),
+    "retries by ttr": (
+        "fifottl",
+        {"ttl": 3, "ttr": 0.5, "backoff": [0.1, 1], "max_attempts": 2, "buried_ttl": math.inf},
+    ),
     "rank": (
         Driver("ranked", options={"pri", "ttl"}, rank=by_age_and_pri, rank_lua="pri * 1.5 - id / 7"),
         {"ttl": 4},
@@ -206,6 +210,7 @@ class Twins:
         """What an alter may change; now and then what the driver lacks."""
         known: dict[str, tuple[Any, ...]] = {
             "max_attempts": (None, 1, 3), "capacity": (None, 0, 3, 9), "ttl": (None, 2, 9), "ttr": (None, 0.5, 2),
+            "buried_ttl": (None, 0, 0.5, 2, math.inf),
             "pri": (None, 0, 2), "backoff": (None, [0.5], [0.1, 1]), "interval": (None, 0, 0.3, 1.2),
             "max_in_flight": (None, 1, 2, 4), "jitter": (None, 0.5), "order": (None, "fifo", "round_robin"),
         }  # fmt: skip

@@ -27,6 +27,7 @@ DRIVERS = {
     "bounded": (fifo.Fifo, TubeSettings(bounded=True)),
     "lifo": (Driver("lifo", order="-id"), TubeSettings()),
     "fifottl": (fifottl.FifoTtl, TubeSettings()),
+    "fifottl that keeps dead letters": (fifottl.FifoTtl, TubeSettings(buried_ttl=5_000_000)),
     "fifottl with a backoff": (fifottl.FifoTtl, _RESTS),
     "limfifottl": (limfifottl.LimFifoTtl, TubeSettings(idle=60_000, bounded=True)),
     "utube": (utube.Utube, TubeSettings()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -321,3 +322,42 @@ class Failures(Bench):
         for attempts in (-1, "1", None):
             with pytest.raises(InvalidOption):
                 Backoff(1).delay(attempts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    @needs("ttl", "ttr", "delay")
+    def test_buried_tasks_live_for_as_long_as_the_tube_says(self) -> None:
+        tube = self.create("letters", ttl=60, buried_ttl=5, max_attempts=1)
+        self.tube = tube
+        by_hand, released, late = (self.put(ttr=1) for _ in range(3))
+        self.pass_time(10)
+        by_hand = tube.bury(by_hand.id)
+        for _ in range(2):
+            self.take()
+        tube.release(released.id)
+        self.pass_time(1)
+        late = tube.peek(late.id)
+        assert [task.state.value for task in (by_hand, late)] == ["!", "!"]
+        assert (by_hand.ttl, late.expires) == (15, self.clock.now() + 5)
+        assert self.turns(by_hand, "!", "-", after=4)
+        assert self.state(released) == "-"
+        tube.kick_task(late, ttl=60)
+        assert self.turns(late, "r", "-", after=60)
+
+    @needs("ttl")
+    def test_buried_tasks_may_live_for_ever(self) -> None:
+        self.tube = self.create("letters", ttl=5, buried_ttl=math.inf)
+        assert self.tube.options["buried_ttl"] == math.inf
+        task, ready = self.put(), self.put()
+        buried = self.tube.bury(task.id)
+        assert (buried.ttl, buried.expires, buried.due) == (None, None, None)
+        self.pass_time(1000)
+        assert [self.state(task), self.state(ready)] == ["!", "-"]
+        assert self.tube.kick_task(task.id).due is None
+        self.tube.alter(buried_ttl=None)
+        last = self.put()
+        self.tube.bury(last.id)
+        assert self.turns(last, "!", "-", after=5)
+        assert self.refuses(lambda span: self.create("bad", buried_ttl=span), -1, math.nan, "x", -math.inf)
+
+    @lacks("ttl")
+    def test_without_a_ttl_buried_tasks_have_none(self) -> None:
+        assert self.refuses(lambda span: self.create("bad", buried_ttl=span), 5, error=OptionNotSupported)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.driver import Driver, is_name, is_tube_name
 from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
+from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import OF_TUBES
 from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
 from tubes.redis.scripts.assembly import with_source
@@ -125,6 +126,8 @@ def options_told(tube: str, told: object) -> dict[str, Any]:
                 whole(option, value, MAX_SECONDS * 1000, least=1)
             elif option == "backoff":
                 found[option] = RetryDelays.from_fields(value)
+            elif option == "buried_ttl":
+                whole(option, value, NEVER)
             elif check is micros:
                 whole(option, value, MAX_SECONDS * SECOND)
             elif check is None:

@@ -70,6 +70,8 @@ class TubeOptions(TypedDict, total=False):
     """How often tasks that are put without `max_attempts` may be taken."""
     key_ttl: Seconds | None
     """Seconds for which keys are remembered, for tasks that are put without `key_ttl`."""
+    buried_ttl: Seconds | None
+    """Seconds for which a task lives once it is buried; math.inf: for ever. Its own ttl goes on if it is left out."""
     backoff: Backoff | Iterable[Seconds] | None
     """How long a task waits after a failed attempt: a list of seconds, or a `Backoff`."""
     max_in_flight: int | None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
+from tubes.drivers.timers import NEVER
 from tubes.redis.scripts.expansion import expanded
 from tubes.redis.scripts.gate import WORDS, gated
 from tubes.redis.scripts.library import with_library
@@ -95,11 +96,13 @@ class TubeSettings(NamedTuple):
     altered: bool = False
     #: Whether its lanes are throttled, or were once.
     paced: bool = False
+    #: For how many microseconds buried tasks live, or `NEVER` to end; None: their ttl goes on.
+    buried_ttl: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *, is_altered: bool = False, is_paced: bool = False) -> TubeSettings:
         """By checked options. They become a part of the scripts, so they are checked again to be numbers only."""
-        backoff, idle = options.get("backoff"), options.get("idle")
+        backoff, idle, buried_ttl = options.get("backoff"), options.get("idle"), options.get("buried_ttl")
         fields = backoff.fields if isinstance(backoff, RetryDelays) else backoff
         return cls(
             None if fields is None else RetryDelays.from_fields(fields).fields,
@@ -107,6 +110,7 @@ class TubeSettings(NamedTuple):
             bool(options.get("capacity")),
             is_altered,
             is_paced,
+            None if buried_ttl is None else whole("buried_ttl", buried_ttl, NEVER),
         )
 
 
@@ -166,6 +170,7 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
         "ROOM": settings.bounded,
         "ALTERED": settings.altered,
         "PACED": settings.paced and lane,
+        "BURIED_TTL": settings.buried_ttl is not None,
     }
     return frozenset(name for name, has in knobs.items() if has)
 
@@ -186,6 +191,7 @@ def _words_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
         "REST_JITTER": repr(jitter),
         "REST_SEED": str(seed),
         "UNUSED": str(settings.idle),
+        "BURIED_FOR": "false" if settings.buried_ttl == NEVER else str(settings.buried_ttl),
         "RANK_LUA": f"({driver.rank_lua})",
     }
 
