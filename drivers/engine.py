@@ -7,6 +7,7 @@ run `expire` first, so that all that is due by `now` has happened before the cal
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, Final
@@ -900,6 +901,10 @@ class Engine:
                 for call in move.counts:
                     totals[call] += move.by * self._steps[why][was].uses
         return totals
+
+    def reasons(self) -> dict[str | None, int]:
+        """How many buried tasks there are by reason; None: by none. O(n) of them."""
+        return Counter(None if entry.more is None else entry.more.reason for entry in self._buried.values())
 
     def oldest_ready(self) -> Entry | None:
         """The ready task with the smallest id. Cost: O(n) of those that are older, and not ready."""

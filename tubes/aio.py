@@ -47,6 +47,7 @@ from tubes.values.lane import Utube
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import Overview
 from tubes.values.problem import Problem
+from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
 from tubes.values.task import FINISHED, R, T, TaskView, log_lost
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of
@@ -1188,6 +1189,19 @@ class AsyncTube(Generic[T, R]):
         """
         answer = self._port.tasks(after, limit, state, utube)
         return await answer if type(answer) is CoroutineType else answer
+
+    async def reasons(self) -> dict[str, int]:
+        """Count the buried tasks by the kind of their reason, the most frequent first. O(n) of them.
+
+        The kind of a reason is the text before its first colon, so `ValueError: no such address: x@y` counts as
+        `ValueError`; `max_attempts: ttr` and the like stay whole, and "none" counts those without a reason. On a server
+        scripts look at 250 tasks each, and the tasks stay there.
+
+        `Tube.reasons` shows an example.
+        """
+        answer = self._port.reasons()
+        found = await answer if type(answer) is CoroutineType else answer
+        return by_kind(found)
 
     async def oldest_ready_age(self) -> float | None:
         """Return how many seconds ago the oldest ready task, by its id, was put; None: there is none.

@@ -19,8 +19,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 import tubes
 from tubes.conformance.bench import eventually
 from tubes.metrics import spans
-from tubes.metrics.prometheus import NAMES, Collector, kind_of
+from tubes.metrics.prometheus import NAMES, Collector
 from tubes.testing import ManualClock
+from tubes.values.reasons import kind_of
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -143,6 +143,22 @@ class Failures(Bench):
         assert self.tube.buried(0) == []
         assert self.refuses(self.tube.buried, -1, 0.5, "1")
 
+    def test_buried_tasks_are_counted_by_the_kind_of_their_reason(self) -> None:
+        assert self.tube.reasons() == {}
+        for reason in ("ValueError: 1", "late", "ValueError: b: c", None, "max_attempts: ttr"):
+            self.tube.bury(self.put().id, reason)
+        self.taken(max_attempts=1).release()
+        kicked = self.buried()
+        self.tube.kick_task(kicked.id)
+        found = {"ValueError": 2, "late": 1, "max_attempts: release": 1, "max_attempts: ttr": 1, "none": 1}
+        assert list(self.tube.reasons().items()) == list(found.items())
+
+    @lacks("capacity")
+    def test_more_buried_tasks_than_a_call_looks_at_are_all_counted(self) -> None:
+        for task in self.tube.put_many(range(260)):
+            self.tube.bury(task.id, "even" if task.id % 2 else "odd")
+        assert sum(self.tube.reasons().values()) == 260
+
     def test_one_buried_task_can_be_kicked_or_deleted(self) -> None:
         first, second, third = (self.buried() for _ in range(3))
         assert self.tube.kick_task(second).state == "r"

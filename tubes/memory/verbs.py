@@ -298,6 +298,10 @@ class VerbPort(Port[F]):
 
         return self._do(act)
 
+    def reasons(self) -> dict[str | None, int]:
+        """How many buried tasks there are by reason."""
+        return self._do(lambda now: self._engine.reasons())
+
     def oldest_ready_age(self) -> float | None:
         """How long ago the oldest ready task was put."""
 

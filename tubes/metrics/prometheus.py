@@ -27,6 +27,7 @@ from tubes import sync
 from tubes.backend.retry import Outage
 from tubes.errors import InvalidOption, TubeNotFound, TubesError, needs
 from tubes.metrics.spans import Spans
+from tubes.values.reasons import kind_of
 
 with needs("tubes.metrics.prometheus", "prometheus"):
     from prometheus_client import Counter, Histogram
@@ -71,19 +72,6 @@ NAMES: Final = (*_GAUGES, *_COUNTERS, *_HEARD)
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
 #: How many different reasons are counted apart; more are "other".
 _REASONS: Final = 50
-
-
-def kind_of(reason: str | None) -> str:
-    """The kind of a reason: the text before the first colon; `max_attempts: ttr` stays whole.
-
-    >>> kind_of("ValueError: no such address: x@y"), kind_of("max_attempts: ttr"), kind_of(None)
-    ('ValueError', 'max_attempts: ttr', 'none')
-    """
-    if reason is None:
-        return "none"
-    if reason.startswith("max_attempts: "):
-        return " ".join(reason.split()[:2])
-    return reason.partition(":")[0].strip()[:60] or "none"
 
 
 class Collector(Base):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -114,6 +115,18 @@ class LookingPort(VerbPort[F]):
             found += [task_codec.parse(bytes_of(reply)) for reply in replies]
             at += number_of(seen)
         return found
+
+    @verb
+    def reasons(self) -> Flow[dict[str | None, int]]:
+        """How many buried tasks there are by reason."""
+        found: Counter[bytes] = Counter()
+        place: Word = b""
+        while True:
+            last, *told = list_of((yield from self.ask("reasons", place, _LOOKS)))
+            found.update({bytes_of(reason): number_of(count) for reason, count in zip(*[iter(told)] * 2, strict=True)})
+            place = bytes_of(last)
+            if not place:
+                return {reason.decode("utf-8", "replace") or None: count for reason, count in found.items()}
 
     @verb
     def oldest_ready_age(self) -> Flow[float | None]:

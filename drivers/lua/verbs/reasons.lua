@@ -1,0 +1,25 @@
+-- Count buried tasks by their reasons.
+-- ARGV  6 the place after which to begin ('': the first), 7 how many at most, a bounded number
+-- answers  {where to go on; '': nowhere, that was all}, and each reason ('': none) with how many tasks have it
+--#include begin
+--#include flush
+local places, counts, size = places_after(':buried', ARGV[6], tonumber(ARGV[7])), {}, 0
+local found = { #places < tonumber(ARGV[7]) and '' or places[#places] }
+for n = 1, #places do
+  -- What is shorter than an id is nobody's: `repair` removes it.
+  local task = #places[n] >= 6 and find(id_at(places[n]))
+  if task and task.state == '!' then
+    local reason = task.reason or ''
+    counts[reason] = (counts[reason] or 0) + 1
+    size = size + #task.value
+  end
+  if size >= BYTES and n < #places then
+    found[1] = places[n]
+    break
+  end
+end
+if found[1] == '' and #places == tonumber(ARGV[7]) then found[1] = '\0' end
+for reason, count in pairs(counts) do
+  found[#found + 1], found[#found + 2] = reason, count
+end
+return found
