@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import tubes
 from tests.support.ledger import Ledger
+from tests.support.processes import python
 from tests.support.proxy import Proxy
 from tests.support.worker import Worker
 from tubes import ServerFull, TubeFull
@@ -123,6 +125,35 @@ def test_a_process_that_is_killed_while_it_brings_a_batch_puts_none(url: str, va
             assert all(0 < client.pttl(key) <= batch_port.STAY for key in staged(client, prefix))
             tube.truncate()
         tube.drop()
+
+
+#: Moves tasks there and back until it is killed.
+_MOVES = """
+import sys, tubes
+with tubes.connect(sys.argv[1]) as queue:
+    here, there = queue.tube("here"), queue.tube("there")
+    print("begins", flush=True)
+    while True:
+        here.move_to(there, state="ready")
+        there.move_to(here, state="ready")
+"""
+
+
+def test_a_process_that_is_killed_while_it_moves_tasks_loses_none(url: str) -> None:
+    with tubes.connect(url) as queue:
+        here, there = queue.create_tube("here", "fifottl"), queue.create_tube("there", "fifottl")
+        here.put_many(range(1000))
+        for kills in range(1, 4):
+            with python("-c", _MOVES, url, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "begins\n"
+                moves = here.statistics().calls["put"]
+                assert eventually(lambda: here.statistics().calls["put"] > moves)  # noqa: B023
+                time.sleep(random.random() * 0.02)
+                process.kill()
+            data = [task.data for tube in (here, there) for task in tube.tasks(limit=10_000)]
+            assert set(data) == set(range(1000)), kills
+            assert len(data) <= 1000 + 250 * kills
 
 
 @pytest.mark.parametrize("count", [10, 50_000], ids=["one call", "staged"])
