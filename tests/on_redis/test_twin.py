@@ -110,6 +110,7 @@ class Side:
     ) -> None:
         self.root = tubes.connect(url, clock=clock, session_ttl=LEASE, codec="json")
         self.tube = self.root.create_tube("twin", driver, **options)
+        self.beside = self.root.create_tube("beside", driver, **options)
         self.workers = [self.root.session() for _ in range(3)]
         self.tasks: deque[Task] = deque(maxlen=8)
         self.leases: deque[str] = deque(maxlen=8)
@@ -222,9 +223,9 @@ class Twins:
         verb = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
-             "pause", "resume", "update", "kick_task", "look", "block", "configure", "renew_many",
+             "pause", "resume", "update", "kick_task", "look", "move", "block", "configure", "renew_many",
              "alter", "take_task", "set_ttr", "truncate_state"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 4, 4, 5, 4, 1],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
@@ -268,7 +269,13 @@ class Twins:
         elif verb == "kick_task":
             attempts = self.some(None, 1, 2)
             self.same(lambda side: side.of(worker).kick_task(named(side), attempts=attempts))
+        elif verb == "move":
+            state, limit = self.some("ready", "delayed", "buried"), self.some(1, 3)
+            self.same(lambda side: side.of(worker).move_to(side.beside, state=state, limit=limit))
+            self.same(lambda side: side.beside.tasks())
+            self.same(lambda side: side.beside.truncate())
         elif verb == "look":
+            self.same(lambda side: side.of(worker).reasons())
             limit = self.some(1, 3, 100)
             state, after = self.some("ready", "taken", "delayed", "buried", None), self.random.randrange(self.puts + 1)
             self.same(lambda side: side.of(worker).tasks(limit=limit, state=state))
