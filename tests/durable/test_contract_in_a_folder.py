@@ -10,7 +10,10 @@ import pytest
 from tests.support.parts import OfCapacity, OfOrder, OfRank
 from tubes import Driver
 from tubes.conformance import AioFace, Contract, Face, SyncFace
+from tubes.conformance.any import TakeAny
+from tubes.conformance.batches import Batches
 from tubes.conformance.bench import Bench
+from tubes.conformance.waiting import Waiting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +30,7 @@ class InAFolder(Bench):
     """A folder of its own for every test."""
 
     folder: ClassVar[Path]
+    sync: ClassVar[str] = "normal"
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
@@ -34,7 +38,9 @@ class InAFolder(Bench):
         cls.folder = tmp_path_factory.mktemp("stores")
 
     def connect(self, face: Face, clock: ManualClock) -> Any:
-        return face.connect(f"file:{self.folder}/{uuid4().hex}", clock=clock, session_ttl=self.session_ttl)
+        return face.connect(
+            f"file:{self.folder}/{uuid4().hex}?sync={self.sync}", clock=clock, session_ttl=self.session_ttl
+        )
 
 
 class TestFifo(InAFolder, OfOrder):
@@ -45,6 +51,13 @@ class TestFifo(InAFolder, OfOrder):
 class TestLimFifoTtl(InAFolder, OfCapacity):
     faces = (AioFace,)
     driver = "limfifottl"
+
+
+class TestSynced(InAFolder, Waiting, TakeAny, Batches):
+    """What was returned is on the disk, too."""
+
+    driver = "fifottl"
+    sync = "full"
 
 
 class TestUtubeTtl(InAFolder, Contract):

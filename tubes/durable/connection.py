@@ -5,30 +5,77 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
 
 from tubes.backend.clock import system_clock
+from tubes.drivers.options import one_of
+from tubes.durable.port import AwaitedPort, DurablePort, SyncedPort
+from tubes.durable.shared_tube import DurableTube
 from tubes.durable.store import DurableStore
-from tubes.memory.connection import Connection
+from tubes.errors import InvalidOption
+from tubes.memory.connection import Connection as MemoryConnection
 from tubes.memory.store import check_clock, check_same
+from tubes.memory.verbs import VerbPort
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.backend.interface import ApiKind
+    from tubes.backend.interface import ApiKind, IfExists, Options
+    from tubes.drivers.driver import Driver
+    from tubes.memory.shared_tube import SharedTube
     from tubes.values.codecs import Codec
 
 
+class Connection(MemoryConnection):
+    """One connection of a `Queue` to a store in a folder."""
+
+    store: DurableStore  # type: ignore[misc]
+
+    @override
+    def make_port(self, shared: SharedTube) -> VerbPort[Any]:
+        syncer = self.store.syncer
+        if syncer is None or not isinstance(shared, DurableTube):
+            return super().make_port(shared)
+        hold = self.session.hold(shared)
+        if self._api.awaited:
+            port: DurablePort[Any] = DurablePort(self, shared, hold)
+            port.kind, port.tube = self._api.task, self._api.tube(AwaitedPort(port, syncer))
+            return port
+        synced: SyncedPort[Any] = SyncedPort(self, shared, hold)
+        synced.syncer = syncer
+        synced.kind, synced.tube = self._api.task, self._api.tube(synced)
+        return synced
+
+    @override
+    def create(
+        self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
+    ) -> VerbPort[Any]:
+        port = super().create(name, driver, if_exists, temporary, options)
+        if self.store.syncer is not None:
+            self.store.syncer.wait()
+        return port
+
+
+_sync: Final = one_of("normal", "full")
 #: The stores that this process has open, by folder, and who may open another one.
 _open: Final[dict[Path, DurableStore]] = {}
 _opening = threading.Lock()
 
 
 def connect(
-    path: Path, namespace: str, clock: Clock | None, codec: str | Codec | None, lease: int, api: ApiKind
+    path: Path,
+    namespace: str,
+    clock: Clock | None,
+    codec: str | Codec | None,
+    lease: int,
+    api: ApiKind,
+    sync: str | None = None,
 ) -> Connection:
     """A connection to the store of this folder, which a process opens once."""
     check_clock(clock)
+    wanted = None if sync is None else _sync("sync", sync)
     found = find_codec("json" if codec is None else codec)
     path = Path(os.path.realpath(path))
     with _opening:
@@ -36,7 +83,11 @@ def connect(
             store = _open.get(path)
             if store is None or not store.is_open:
                 store = _open[path] = DurableStore(path, clock or system_clock, found)
+                if wanted == "full":
+                    store.sync()
             check_same(store, clock, codec)
+            if wanted is not None and (wanted == "full") != (store.syncer is not None):
+                raise InvalidOption(option="sync", value=sync, rule=f"{store.url} is already open with another one")
             connection = Connection(store.within(namespace), lease, api)
             if store.is_open:  # Its last session may have ended meanwhile.
                 return connection

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.durable.database import Database, is_full
 from tubes.durable.folder import Folder, Reserve
+from tubes.durable.syncer import Syncer
 from tubes.errors import StoreFailed, StoreFull
 
 if TYPE_CHECKING:
@@ -14,14 +15,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tubes.durable.journal import Journal
+    from tubes.memory.lock import Lock
 
 
 class Files:
     """The folder and the database of a store, from its opening until it is closed, or fails."""
 
-    def __init__(self, path: Path, url: str, when_failed: Callable[[StoreFailed], None]) -> None:
+    def __init__(self, path: Path, url: str, when_failed: Callable[[StoreFailed], None], lock: Lock) -> None:
         self._url: Final = url
         self._when_failed: Final = when_failed
+        self._lock: Final = lock
+        #: Brings everything onto the disk before a method returns; None: the operating system does so in time.
+        self.syncer: Syncer | None = None
+        self._log: Final = path / "tubes.db-wal"
         self._folder: Final = Folder(path, url)
         try:
             self.reserve: Final = Reserve(path, url)
@@ -48,7 +54,8 @@ class Files:
         since nobody knows what is written: all that is asked of it raises `StoreFailed` until it is opened anew.
         """
         try:
-            journal.commit(now)
+            if journal.commit(now) and self.syncer is not None:
+                self.syncer.written += 1
         except sqlite3.Error as error:
             if not is_full(error):
                 raise self.fail(error) from error
@@ -56,6 +63,18 @@ class Files:
                 self.unwritten = True
                 raise StoreFull(url=self._url) from error
             self.write(journal, now)
+
+    def sync(self) -> None:
+        """Let methods wait for the disk from now on."""
+        self.syncer = Syncer(self._log, self._fail_to_sync)
+        self.syncer.written = 1
+
+    def _fail_to_sync(self, error: OSError) -> StoreFailed:
+        self._lock.acquire()
+        try:
+            return self._failed or self.fail(error)
+        finally:
+            self._lock.token[0] = True
 
     def fail(self, error: BaseException) -> StoreFailed:
         """Close the files after an error; returns what is raised from now on. Under the lock."""
@@ -74,4 +93,6 @@ class Files:
         if self.is_open:
             self.is_open = False
             self.database.close()
+            if self.syncer is not None:
+                self.syncer.close(done=self._failed is None)
             self._folder.close()

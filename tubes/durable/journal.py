@@ -53,18 +53,19 @@ class Journal:
         #: Whether the tube is dropped.
         self.dropped = False
 
-    def commit(self, now: int) -> None:
-        """Write what has changed since the last commit. Cost: one row per task."""
+    def commit(self, now: int) -> bool:
+        """Write what has changed since the last commit; False if nothing has. Cost: one row per task."""
         engine = self._engine
         touched, moves = engine.touched, engine.moves
         if engine.next_id != self._next_id:
             self._note_puts()
         if engine.absolute or engine.throttled or len(moves) > _TASKS:
-            if touched or engine.absolute:
-                self._settle(now)
-            return
+            if not touched and not engine.absolute:
+                return False
+            self._settle(now)
+            return True
         if not touched:
-            return
+            return False
         epoch = self._epoch << MOVES_BITS
         if len(touched) == 1:
             ((id, entry),) = touched.items()
@@ -75,6 +76,7 @@ class Journal:
                 self._put([self._row(entry, epoch | moves.get(id, 0)) for id, entry in touched.items()])
         self._next_id = engine.next_id
         touched.clear()
+        return True
 
     def _note_puts(self) -> None:
         """Note the tasks that are new, however they came."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -36,6 +38,8 @@ class DurableTube(SharedTube):
         self._files: Final = files
         # Those who were served since the last commit.
         self._served: Final[dict[Waiter, None]] = {}
+        # Those who were served, and what they got may not be on the disk yet.
+        self._unsynced: Final[deque[dict[Waiter, None]]] = deque()
         self.watched = True
 
     @override
@@ -45,7 +49,14 @@ class DurableTube(SharedTube):
             super().serve_waiters(now)
             self.watched = True
             files.write(self.journal, now)
-            if not self._served or self._wake_served():
+            if not self._served:
+                return
+            if files.syncer is not None:
+                self._unsynced.append(dict(self._served))
+                self._served.clear()
+                files.syncer.later(self._wake_synced)
+                return
+            if self._wake_served():
                 return
 
     @override
@@ -54,6 +65,24 @@ class DurableTube(SharedTube):
             return False
         self._served[waiter] = None
         return True
+
+    def _wake_synced(self) -> None:
+        """Wake those who were served before the last sync."""
+        self._lock.acquire()
+        try:
+            if self._unsynced:
+                self._served.update(self._unsynced.popleft())
+                if not self._wake_served():
+                    self.serve_waiters(self._clock.micros())
+        finally:
+            self._lock.token[0] = True
+        self.tell()
+
+    def hasten(self, waiter: Waiter) -> None:
+        """Wake a waiter whose time is over, if it was served: it waits for the disk no more. Under the lock."""
+        for served in self._unsynced:
+            if served.pop(waiter, self) is None and not waiter.wake():
+                self.undo(waiter.answer, is_put=waiter.request is not None)
 
     def _wake_served(self) -> bool:
         """Wake those who were served; False if a task was given back, because a caller is gone."""
@@ -103,8 +132,9 @@ class DurableTube(SharedTube):
 
         for port in self.ports:
             port.gone = gone
-        waiting = {*self._served, *self.takers, *self.putters, *self.emptying}
+        waiting = {*self._served, *chain(*self._unsynced), *self.takers, *self.putters, *self.emptying}
         self._served.clear()
+        self._unsynced.clear()
         self.dismiss(waiting, gone)
         self.close()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.interface import IfExists, Options
     from tubes.drivers.driver import Driver
+    from tubes.durable.syncer import Syncer
     from tubes.errors import StoreFailed
     from tubes.memory.lock import Lock
     from tubes.memory.shared_tube import SharedTube
@@ -60,7 +61,7 @@ class DurableStore(MemoryStore):
             self.lock: Lock = home.lock  # type: ignore[misc]
             self._files: Files = home._files
             return
-        self._files = Files(path, self.url, self._fail_tubes)
+        self._files = Files(path, self.url, self._fail_tubes, self.lock)
         try:
             self._check_codec(codec)
             self._read_all()
@@ -74,6 +75,15 @@ class DurableStore(MemoryStore):
     def is_open(self) -> bool:
         """Whether it can be used: else it must be opened anew."""
         return self._files.is_open
+
+    @property
+    def syncer(self) -> Syncer | None:
+        """Brings everything onto the disk before a method returns, if that is asked for."""
+        return self._files.syncer
+
+    def sync(self) -> None:
+        """Let methods wait for the disk. Before anybody else knows the store."""
+        self._files.sync()
 
     def _check_codec(self, codec: Codec) -> None:
         """Refuse another codec than the one that has written the data."""

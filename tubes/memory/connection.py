@@ -72,13 +72,17 @@ class Connection(ConnectionBase):
                 raise TubeNotFound(name=shared.name)
             port: MemoryPort | None = self._ports.get(shared)
             if port is None:
-                port = port_of(self, shared, self.session.hold(shared))
-                port.kind, port.tube = self._api.task, self._api.tube(port)
-                self._ports[shared] = port
+                port = self._ports[shared] = self.make_port(shared)
                 shared.ports.add(port)
             return port
         finally:
             self.store.lock.token[0] = True
+
+    def make_port(self, shared: SharedTube) -> MemoryPort:
+        """Make the port for a tube. Under the lock."""
+        port: MemoryPort = port_of(self, shared, self.session.hold(shared))
+        port.kind, port.tube = self._api.task, self._api.tube(port)
+        return port
 
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options

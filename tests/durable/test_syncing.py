@@ -1,0 +1,122 @@
+"""`?sync=full`: what a method has returned is on the disk, and one `fsync` is for all who wait meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tubes
+import tubes.aio
+from tubes.errors import InvalidOption, StoreFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CALLS = 100
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'jobs'}?sync=full"
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The syncs of the log; each takes as long as on a slow disk."""
+    done: list[int] = []
+    sync = os.fsync
+
+    def slow(file: int) -> None:
+        time.sleep(0.002)
+        sync(file)
+        done.append(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    return done
+
+
+def test_each_change_of_one_caller_is_synced_and_no_look(url: str, syncs: list[int]) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        before = len(syncs)
+        for number in range(5):
+            tube.put(number)
+            task = tube.take(0)
+            assert task is not None
+            task.ack()
+            tube.statistics()
+            assert tube.take(0) is None
+        assert len(syncs) - before == 15
+
+
+def test_threads_share_a_sync(url: str, syncs: list[int]) -> None:
+    with tubes.connect(url) as queue, ThreadPoolExecutor(CALLS) as threads:
+        tube = queue.create_tube("t")
+        before = len(syncs)
+        assert {task.id for task in threads.map(tube.put, range(CALLS))} == set(range(CALLS))
+        assert len(syncs) - before <= CALLS // 2
+
+
+def test_asyncio_tasks_share_a_sync_and_the_loop_goes_on(url: str, syncs: list[int]) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t")
+            before = len(syncs)
+            await asyncio.gather(*(tube.put(number) for number in range(CALLS)))
+            assert len(syncs) - before <= CALLS // 5
+            waiting = asyncio.ensure_future(tube.take())
+            assert (await waiting) is not None
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_take_that_waits_for_the_disk_is_none(url: str, syncs: list[int]) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t")
+            await tube.put("x")
+            taking = asyncio.ensure_future(tube.take(0))
+            await asyncio.sleep(0)
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            task = await tube.take(0)
+            assert task is not None
+            assert task.attempts == 1
+
+    asyncio.run(main())
+
+
+def test_a_sync_that_fails_ends_the_store(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def main() -> None:
+        queue = await tubes.aio.connect(url)
+        tube = await queue.create_tube("t")
+        await tube.put("kept")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            with pytest.raises(StoreFailed, match="Input/output error"):
+                await tube.put("perhaps")
+        for act in (lambda: tube.put("lost"), lambda: tube.take(0), tube.statistics, queue.tubes):
+            with pytest.raises(StoreFailed):
+                await act()
+
+    asyncio.run(main())
+    with tubes.connect(url) as queue:
+        assert [task.data for task in queue.tube("t").tasks()][:1] == ["kept"]
+
+
+def test_one_folder_is_synced_in_one_way(url: str) -> None:
+    with tubes.connect(url):
+        with pytest.raises(InvalidOption, match="already open"):
+            tubes.connect(url.replace("full", "normal"))
+        tubes.connect(url.partition("?")[0]).close()
+    with pytest.raises(InvalidOption):
+        tubes.connect(url.replace("full", "much"))

@@ -1,0 +1,116 @@
+"""The methods of a connection on a tube whose store brings everything onto the disk before a method returns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from typing_extensions import override
+
+from tubes.backend.interface import AsyncPort
+from tubes.memory.verbs import VerbPort
+from tubes.values.task import F
+
+if TYPE_CHECKING:
+    from tubes.backend.waiters import Waiter
+    from tubes.durable.shared_tube import DurableTube
+    from tubes.durable.syncer import Syncer
+
+T = TypeVar("T")
+
+# What an awaited port answers with a coroutine.
+_METHODS: Final = frozenset(
+    name
+    for name, method in vars(AsyncPort).items()
+    if callable(method) and not name.startswith("_") and "Soon" in str(method.__annotations__.get("return"))
+)
+
+
+class DurablePort(VerbPort[F]):
+    """A port whose waiters are woken after the next sync."""
+
+    shared: DurableTube  # type: ignore[misc]
+
+    @override
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
+        self._lock.acquire()
+        try:
+            self.shared.hasten(waiter)
+        finally:
+            self._lock.token[0] = True
+        return super().withdraw(waiter, undo=undo)
+
+
+class SyncedPort(DurablePort[F]):
+    """For threads: a method waits for the disk after it has left the lock."""
+
+    syncer: Syncer
+
+    @override
+    def put(self, data: object, options: Mapping[str, Any]) -> F | None:
+        task = super().put(data, options)
+        self.syncer.wait()
+        return task
+
+    @override
+    def take(self) -> F | None:
+        task = super().take()
+        self.syncer.wait()
+        return task
+
+    @override
+    def ack(self, task: Any) -> F:
+        done = super().ack(task)
+        self.syncer.wait()
+        return done
+
+    @override
+    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None) -> T:
+        answer = super()._do(act, is_put=is_put)
+        self.syncer.wait()
+        return answer
+
+
+class AwaitedPort:
+    """For asyncio: the same methods, which await the disk."""
+
+    def __init__(self, port: DurablePort[Any], syncer: Syncer) -> None:
+        self._port: Final = port
+        self._syncer: Final = syncer
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if name not in _METHODS:
+            return found
+
+        async def method(*arguments: Any, **options: Any) -> Any:
+            answer = found(*arguments, **options)
+            if not self._syncer.is_synced:
+                await self._sync(answer, name)
+            return answer
+
+        setattr(self, name, method)
+        return method
+
+    async def _sync(self, answer: object, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        synced = loop.create_future()
+
+        def end() -> None:
+            if not synced.done():
+                synced.set_result(None)
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(end)
+
+        self._syncer.later(tell)
+        try:
+            await synced
+        except asyncio.CancelledError:
+            if name.startswith(("put", "take", "top_up")):
+                self._port._retract(answer, is_put=name.startswith("put"))
+            raise
+        if self._port.gone is not None and not self._syncer.is_synced:
+            raise self._port.gone()

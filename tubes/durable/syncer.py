@@ -1,0 +1,91 @@
+"""Waits until what was written is on the disk, too: one `fsync` for all who wait meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from tubes.errors import StoreFailed
+
+
+class Syncer:
+    """Brings the log of a database onto the disk.
+
+    Commits do not wait for the disk, and are numbered under the store's lock. Outside of it whoever needs one of them
+    to be on the disk brings all there that are written by then; those who come meanwhile wait, and then look first.
+    """
+
+    def __init__(self, log: Path, fail: Callable[[OSError], StoreFailed]) -> None:
+        self._log: Final = log
+        self._fail: Final = fail
+        #: The number of the last commit.
+        self.written = 0
+        self._synced = 0
+        self._turn: Final = threading.Lock()
+        self._file: int | None = None
+        self._asked: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is written is on the disk."""
+        return self._synced >= self.written
+
+    def wait(self) -> None:
+        """Return when all that is written by now is on the disk. Raises the error of the store if that fails."""
+        wanted = self.written
+        if self._synced >= wanted:
+            return
+        with self._turn:
+            if self._synced >= wanted:
+                return
+            written = self.written
+            try:
+                if self._file is None:
+                    self._file = os.open(self._log, os.O_RDWR | os.O_CLOEXEC)
+                os.fsync(self._file)
+            except OSError as error:
+                raise self._fail(error) from error
+            self._synced = written
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Call this in another thread when all that is written by now is on the disk, or the store has failed."""
+        self._asked.put(call)
+        if self._thread is None:
+            with self._turn:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="tubes-sync", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        while (call := self._asked.get()) is not None:
+            calls = [call]
+            while True:
+                try:
+                    more = self._asked.get_nowait()
+                except Empty:
+                    break
+                if more is None:
+                    self._asked.put(None)
+                    break
+                calls.append(more)
+            with suppress(StoreFailed):  # Those who wait are told by the store.
+                self.wait()
+            for each in calls:
+                each()
+
+    def close(self, *, done: bool) -> None:
+        """End the thread; `done`: all is on the disk, since the database was closed. Under the lock."""
+        if done:
+            self._synced = self.written
+        self._asked.put(None)
+
+    def __del__(self) -> None:
+        # Not sooner: somebody may be syncing.
+        if self._file is not None:
+            os.close(self._file)
