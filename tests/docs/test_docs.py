@@ -63,7 +63,10 @@ def server() -> Iterator[LocalServer]:
 
 
 @pytest.mark.parametrize("document", PROGRAMS)
-def test_examples_in_documents_run(document: str, server: LocalServer) -> None:
+def test_examples_in_documents_run(
+    document: str, server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     server.client().flushall()
     blocks = FENCE.findall((ROOT / document).read_text())
     names: dict[str, object] = {"__name__": document}
