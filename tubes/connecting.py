@@ -69,7 +69,7 @@ def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
     if isinstance(url, str):
         place = read(url)
         if place.scheme in ("memory", "file"):
-            place.check_settings((*ARGUMENTS, "namespace", *(["sync"] if place.scheme == "file" else [])))
+            place.check_settings((*ARGUMENTS, "namespace", *(["mode", "sync"] if place.scheme == "file" else [])))
         given = given.completed(place)
         namespace = check_namespace(place.setting("namespace") or "")
         url = without(url, place, (*ARGUMENTS, "namespace"))
@@ -95,8 +95,8 @@ def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
     if place is not None and place.scheme == "file":
         from tubes.durable import connection as durable
 
-        sync = place.setting("sync")
-        return durable.connect(Path(place.path), namespace, given.clock, given.codec, lease, api, sync)
+        ways = place.setting("sync"), place.setting("mode")
+        return durable.connect(Path(place.path), namespace, given.clock, given.codec, lease, api, *ways)
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND
         rule = f"must be at least {least} seconds on a server: a shorter lease can end before a call returns"

@@ -198,3 +198,55 @@ def test_a_queue_that_is_forgotten_closes_the_store_when_its_lease_ends(url: str
     assert store.is_open
     clock.advance(5)
     assert not store.is_open
+
+
+def test_a_store_that_another_process_has_open_can_be_read_as_it_is(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "fifottl", ttr=600)
+        tube.put_many(["a", "b", "c"])
+        task = tube.take(0)
+        assert task is not None
+        tube.bury(1, reason="no")
+        program = f"""
+import tubes
+with tubes.connect({url + "?mode=read"!r}) as queue:
+    tube = queue.tube("t")
+    print(sorted(tube.statistics().tasks.items()))
+    print([(task.data, str(task.state), task.reason) for task in tube.tasks()])
+    for act in (lambda: tube.put(1), lambda: tube.take(0), lambda: tube.drop(), lambda: queue.create_tube("u")):
+        try:
+            act()
+        except tubes.StoreBusy as error:
+            print(error.facts["pid"])
+"""
+        counts, tasks, *pids = python(program).splitlines()
+        assert counts == str(sorted(tube.statistics().tasks.items()))
+        assert tasks == str([("a", "taken", None), ("b", "buried", "no"), ("c", "ready", None)])
+        assert pids == [str(os.getpid())] * 4
+        task.ack()
+    with tubes.connect(url + "?mode=read") as queue:  # Nobody has it open.
+        assert queue.tube("t").put("d").id == 3
+
+
+def test_the_command_looks_at_a_store_beside_its_owner_and_copies_it(url: str, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tubes", *arguments, "--url", url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put_many(range(3))
+        assert "t " in run("stats").stdout
+        assert len(run("export", "t").stdout.splitlines()) == 3
+        copy = tmp_path / "copy"
+        assert run("backup", str(copy)).returncode == 0
+        assert run("backup", str(copy)).returncode == 5
+        with tubes.connect(f"file:{copy}") as copied:
+            assert copied.statistics("t").tasks["ready"] == 3
+        put = run("put", "t", "1")
+        assert put.returncode == 5
+        assert f"process {os.getpid()} has" in put.stderr
+        assert tube.statistics().tasks["ready"] == 3
+    assert run("put", "t", "1").returncode == 0
+    with tubes.connect(url) as queue:
+        assert queue.statistics("t").tasks["ready"] == 4

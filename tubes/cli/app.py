@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tubes import __version__
-from tubes.cli import admin, bench, look, repair, tasks, top, transfer, work
+from tubes.cli import admin, backup, bench, look, repair, tasks, top, transfer, work
 from tubes.cli.exits import Exit, Group
 from tubes.cli.logs import hide_logs
 
@@ -39,10 +39,11 @@ def tubes(
     """Look at the tubes on a server, put and take tasks, and run workers.
 
     --url or TUBES_URL names the server: redis://host, rediss://, unix://, redis+sentinel:// or redis+cluster://.
+    Or it names a folder: file:jobs.
     """
     hide_logs()
 
 
-for module in (look, tasks, work, admin, repair, top, transfer, bench):
+for module in (look, tasks, work, admin, repair, top, transfer, backup, bench):
     for command in module.COMMANDS:
         app.command(command.__name__.strip("_"))(command)

@@ -94,6 +94,10 @@ def connected(
             f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
             Exit.USAGE,
         )
+    settings = read(place).settings
+    if read(place).scheme == "file" and "mode" not in settings:
+        # Commands that only look need not wait for its owner; the others raise who that is.
+        place += f"{'&' if settings else '?'}mode=read"
     timeout = None
     if "connect_timeout" not in read(place).settings:
         timeout = PATIENCE if patience is None else patience

@@ -31,7 +31,7 @@ from tubes.worker.summary import AT_ONCE, CUT_OFF
 
 #: Seconds for which a first connection is tried.
 _PATIENCE = 10.0
-_ALONE = "memory:// is in one process, and --processes starts several: give the URL of a server"
+_ALONE = "memory:// is in one process, as file: is, and --processes starts several: give the URL of a server"
 _CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
 
@@ -119,7 +119,7 @@ def worker(
 def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool, reload: bool) -> None:
     """Run processes of `tubes worker` with these words."""
     place = url or url_of_environment() or ""
-    if processes > 1 and place.partition("://")[0] == "memory":
+    if processes > 1 and place.partition(":")[0].lower() in ("memory", "file"):
         raise Stop(_ALONE, Exit.USAGE)
     if url is not None:
         os.environ["TUBES_URL"] = url  # Its password does not belong into a list of processes.

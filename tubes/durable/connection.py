@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from tubes.backend.clock import system_clock
 from tubes.drivers.options import one_of
-from tubes.durable.port import AwaitedPort, DurablePort, SyncedPort
+from tubes.durable.folder import owner_of
+from tubes.durable.port import AwaitedPort, DurablePort, SeenPort, SyncedPort
 from tubes.durable.shared_tube import DurableTube
 from tubes.durable.store import DurableStore
 from tubes.errors import InvalidOption
@@ -35,6 +36,10 @@ class Connection(MemoryConnection):
 
     @override
     def make_port(self, shared: SharedTube) -> VerbPort[Any]:
+        if self.store.owner is not None and shared.is_listed:
+            seen: SeenPort[Any] = SeenPort(self, shared, self.session.hold(shared))
+            seen.kind, seen.tube = self._api.task, self._api.tube(seen)
+            return seen
         syncer = self.store.syncer
         if syncer is None or not isinstance(shared, DurableTube):
             return super().make_port(shared)
@@ -58,6 +63,7 @@ class Connection(MemoryConnection):
         return port
 
 
+_mode: Final = one_of("own", "read")
 _sync: Final = one_of("normal", "full")
 #: The stores that this process has open, by folder, and who may open another one.
 _open: Final[dict[Path, DurableStore]] = {}
@@ -72,13 +78,20 @@ def connect(
     lease: int,
     api: ApiKind,
     sync: str | None = None,
+    mode: str | None = None,
 ) -> Connection:
     """A connection to the store of this folder, which a process opens once."""
     check_clock(clock)
     wanted = None if sync is None else _sync("sync", sync)
     found = find_codec("json" if codec is None else codec)
     path = Path(os.path.realpath(path))
+    reads = mode is not None and _mode("mode", mode) == "read"
     with _opening:
+        if reads and path not in _open and (path / "tubes.db").exists():
+            owner = owner_of(path, f"file:{path}")
+            if owner is not None:
+                seen = DurableStore(path, clock or system_clock, found, owner=owner)
+                return Connection(seen.within(namespace), lease, api)
         while True:
             store = _open.get(path)
             if store is None or not store.is_open:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from tubes.durable.rows import FULL, SHORT
+from tubes.errors import StoreFailed
 
 #: The version of the tables, and what says that they are ours: "tube".
 VERSION: Final = 1
@@ -33,19 +34,25 @@ PUT_FULL: Final = f"REPLACE INTO tasks({FULL}) VALUES ({','.join('?' * 13)})"
 class Database:
     """One open file. Its user sees to it that there is one call at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reads: bool = False) -> None:
         self.path: Final = path
         #: Each statement is a transaction, unless one has begun.
         self.connection: Final = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, cached_statements=64, timeout=10
+            f"{path.absolute().as_uri()}?mode={'ro' if reads else 'rwc'}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
+            timeout=10,
         )
         self._inside = False
         self.execute: Final = self.connection.cursor().execute
         self.executemany: Final = self.connection.cursor().executemany
-        self.execute(f"PRAGMA page_size={_PAGE}")
-        self.execute("PRAGMA journal_mode=WAL")
-        self.execute("PRAGMA synchronous=NORMAL")
-        self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+        if not reads:
+            self.execute(f"PRAGMA page_size={_PAGE}")
+            self.execute("PRAGMA journal_mode=WAL")
+            self.execute("PRAGMA synchronous=NORMAL")
+            self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         version = self.number("PRAGMA user_version")
         if not version:
@@ -89,6 +96,22 @@ class Database:
             self.rollback()
         with suppress(sqlite3.Error):
             self.connection.close()
+
+
+def copy(source: Path, target: Path, url: str) -> None:
+    """Copy a store to another folder, as it is at one moment. Its process may go on meanwhile."""
+    try:
+        database = Database(source / "tubes.db", reads=True)
+    except sqlite3.Error as error:
+        raise StoreFailed(url=url, why=str(error)) from error
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(target / "tubes.db")) as other:
+            database.connection.backup(other)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreFailed(url=url, why=f"it cannot be copied to {target}: {error}") from error
+    finally:
+        database.close()
 
 
 def is_full(error: sqlite3.Error) -> bool:

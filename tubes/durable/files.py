@@ -21,22 +21,24 @@ if TYPE_CHECKING:
 class Files:
     """The folder and the database of a store, from its opening until it is closed, or fails."""
 
-    def __init__(self, path: Path, url: str, when_failed: Callable[[StoreFailed], None], lock: Lock) -> None:
+    def __init__(
+        self, path: Path, url: str, when_failed: Callable[[StoreFailed], None], lock: Lock, *, reads: bool
+    ) -> None:
         self._url: Final = url
         self._when_failed: Final = when_failed
         self._lock: Final = lock
         #: Brings everything onto the disk before a method returns; None: the operating system does so in time.
         self.syncer: Syncer | None = None
         self._log: Final = path / "tubes.db-wal"
-        self._folder: Final = Folder(path, url)
+        self._folder: Final = None if reads else Folder(path, url)
+        #: None: the files are only read.
+        self.reserve: Final = None if reads else Reserve(path, url)
         try:
-            self.reserve: Final = Reserve(path, url)
-            self.database: Final = Database(path / "tubes.db")
-        except sqlite3.Error as error:
-            self._folder.close()
-            raise StoreFailed(url=url, why=str(error)) from error
-        except BaseException:
-            self._folder.close()
+            self.database: Final = Database(path / "tubes.db", reads=reads)
+        except BaseException as error:
+            self._let_go()
+            if isinstance(error, sqlite3.Error):
+                raise StoreFailed(url=url, why=str(error)) from error
             raise
         #: The number of the newest tube.
         self.numbers = 0
@@ -59,7 +61,7 @@ class Files:
         except sqlite3.Error as error:
             if not is_full(error):
                 raise self.fail(error) from error
-            if not self.reserve.give():
+            if self.reserve is None or not self.reserve.give():
                 self.unwritten = True
                 raise StoreFull(url=self._url) from error
             self.write(journal, now)
@@ -95,4 +97,8 @@ class Files:
             self.database.close()
             if self.syncer is not None:
                 self.syncer.close(done=self._failed is None)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._folder is not None:
             self._folder.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from typing_extensions import override
 
 from tubes.backend.interface import AsyncPort
+from tubes.errors import StoreBusy
 from tubes.memory.verbs import VerbPort
 from tubes.values.task import F
 
@@ -70,6 +71,25 @@ class SyncedPort(DurablePort[F]):
         answer = super()._do(act, is_put=is_put)
         self.syncer.wait()
         return answer
+
+
+#: The methods that change nothing.
+_LOOKS: Final = frozenset(
+    ("buried", "due_histogram", "is_empty", "oldest_ready_age", "peek", "statistics", "tasks", "utubes", "listen")
+)
+
+
+class SeenPort(VerbPort[F]):
+    """For a store that another process has open: methods that would change something raise who has it."""
+
+
+def _refuse(port: SeenPort[Any], *arguments: object, **options: object) -> Any:
+    store: Any = port._store
+    raise StoreBusy(**store.owner.facts)
+
+
+for _name in {*_METHODS, "enlist"} - _LOOKS:
+    setattr(SeenPort, _name, _refuse)
 
 
 class AwaitedPort:

@@ -17,6 +17,7 @@ from tubes.durable.files import Files
 from tubes.durable.journal import Journal
 from tubes.durable.shared_tube import DurableTube
 from tubes.errors import DriverNotFound, InvalidOption
+from tubes.memory.shared_tube import SharedTube
 from tubes.memory.store import MemoryStore
 from tubes.values.codecs import name_of
 
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from tubes.backend.interface import IfExists, Options
     from tubes.drivers.driver import Driver
     from tubes.durable.syncer import Syncer
-    from tubes.errors import StoreFailed
+    from tubes.errors import StoreBusy, StoreFailed
     from tubes.memory.lock import Lock
-    from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemorySession
     from tubes.values.codecs import Codec
 
@@ -50,18 +50,27 @@ class DurableStore(MemoryStore):
     codec: Codec  # type: ignore[misc]
 
     def __init__(
-        self, path: Path, clock: Clock, codec: Codec, home: DurableStore | None = None, namespace: str = ""
+        self,
+        path: Path,
+        clock: Clock,
+        codec: Codec,
+        home: DurableStore | None = None,
+        namespace: str = "",
+        owner: StoreBusy | None = None,
     ) -> None:
         super().__init__(f"file:{path}", clock, codec, home, namespace)
         self._path: Final = path
         self._namespace: Final = namespace
+        #: The error that names the process that has the folder open: then this is what that has written, as it was when
+        #: it was read, and nothing can be changed. None: this process has it open.
+        self.owner: Final[StoreBusy | None] = owner if home is None else home.owner
         #: The tubes that are there, and whose drivers are not.
         self._unread: Final[dict[str, _Tube]] = {}
         if home is not None:
             self.lock: Lock = home.lock  # type: ignore[misc]
             self._files: Files = home._files
             return
-        self._files = Files(path, self.url, self._fail_tubes, self.lock)
+        self._files = Files(path, self.url, self._fail_tubes, self.lock, reads=owner is not None)
         try:
             self._check_codec(codec)
             self._read_all()
@@ -88,7 +97,8 @@ class DurableStore(MemoryStore):
     def _check_codec(self, codec: Codec) -> None:
         """Refuse another codec than the one that has written the data."""
         name = name_of(codec)
-        self._files.database.execute("INSERT OR IGNORE INTO store VALUES ('codec', ?)", (name,))
+        if self.owner is None:
+            self._files.database.execute("INSERT OR IGNORE INTO store VALUES ('codec', ?)", (name,))
         known = self._files.database.execute("SELECT value FROM store WHERE name='codec'").fetchone()[0]
         if known != name:
             raise InvalidOption(option="codec", value=name, rule=f"must be {known!r}, with which {self.url} was made")
@@ -113,7 +123,6 @@ class DurableStore(MemoryStore):
         facts, base = rows.read_facts(tube.facts), number << rows.ID_BITS
         driver = rows.read_driver(tube.driver, self.registry)
         engine = JournaledEngine(tube.name, driver, rows.read_options(tube.options))
-        engine.reserve = self._files.reserve
         ids = base, base + (1 << rows.ID_BITS) - 1
         hold = engine.open_hold()
         living = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? AND state<{rows.GONE} ORDER BY key"
@@ -134,9 +143,14 @@ class DurableStore(MemoryStore):
         pause = facts["pause"]
         if pause is not None and pause - shift > now:
             engine.pause.begin(now, None if pause == NEVER else pause - shift - now)
+        if self.owner is not None:
+            self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
+            del self._unread[tube.name]
+            return
         # Those who held tasks are gone.
         engine.close_hold(now, hold)
         engine.expire(now)
+        engine.reserve = self._files.reserve
         journal = Journal(self._files.database, engine, number, self._namespace, tube.epoch)
         with self._files.database.transaction():
             self._forget(ids, number, now)
@@ -174,6 +188,8 @@ class DurableStore(MemoryStore):
     def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
         if temporary:
             return super().make_tube(name, driver, options, temporary)
+        if self.owner is not None:
+            raise self.owner
         engine = JournaledEngine(name, driver, options)
         engine.reserve = self._files.reserve
         self._files.numbers += 1
