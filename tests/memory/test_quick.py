@@ -113,12 +113,13 @@ SPANS: list[Any] = [0, 60, 0.5, 100 * 365 * 86400, 10**10, -1, True, "1", None]
 )
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 def test_a_put_reads_its_options_as_a_batch_does(driver: str, options: dict[str, Any]) -> None:
-    def add(put: Callable[[tubes.Tube], tubes.Task]) -> Any:
+    def add(put: Callable[[tubes.Tube], tubes.Task | None]) -> Any:
         tube = tubes.connect(clock=ManualClock()).create_tube("t", driver)
         try:
             task = put(tube)
         except TubesError as error:
             return type(error), error.facts | {"item": None}
+        assert task is not None
         check_engine(port_of(tube).shared.engine)
         return facts(task), task.utube, task.pri, task.ttr, task.expires, tube.take(0) is None
 
