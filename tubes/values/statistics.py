@@ -16,7 +16,8 @@ class Statistics:
     `tasks`: how many there are, by state: `ready` (including those behind a busy lane), `taken`, `buried`, `delayed`,
     and their `total`; `done` counts those that were acked, deleted or expired since the tube was created.
     `calls`: how often each change has happened since then: `put take ack release touch bury kick delete delay ttl ttr`.
-    Updates are not counted. A task that outlives its ttl counts under `ttl` and `delete`, as in Tarantool's queue.
+    `ttr` counts timeouts: takes that were ended by their ttr. Updates are not counted. A task that outlives its ttl
+    counts under `ttl` and `delete`, as in Tarantool's queue.
     `waiting`: how many callers wait on the tube now, for a task or for room; on a server, estimated where more than a
     thousand processes wait.
     `paused`: the end of its pause, in seconds since the epoch (`math.inf`: until `resume`); None: it is not paused.
