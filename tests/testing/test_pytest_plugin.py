@@ -47,10 +47,11 @@ def page(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-@pytest.mark.parametrize("place", ["memory", "server", "url", "configuration", "processes"])
+@pytest.mark.parametrize("place", ["memory", "file", "server", "url", "configuration", "processes"])
 def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, place: str) -> None:
     words = {
         "memory": (),
+        "file": ("--tubes-url=file",),
         "server": ("--tubes-url=server",),
         "url": (f"--tubes-url={valkey.url}?prefix=mine",),
         "configuration": (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from tempfile import TemporaryDirectory
 from urllib.parse import parse_qsl, urlencode
 from uuid import uuid4
 
@@ -15,7 +16,8 @@ from tubes.errors import TubeNotFound
 def isolated(url: str = "memory://") -> Generator[str]:
     """A URL for tubes of a single test; those that are left at the end are dropped.
 
-    `memory://` becomes a store with a new name, so that the program can connect to it by the URL. On a server the URL
+    `memory://` becomes a store with a new name, so that the program can connect to it by the URL. `file:`
+    becomes a folder of its own among the temporary ones, which is removed at the end. On a server the URL
     gets a new prefix, after the one that it has. Tubes of all namespaces there are dropped, too.
 
     >>> import tubes
@@ -35,6 +37,10 @@ def isolated(url: str = "memory://") -> Generator[str]:
         finally:  # Not earlier: the first connection decides the codec and the clock.
             with sync.connect(own) as queue:
                 _drop_all(queue)
+        return
+    if place.partition(":")[0] == "file":
+        with TemporaryDirectory(prefix="tubes-") as folder:
+            yield f"file:{folder}/{unique}?{words}" if words else f"file:{folder}/{unique}"
         return
     query = dict(parse_qsl(words, keep_blank_values=True))
     query["prefix"] = "-".join(filter(None, (query.get("prefix"), unique)))

@@ -22,7 +22,7 @@ _PATIENCE: Final = 2.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--tubes-url`, and `tubes_url` in the configuration."""
-    about = "The store of tubes_queue: memory:// (the default), server (starts one), or the URL of a server."
+    about = "The store of tubes_queue: memory:// (the default), file (in a folder), server (starts one), or a URL."
     parser.getgroup("tubes").addoption("--tubes-url", metavar="URL", default=None, help=about)
     parser.addini("tubes_url", about, default="memory://")
 
@@ -49,7 +49,7 @@ def _trouble_with(place: str) -> str | None:
         if server_program() or server_program("redis"):
             return None
         return str(tubes.ExtraMissing(what="--tubes-url=server", module="valkey-server", extra="server"))
-    if place.startswith("memory://"):
+    if place.startswith("memory://") or place in ("file", "file:"):
         return None
     try:
         with warnings.catch_warnings():
