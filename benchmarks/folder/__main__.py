@@ -1,0 +1,161 @@
+"""What a store in a folder costs, beside others that need no server.
+
+    python -m benchmarks.folder [--tasks 2000] [--rounds 10] [--living 1000000]
+
+Litequeue, persist-queue and huey are measured where they are installed: `pip install litequeue persist-queue huey`.
+All are on disk, and their tasks are texts of 100 characters. A cycle is a put, a take and an ack, one task after the
+other. Each round measures every store once; shown is the processor time, the best of the rounds, in microseconds per
+task, and its ratio to that of litequeue. With `--living` it also shows what a put costs while so many tasks live, the
+size of the file beside the data, and how long it takes to open it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import tubes
+
+DATA = "x" * 100
+#: As the driver fifo, also where the package is not installed.
+PLAIN = tubes.Driver("plain")
+Verbs = dict[str, Callable[[int], object]]
+
+
+def of_tubes(url: str) -> Verbs:
+    """Tubes, with the codec that a folder has."""
+    tube = tubes.connect(url, codec="json").create_tube("t", PLAIN)
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            tube.put(DATA)
+
+    def done(count: int) -> None:
+        for _ in range(count):
+            task = tube.take(0)
+            if task is not None:
+                task.ack()
+
+    return {"put": put, "take + ack": done, "put_many": lambda count: tube.put_many([DATA] * count)}
+
+
+def of_litequeue(folder: Path) -> Verbs:
+    """Puts, pops and marks as done."""
+    queue: Any = import_module("litequeue").LiteQueue(str(folder / "lite.db"))
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            queue.put(DATA)
+
+    def done(count: int) -> None:
+        for _ in range(count):
+            queue.done(queue.pop().message_id)
+
+    return {"put": put, "take + ack": done}
+
+
+def of_persist_queue(folder: Path) -> Verbs:
+    """Its queue with acks."""
+    queue: Any = import_module("persistqueue").SQLiteAckQueue(str(folder / "persist"), auto_commit=True)
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            queue.put(DATA)
+
+    def done(count: int) -> None:
+        for _ in range(count):
+            queue.ack(queue.get(block=False))
+
+    return {"put": put, "take + ack": done}
+
+
+def of_huey(folder: Path) -> Verbs:
+    """Its storage alone: a get removes the task, there are no acks."""
+    storage: Any = import_module("huey.storage").SqliteStorage(filename=str(folder / "huey.db"))
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            storage.enqueue(DATA.encode())
+
+    def done(count: int) -> None:
+        for _ in range(count):
+            storage.dequeue()
+
+    return {"put": put, "take + ack": done}
+
+
+def measured(verbs: Verbs, tasks: int, best: dict[str, float]) -> None:
+    """One round."""
+    for verb, run in verbs.items():
+        before = time.process_time()
+        run(tasks)
+        spent = (time.process_time() - before) / tasks * 1e6
+        best[verb] = min(best.get(verb, spent), spent)
+
+
+def large(folder: Path, living: int) -> str:
+    """A store with many tasks."""
+    url = f"file:{folder / 'large'}"
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", PLAIN)
+        for _ in range(living // 10_000):
+            tube.put_many([DATA] * 10_000)
+        took: list[float] = []
+        for _ in range(20_000):
+            before = time.perf_counter()
+            tube.put(DATA)
+            took.append(time.perf_counter() - before)
+        took.sort()
+    size = os.path.getsize(folder / "large" / "tubes.db") / ((living + len(took)) * len(DATA))
+    before, spent = time.perf_counter(), time.process_time()
+    tubes.connect(url).close()
+    opened, spent = time.perf_counter() - before, time.process_time() - spent
+    puts = ", ".join(f"p{share * 100:g} {took[int(len(took) * share)] * 1000:.3f} ms" for share in (0.5, 0.99, 0.999))
+    opening = f"opened in {opened:.1f} s ({spent:.1f} s CPU)"
+    return f"{living} living: puts {puts}; the file has {size:.1f} of the data; {opening}"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--tasks", type=int, default=2000)
+    options.add_argument("--rounds", type=int, default=10)
+    options.add_argument("--living", type=int, default=0)
+    given = options.parse_args()
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        stores: dict[str, Verbs] = {
+            "tubes memory:// (JSON)": of_tubes("memory://"),
+            "tubes file:": of_tubes(f"file:{folder / 'normal'}"),
+            "tubes file:?sync=full": of_tubes(f"file:{folder / 'full'}?sync=full"),
+        }
+        peers = {"litequeue": of_litequeue, "persistqueue": of_persist_queue, "huey": of_huey}
+        stores |= {name: make(folder) for name, make in peers.items() if find_spec(name)}
+        best: dict[str, dict[str, float]] = {name: {} for name in stores}
+        for _ in range(given.rounds):
+            for name, verbs in stores.items():
+                measured(verbs, given.tasks, best[name])
+        table = Table("store", "put", "take + ack", "cycle", "of litequeue's", "put_many")
+        cycles = {name: found["put"] + found["take + ack"] for name, found in best.items()}
+        for name, found in best.items():
+            beside = f"{cycles[name] / cycles['litequeue']:.2f}" if "litequeue" in cycles else ""
+            many = f"{found['put_many']:.1f}" if "put_many" in found else ""
+            table.add_row(
+                name, f"{found['put']:.1f}", f"{found['take + ack']:.1f}", f"{cycles[name]:.1f}", beside, many
+            )
+        Console().print(table)
+        if given.living:
+            Console().print(large(folder, given.living))
+
+
+if __name__ == "__main__":
+    main()
