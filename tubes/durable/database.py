@@ -14,11 +14,15 @@ from tubes.errors import StoreFailed
 #: The version of the tables, and what says that they are ours: "tube".
 VERSION: Final = 1
 _APPLICATION: Final = 0x74756265
+# Of a new task only the first three need be said.
+_TASKS: Final = FULL.replace("key", "key INTEGER PRIMARY KEY", 1).replace(
+    "state, attempts, moved", "state DEFAULT 0, attempts DEFAULT 0, moved DEFAULT 0"
+)
 _SCHEMA: Final = f"""
 CREATE TABLE store(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE tubes(number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, driver TEXT NOT NULL,
     options TEXT NOT NULL, epoch INTEGER NOT NULL, facts TEXT NOT NULL, UNIQUE(namespace, name));
-CREATE TABLE tasks({FULL.replace("key,", "key INTEGER PRIMARY KEY,", 1)});
+CREATE TABLE tasks({_TASKS});
 CREATE TABLE keys(tube INTEGER, key BLOB, id INTEGER, until INTEGER, PRIMARY KEY(tube, key)) WITHOUT ROWID;
 CREATE TABLE lanes(tube INTEGER, name BLOB, facts TEXT, PRIMARY KEY(tube, name)) WITHOUT ROWID;
 PRAGMA application_id={_APPLICATION};
@@ -27,6 +31,7 @@ PRAGMA user_version={VERSION};
 # Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
 _PAGE, _LOG_PAGES, _CACHE_KIB = 1024, 4096, 16 * 1024
 
+PUT_NEW: Final = "REPLACE INTO tasks(key, data, created) VALUES (?,?,?)"
 PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}) VALUES ({','.join('?' * 6)})"
 PUT_FULL: Final = f"REPLACE INTO tasks({FULL}) VALUES ({','.join('?' * 13)})"
 

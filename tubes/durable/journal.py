@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.drivers.moves import State
 from tubes.drivers.options import NO_LANE
-from tubes.durable.database import PUT_FULL, PUT_SHORT
+from tubes.durable.database import PUT_FULL, PUT_NEW, PUT_SHORT
 from tubes.durable.engine import PUT
 from tubes.durable.rows import (
     CODES,
@@ -130,8 +131,12 @@ class Journal:
 
     def _write_tasks(self) -> None:
         engine, base, tasks = self._engine, self._base, self._engine.tasks
-        row = self._row
-        self._put([row(tasks[id], 0) for id in sorted(engine.touched) if id in tasks])
+        found = [tasks[id] for id in sorted(engine.touched) if id in tasks]
+        if not engine.dated and not engine.rich:
+            new = [(base | entry.id, entry.data, entry.created) for entry in found if _is_new(entry)]
+            self._database.executemany(PUT_NEW, new)
+            found = [entry for entry in found if not _is_new(entry)] if len(new) < len(found) else []
+        self._put([self._row(entry, 0) for entry in found])
         gone = [(base | id,) for id in engine.touched.keys() | engine.moves.keys() if id not in tasks]
         if gone and not engine.truncated:
             self._database.executemany("DELETE FROM tasks WHERE key=?", gone)
@@ -164,3 +169,7 @@ class Journal:
                 self._database.execute("DELETE FROM lanes WHERE tube=? AND name=?", (number, raw))
             else:
                 self._database.execute("REPLACE INTO lanes VALUES (?,?,?)", (number, raw, rate_text(rate)))
+
+
+def _is_new(entry: Entry) -> bool:
+    return entry.state is State.READY and not entry.attempts and entry.more is None

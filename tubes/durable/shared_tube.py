@@ -44,10 +44,11 @@ class DurableTube(SharedTube):
 
     @override
     def serve_waiters(self, now: int) -> None:
-        files = self._files
+        files, engine = self._files, self.engine
         while files.is_open:
-            super().serve_waiters(now)
-            self.watched = True
+            if self.takers or self.putters or self.emptying or engine.listener or engine.timers.soonest <= now:
+                super().serve_waiters(now)
+                self.watched = True
             files.write(self.journal, now)
             if not self._served:
                 return
