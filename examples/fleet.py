@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import worker
@@ -18,11 +19,20 @@ from crawler import Crawler
 import tubes
 
 
+def is_for_one(url: str) -> bool:
+    """Whether one process has the tubes for itself."""
+    return url.partition(":")[0] in ("memory", "file")
+
+
 @contextmanager
 def serving(url: str) -> Generator[str]:
-    """The URL of a Valkey that is started for this; of any other URL than `redis` that one, with keys of its own."""
+    """The URL of a Valkey that is started for `redis`, of a new folder for `file`; any other with keys of its own."""
+    if url == "file":
+        with TemporaryDirectory() as folder:
+            yield f"file:{folder}/demo"
+        return
     if url != "redis":
-        yield url if url.startswith("memory:") else f"{url}{'&' if '?' in url else '?'}prefix=demo-{uuid4().hex[:8]}"
+        yield url if is_for_one(url) else f"{url}{'&' if '?' in url else '?'}prefix=demo-{uuid4().hex[:8]}"
         return
     with tubes.testing.LocalServer() as server:
         yield server.url
