@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -261,4 +262,29 @@ def test_after_an_interrupt_memory_and_file_say_the_same(tmp_path: Path, verb: s
         after = queue.tube("t").statistics()
         assert {**after.calls, "release": 0} == {**before.calls, "release": 0}
         assert after.tasks["total"] == before.tasks["total"]
+    assert moment > 20
+
+
+def test_after_an_interrupt_while_a_waiter_is_served_all_is_written_again(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    going, moment = True, -1
+    with tubes.connect(url) as queue, ThreadPoolExecutor() as threads:
+        tube = queue.create_tube("t")
+        while going:
+            moment += 2
+            waiting = threads.submit(tube.take)
+            while not tube.statistics().waiting:
+                pass
+            going = interrupted(lambda: tube.put("x"), moment)
+            if tube.statistics().waiting:
+                tube.put("y")
+            task = waiting.result(60)
+            assert task is not None
+            tube.ack(task.id)
+            kept = tube.put("z").id
+            with sqlite3.connect(tmp_path / "jobs" / "tubes.db") as database:
+                found = database.execute("SELECT key & 0xffffffffff FROM tasks WHERE state<4").fetchall()
+            database.close()
+            assert found == [(kept,)]
+            tube.delete(kept)
     assert moment > 20

@@ -48,7 +48,7 @@ class DurableTube(SharedTube):
         while files.is_open:
             if self.takers or self.putters or self.emptying or engine.listener or engine.timers.soonest <= now:
                 super().serve_waiters(now)
-                self.watched = True
+            self.watched = True
             files.write(self.journal, now)
             if not self._served:
                 return
