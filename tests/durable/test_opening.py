@@ -250,3 +250,12 @@ def test_the_command_looks_at_a_store_beside_its_owner_and_copies_it(url: str, t
     assert run("put", "t", "1").returncode == 0
     with tubes.connect(url) as queue:
         assert queue.statistics("t").tasks["ready"] == 4
+
+
+def test_a_closed_store_has_no_file_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with tubes.connect(f"file:{tmp_path}") as queue, queue.session() as other:
+        queue.create_tube("t").put_many(range(3))
+        assert len(other.tube("t").take_many(2, timeout=0)) == 2
+        assert len(os.listdir("/proc/self/fd")) > before
+    assert len(os.listdir("/proc/self/fd")) == before

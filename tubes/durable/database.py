@@ -51,8 +51,9 @@ class Database:
             timeout=10,
         )
         self._inside = False
-        self.execute: Final = self.connection.cursor().execute
-        self.executemany: Final = self.connection.cursor().executemany
+        self._cursors: Final = self.connection.cursor(), self.connection.cursor()
+        self.execute: Final = self._cursors[0].execute
+        self.executemany: Final = self._cursors[1].executemany
         if not reads:
             self.execute(f"PRAGMA page_size={_PAGE}")
             self.execute("PRAGMA journal_mode=WAL")
@@ -99,8 +100,10 @@ class Database:
         """Fold the log into the file, and close both. What could not be written stays in the log."""
         with suppress(sqlite3.Error):
             self.rollback()
-        with suppress(sqlite3.Error):
-            self.connection.close()
+        # SQLite keeps the files open as long as there is a statement.
+        for each in (*self._cursors, self.connection):
+            with suppress(sqlite3.Error):
+                each.close()
 
 
 def copy(source: Path, target: Path, url: str) -> None:
