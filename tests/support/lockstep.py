@@ -15,6 +15,7 @@ from tubes.conformance.faces import SyncFace
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import SECOND, micros
 from tubes.testing import ManualClock
+from tubes.values.lease import NO_TAKE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +142,7 @@ class Lockstep:
             with suppress(TaskNotTaken):
                 lease, meant = answer.lease, self.model.refer(expected)._replace(is_lease=True)
                 # That of a task which another session has is of no take.
-                self.refs.append((lease, meant if lease.take else meant._replace(take=0)))
+                self.refs.append((lease, meant._replace(take=0) if lease.take == NO_TAKE else meant))
 
     # -- verbs ---------------------------------------------------------------------------------------------
 

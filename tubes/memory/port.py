@@ -14,7 +14,7 @@ from tubes.drivers.options import MAX_SECONDS, SECOND
 from tubes.errors import TaskNotTaken
 from tubes.values.batch import Batch
 from tubes.values.codecs import encode
-from tubes.values.lease import Lease
+from tubes.values.lease import NO_TAKE, Lease
 from tubes.values.task import FINISHED, F, TaskView, log_lost, snapshot
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Port(PortBase[F]):
         """The lease of a task that was taken; of one that this session does not hold, one of no take."""
         entry = self.hold.get(task.id)
         is_held = entry is not None and entry.take == task._take
-        return Lease.of(self.shared.name, task.id, self.born, 0, 0, task._take if is_held else 0)
+        return Lease.of(self.shared.name, task.id, self.born, 0, 0, task._take if is_held else NO_TAKE)
 
     # -- the verbs of every program's inner loop ---------------------------------------------------------------------
     # They are written out: through `_do` they take 1.3 to 1.8 times as long.

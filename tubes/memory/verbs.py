@@ -160,12 +160,7 @@ class VerbPort(Port[F]):
         known: Any = None if view.__class__ is Lease else view
 
         def do(now: int) -> F:
-            try:
-                entry = self._engine.held(self.hold, id, take)
-            except TaskNotTaken:
-                if not isinstance(view, Lease):
-                    raise
-                entry = self._engine.leased(id, take)
+            entry = self.held(id, take, view)
             entry = act(now, entry) or entry
             answer = self._show_after(entry, now)
             if known is not None and known._record is not entry:

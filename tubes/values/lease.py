@@ -17,6 +17,8 @@ _LATER: Final = tuple("23456789")
 _FACTS: Final = struct.Struct(">QIQQQ")
 _SUM: Final = 4
 _ALPHABET: Final = b"-_"
+#: The take of a lease that is of none.
+NO_TAKE: Final = 2**64 - 1
 
 
 class Lease(str):
@@ -70,7 +72,7 @@ class Lease(str):
             packed = b64decode(text[1:] + "=" * (-(len(text) - 1) % 4), _ALPHABET, validate=True)
             lease.born, lease.number, lease.session, lease.take, lease.id = _FACTS.unpack_from(packed)
             lease.tube = packed[_FACTS.size : -_SUM].decode()
-            is_whole = _text_of(packed[:-_SUM]) == text
+            is_whole = _text_of(packed[:-_SUM]) == text and lease.take > 0
         except (ValueError, struct.error):
             is_whole = False
         if not is_whole:
