@@ -44,6 +44,7 @@ def _mark(name: str, knobs: tuple[str, ...]) -> Callable[[T], T]:
                     mark(vars(test)[each])
         else:
             setattr(test, name, {*getattr(test, name, ()), *knobs})
+            assert {*getattr(test, "needs", ())}.isdisjoint(getattr(test, "lacks", ())), f"{test} would never run"
         return test
 
     return mark

@@ -120,6 +120,14 @@ class Ownership(Bench):
         with self.refused(OptionNotSupported):
             self.tube.renew_many([task], 5)
 
+    @lacks("ttr")
+    def test_a_take_has_no_ttr_of_its_own_where_there_is_none(self) -> None:
+        held, ready = self.taken(), self.put()
+        takes = partial(self.tube.take, 0), partial(self.tube.take_many, 2, 0), partial(self.tube.take_task, ready)
+        assert self.refuses(lambda take: take(ttr=5), *takes, error=OptionNotSupported)
+        assert self.refuses(lambda task: self.tube.set_ttr(task, 5), held, error=OptionNotSupported)
+        assert self.tube.take_task(ready).id == ready.id
+
     @lacks("delay")
     def test_a_delayed_release_is_refused_where_there_is_no_delay(self) -> None:
         task = self.taken()

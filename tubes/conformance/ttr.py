@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tubes import OptionNotSupported, State, TaskNotTaken
-from tubes.conformance.bench import Bench, lacks, needs
+from tubes import State, TaskNotTaken
+from tubes.conformance.bench import Bench, needs
 
 
 @needs("ttr")
@@ -177,13 +177,3 @@ class TimeToRun(Bench):
             task = self.got(waiting)
             assert (task.due, task.ttr) == (self.clock.now() + 2, 60)
             self.tube.delete(task)
-
-    @lacks("ttr")
-    def test_where_there_is_no_ttr_none_is_set(self) -> None:
-        task = self.taken()
-        with self.refused(OptionNotSupported):
-            self.tube.set_ttr(task, 5)
-        with self.refused(OptionNotSupported):
-            self.tube.take(0, ttr=5)
-        with self.refused(OptionNotSupported):
-            self.tube.take_task(task, ttr=5)

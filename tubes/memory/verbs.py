@@ -241,6 +241,8 @@ class VerbPort(Port[F]):
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take a task, whatever stands before it; None if it may not be taken now."""
         id = self.refer_untaken(task)[0]
+        if span is not None:
+            self.need("ttr")
 
         def act(now: int) -> F | None:
             entry = self._engine.find(id)

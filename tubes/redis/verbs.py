@@ -141,6 +141,8 @@ class VerbPort(Port[F]):
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take a task, whatever stands before it; None if it may not be taken now."""
         self.refer_untaken(task)
+        if span is not None:
+            self.need("ttr")
         show, words, _ = self.about(task, "" if span is None else span, looks=True)
         return self.run(self._take_task(show, words))
 
