@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import tubes.aio
 from tests.support.internals import port_of
 from tests.support.stepping import SteppingClock
 from tubes import Driver
-from tubes.errors import CodecError, DriverNotFound, InvalidOption
+from tubes.errors import CodecError, DriverNotFound, InvalidOption, TaskNotTaken
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -259,3 +260,21 @@ def test_a_closed_store_has_no_file_open(tmp_path: Path) -> None:
         assert len(other.tube("t").take_many(2, timeout=0)) == 2
         assert len(os.listdir("/proc/self/fd")) > before
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_lease_ends_with_the_opening_in_which_it_was_made(tmp_path: Path) -> None:
+    """Also where the file has lost that take, and another one has its number."""
+    with tubes.connect(f"file:{tmp_path / 'store'}") as queue:
+        tube = queue.create_tube("t")
+        tube.put("job")
+        shutil.copytree(tmp_path / "store", tmp_path / "before")
+        task = tube.take(timeout=0)
+        assert task is not None
+        lease = task.lease
+    with tubes.connect(f"file:{tmp_path / 'before'}") as queue:
+        tube = queue.tube("t")
+        task = tube.take(timeout=0)
+        assert task is not None
+        with pytest.raises(TaskNotTaken):
+            tube.ack(lease)
+        assert tube.ack(task.lease).data == "job"

@@ -255,3 +255,13 @@ def test_a_take_that_is_cancelled_when_its_reply_is_there_loses_nothing(url: str
     acked, taken = asyncio.run(main())
     assert taken == 0
     assert acked > 200
+
+
+def test_tasks_are_not_moved_to_the_tube_where_they_are(port: int) -> None:
+    """Another URL may lead to it."""
+    with tubes.connect(f"redis://127.0.0.1:{port}") as queue, tubes.connect(f"redis://localhost:{port}/0") as other:
+        tube = queue.create_tube("moved")
+        tube.put(1)
+        with pytest.raises(InvalidOption, match="must be another tube"):
+            other.tube("moved").move_to(tube, state="ready")
+        assert tube.statistics().calls["put"] == 1

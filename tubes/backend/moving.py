@@ -22,7 +22,8 @@ def check_move(source: Any, target: Any, kind: type, state: object, limit: objec
     """How many tasks are moved at most; None: all."""
     if not isinstance(target, kind) or not isinstance(target._port, PortBase):  # type: ignore[attr-defined]
         raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
-    if target._port.shared is source.shared:  # type: ignore[attr-defined]
+    # Another URL may lead to the same tube.
+    if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
         raise InvalidOption(option="tube", value=target, rule="must be another tube")
     if check_state(state) not in (State.READY, State.DELAYED, State.BURIED):
         raise InvalidOption(option="state", value=state, rule="must be 'ready', 'delayed' or 'buried'")

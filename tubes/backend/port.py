@@ -88,7 +88,7 @@ class PortBase(Generic[F]):
         """
         if not isinstance(task, TaskView):
             if task.__class__ is not int and isinstance(task, str):
-                return self._read_lease(task)
+                return self.read_lease(task)
             return whole("task", task), 0, None
         origin = task._tube
         if origin is not self.tube:
@@ -109,7 +109,8 @@ class PortBase(Generic[F]):
         self.need("pri")
         return priority("pri", pri)
 
-    def _read_lease(self, text: str) -> Reference:
+    def read_lease(self, text: str) -> tuple[int, int, Lease]:
+        """What a lease says: the id, the take, and the lease."""
         lease = text if isinstance(text, Lease) else Lease(text)
         name = self.tube.name
         if lease.tube != name:

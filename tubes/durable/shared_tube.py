@@ -6,6 +6,7 @@ from collections import deque
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from typing_extensions import override
 
@@ -34,6 +35,8 @@ class DurableTube(SharedTube):
     def __init__(self, clock: Clock, lock: Lock, engine: JournaledEngine, journal: Journal, files: Files) -> None:
         super().__init__(clock, lock, engine)
         self.born = engine.born  # type: ignore[misc]
+        # A file that has lost what was written last gives the numbers of takes again.
+        self.opening = uuid4().int >> 64
         self.journal: Final = journal
         self._files: Final = files
         # Those who were served since the last commit.

@@ -73,8 +73,12 @@ class Port(PortBase[F]):
     def lease_of(self, task: TaskView) -> Lease:
         """The lease of a task that was taken; of one that this session does not hold, one of no take."""
         entry = self.hold.get(task.id)
-        is_held = entry is not None and entry.take == task._take
-        return Lease.of(self.shared.name, task.id, self.born, 0, 0, task._take if is_held else NO_TAKE)
+        take = NO_TAKE if entry is None or entry.take != task._take else task._take
+        return Lease.of(self.shared.name, task.id, self.born, 0, self.shared.opening, take)
+
+    def read_lease(self, text: str) -> tuple[int, int, Lease]:
+        id, take, lease = super().read_lease(text)
+        return id, take if lease.session == self.shared.opening else NO_TAKE, lease
 
     # -- the verbs of every program's inner loop ---------------------------------------------------------------------
     # They are written out: through `_do` they take 1.3 to 1.8 times as long.

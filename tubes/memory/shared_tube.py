@@ -51,6 +51,8 @@ class SharedTube:
         self.name: Final = engine.name
         #: Leases of other tubes of this name have another number.
         self.born: Final = uuid4().int >> 64
+        #: Leases of other openings of a store that is kept have another number.
+        self.opening = 0
         self.driver: Final = engine.driver
         self.engine: Final = engine
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()

@@ -33,8 +33,9 @@ class Lease(str):
 
     Form 1 is the digit 1 and then, in base64url without padding, numbers with their greatest byte first, and a name:
     what tells the tube from others of its name, 8 bytes (on a server the microsecond in which it was made); the number
-    of the session in the tube, 4, and the first half of its uuid, 8 (in memory both are 0); the number of the take, 8;
-    the id of the task, 8; the name of the tube; and the CRC-32 of all this, the digit too, 4.
+    of the session in the tube, 4, and the first half of its uuid, 8 (in memory both are 0; in a folder the second one
+    is of its opening); the number of the take, 8; the id of the task, 8; the name of the tube; and the CRC-32 of all
+    this, the digit too, 4.
 
     Raises `InvalidOption` for a text of another form, and for one that was cut or damaged.
 
