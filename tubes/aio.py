@@ -30,7 +30,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.moving import check_move, items_of, next_some
+from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
 from tubes.backend.port import check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
@@ -1004,18 +1004,22 @@ class AsyncTube(Generic[T, R]):
         both. O(log n) for each task.
 
         Raises `OptionNotSupported` for an option of a task that the driver of the other tube lacks, `DuplicateKey` for
-        a key that is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec refuses. Then
-        the tasks that were moved before stay there; the others are where they were.
+        a key that is in use there, `TubeFull` if it has no room for the next one, and `CodecError` for data that its
+        codec refuses. The tasks that were moved before stay there; the others are where they were.
 
         `Tube.move_to` shows an example.
         """
         most = check_move(self._port, tube, AsyncTube, state, limit)
-        moved = 0
-        while some := next_some(most, moved):
+        moved, at_once = 0, SOME
+        while some := next_some(most, moved, at_once):
             tasks = await self.tasks(limit=some, state=state)
             if not tasks:
                 break
-            copies = await tube.put_many(items_of(tasks, self._port.connection.micros()))
+            try:
+                copies = await tube.put_many(items_of(tasks, self._port.connection.micros()))
+            except TubesError as error:
+                at_once = fewer(error, tasks, tube.name)
+                continue
             removed = await self._evict(tasks)
             strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
             if strays:

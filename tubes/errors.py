@@ -26,8 +26,11 @@ class TubesError(Exception):
         # Other texts continue the message, and its last fact may end with a full stop.
         if not message.endswith("..."):
             message = message.removesuffix(".")
-        # In a batch: the number of the item, from 0.
-        super().__init__(f"item {facts['item']}: {message}" if "item" in facts else message)
+        if "item" in facts:  # In a batch: its number, from 0.
+            message = f"item {facts['item']}: {message}"
+        elif "moved" in facts:  # The id of a task that another tube does not accept.
+            message = f"task {facts['moved']} cannot move to tube {facts['to']!r}: {message}"
+        super().__init__(message)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.facts)

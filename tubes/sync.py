@@ -19,7 +19,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.moving import check_move, items_of, next_some
+from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
 from tubes.backend.port import check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
@@ -1076,8 +1076,8 @@ class Tube(Generic[T, R]):
         both. O(log n) for each task.
 
         Raises `OptionNotSupported` for an option of a task that the driver of the other tube lacks, `DuplicateKey` for
-        a key that is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec refuses. Then
-        the tasks that were moved before stay there; the others are where they were.
+        a key that is in use there, `TubeFull` if it has no room for the next one, and `CodecError` for data that its
+        codec refuses. The tasks that were moved before stay there; the others are where they were.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1089,12 +1089,16 @@ class Tube(Generic[T, R]):
         [Task(id=0, state='ready', data='to ann', tube='dead')]
         """
         most = check_move(self._port, tube, Tube, state, limit)
-        moved = 0
-        while some := next_some(most, moved):
+        moved, at_once = 0, SOME
+        while some := next_some(most, moved, at_once):
             tasks = self.tasks(limit=some, state=state)
             if not tasks:
                 break
-            copies = tube.put_many(items_of(tasks, self._port.connection.micros()))
+            try:
+                copies = tube.put_many(items_of(tasks, self._port.connection.micros()))
+            except TubesError as error:
+                at_once = fewer(error, tasks, tube.name)
+                continue
             removed = self._evict(tasks)
             strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
             if strays:

@@ -262,6 +262,7 @@ def test_tasks_are_moved_to_another_tube(shell: Shell, queue: tubes.Queue) -> No
     shell("move", "dead", "mail", code=Exit.NOTHING)
     shell("move", "dead", "mail", "--state", "taken", code=Exit.USAGE)
     shell("move", "dead", "nowhere", code=Exit.NOT_FOUND)
+    assert "tube='mail': must be another tube" in shell("move", "mail", "mail", code=Exit.USAGE).stderr
 
 
 def test_a_namespace_is_named_by_the_url(shell: Shell, queue: tubes.Queue) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tubes.backend.port import PortBase
@@ -10,12 +10,12 @@ from tubes.drivers.lists import check_state
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, Addressed, whole
 from tubes.drivers.timers import NEVER
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, TubeFull, TubesError
 from tubes.values.batch import Item
 from tubes.values.task import TaskView
 
 #: How many tasks are moved at a time.
-_SOME: Final = 250
+SOME: Final = 250
 
 
 def check_move(source: Any, target: Any, kind: type, state: object, limit: object) -> int | None:
@@ -24,15 +24,30 @@ def check_move(source: Any, target: Any, kind: type, state: object, limit: objec
         raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
     # Another URL may lead to the same tube.
     if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
-        raise InvalidOption(option="tube", value=target, rule="must be another tube")
+        raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
     if check_state(state) not in (State.READY, State.DELAYED, State.BURIED):
         raise InvalidOption(option="state", value=state, rule="must be 'ready', 'delayed' or 'buried'")
     return None if limit is None else whole("limit", limit)
 
 
-def next_some(limit: int | None, moved: int) -> int:
-    """How many tasks are moved next, after so many."""
-    return _SOME if limit is None else min(_SOME, limit - moved)
+def next_some(limit: int | None, moved: int, most: int = SOME) -> int:
+    """How many tasks are moved next, after so many; `most`: those that go at once."""
+    return most if limit is None else min(most, limit - moved)
+
+
+def fewer(error: TubesError, tasks: Sequence[TaskView], name: str) -> int:
+    """How many tasks go at once after another tube, of this name, did not accept these: half, if there is no room.
+
+    Raises an error that does not depend on how many they are; it names the task.
+    """
+    facts = dict(error.facts)
+    if isinstance(error, TubeFull) or (isinstance(error, InvalidOption) and facts.get("option") == "items"):
+        if len(tasks) > 1:
+            return len(tasks) // 2
+    elif "item" in facts:
+        moved = tasks[facts.pop("item")].id
+        raise type(error)(**facts, moved=moved, to=name) from error.__cause__
+    raise error
 
 
 def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:

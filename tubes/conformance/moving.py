@@ -64,11 +64,18 @@ class Moving(Bench):
         assert self.tube.move_to(other, state="ready", limit=599) == 599
         assert sorted(task.data for task in other.tasks() + self.tube.tasks()) == [*range(600)]
 
+    def test_a_full_tube_gets_what_has_room(self) -> None:
+        other = self.create("other", capacity=5)
+        dead = self.in_order([self.buried() for _ in range(8)])
+        with pytest.raises(TubeFull, match="'other' is full: it has no room for 1 more, its capacity is 5"):
+            self.tube.move_to(other)
+        assert (len(other.tasks()), self.tube.tasks(state="buried")) == (5, dead[5:])
+
     def test_nothing_is_moved_that_has_no_place_there(self) -> None:
-        self.buried(key="same")
+        dead = self.buried(key="same")
         other, full = self.create("other"), self.create("full", capacity=1)
         self.put(key="same", tube=other)
-        with self.refused(DuplicateKey):
+        with self.refused(DuplicateKey, match=f"^task {dead.id} cannot move to tube 'other': key 'same'"):
             self.tube.move_to(other)
         self.put(tube=full)
         with self.refused(TubeFull):
@@ -77,8 +84,10 @@ class Moving(Bench):
 
     @needs("pri")
     def test_an_option_that_the_other_driver_lacks_is_not_dropped(self) -> None:
-        self.buried(pri=5)
-        with self.refused(OptionNotSupported):
+        dead = self.buried(pri=5)
+        with self.refused(
+            OptionNotSupported, match=f"^task {dead.id} cannot move to tube 'plain': driver 'fifo' has no"
+        ):
             self.tube.move_to(self.queue.create_tube("plain", "fifo"))
 
     def test_a_task_that_has_changed_since_it_was_seen_stays(self) -> None:
