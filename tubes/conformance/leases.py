@@ -189,11 +189,14 @@ class Leases(Bench):
         swapped = "A" if lease[middle] != "A" else "B"
         cut = (lease[:-1], lease[1:], lease[:middle], lease + "A", lease + "=", f" {lease}", lease.swapcase())
         damaged = (lease[:middle] + swapped + lease[middle + 1 :], f"{lease[:middle]}é{lease[middle + 1 :]}")
-        for text in (*cut, *damaged, "2" + lease[1:], "", "0", "17", "1", "lease", "1" + "A" * 60):
+        for text in (*cut, *damaged, "2" + lease[1:], "", "0", "1", "lease", "1" + "A" * 60):
             with self.refused(InvalidOption, match="lease"):
                 self.tube.ack(text)
             with self.refused(InvalidOption, match="lease"):
                 Lease(text)
         with self.refused(InvalidOption, match="later form"):
             self.tube.ack_many(["2" + lease[1:]])
+        for id in ("7", "17", "1", "9" * 20):
+            with self.refused(InvalidOption, match="an id must be an int"):
+                self.tube.ack(id)
         assert self.tube.ack(lease).state == State.DONE

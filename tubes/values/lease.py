@@ -16,6 +16,8 @@ _LATER: Final = tuple("23456789")
 #: session; the take; the id of the task.
 _FACTS: Final = struct.Struct(">QIQQQ")
 _SUM: Final = 4
+#: What is shorter is no lease of any form.
+_LEAST: Final = 40
 _ALPHABET: Final = b"-_"
 #: The take of a lease that is of none.
 NO_TAKE: Final = 2**64 - 1
@@ -67,7 +69,7 @@ class Lease(str):
         if not isinstance(given, str):
             raise InvalidOption(option="lease", value=given, rule="must be a string")
         lease = super().__new__(cls, text)
-        if text.startswith(_LATER):
+        if len(text) >= _LEAST and text.startswith(_LATER):
             raise InvalidOption(option="lease", value=text, rule=f"has a later form than {_FORM}, which is known here")
         try:
             packed = b64decode(text[1:] + "=" * (-(len(text) - 1) % 4), _ALPHABET, validate=True)
