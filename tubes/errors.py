@@ -21,8 +21,7 @@ class TubesError(Exception):
 
     def __init__(self, **facts: Any) -> None:
         self.facts: dict[str, Any] = facts
-        first = (getdoc(type(self)) or "").partition("\n")[0].removesuffix(".")
-        message = first.format_map({name: _Shown(value) for name, value in facts.items()})
+        message = self._text(facts).format_map({name: _Shown(value) for name, value in facts.items()})
         # Other texts continue the message, and its last fact may end with a full stop.
         if not message.endswith("..."):
             message = message.removesuffix(".")
@@ -31,6 +30,11 @@ class TubesError(Exception):
         elif "moved" in facts:  # The id of a task that another tube does not accept.
             message = f"task {facts['moved']} cannot move to tube {facts['to']!r}: {message}"
         super().__init__(message)
+
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        """What the message says, with the names of facts."""
+        return (getdoc(cls) or "").partition("\n")[0].removesuffix(".")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.facts)
@@ -106,6 +110,10 @@ class QueueForked(QueueClosed):
 
 class TaskNotFound(TubesError, LookupError):
     """there is no task {id} in tube {tube!r}: it never existed, or it is done."""
+
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        return "task {id} of tube {tube!r} is not {states}" if "states" in facts else super()._text(facts)
 
 
 class TaskNotTaken(TubesError):

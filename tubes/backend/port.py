@@ -134,6 +134,11 @@ def check_states(states: object) -> str:
     return letters
 
 
+def words_of(states: str) -> str:
+    """The states of these letters in words, for a message."""
+    return " or ".join(State(letter) for letter in states)
+
+
 def check_kicked(state: object) -> str:
     """The letter of the state whose tasks are kicked."""
     if isinstance(state, str):

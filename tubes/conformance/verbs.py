@@ -212,6 +212,8 @@ class Verbs(Bench):
     def test_a_task_is_removed_only_in_the_states_that_are_named(self) -> None:
         task, buried = self.taken(), self.buried()
         assert self.refuses(lambda state: self.tube.delete(task, state=state), "ready", ["!", "r"], error=TaskNotFound)
+        with self.refused(TaskNotFound, match=f"^task {task.id} of tube '.*' is not buried or ready$"):
+            self.tube.delete(task.id, state=["buried", "ready"])
         assert self.refuses(lambda state: self.tube.delete(task, state=state), "done", "x", [], ["ready", 7], 7)
         assert self.tube.delete(buried, state=("ready", "buried")).state == State.DONE
         assert self.tube.delete(task.id, state=State.TAKEN).state == State.DONE

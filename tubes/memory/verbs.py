@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tubes.backend.listeners import check_listener
-from tubes.backend.port import check_reason, mark_finished
+from tubes.backend.port import check_reason, mark_finished, words_of
 from tubes.drivers import options as known
 from tubes.drivers.lists import Place, is_by_id, tasks_after
 from tubes.drivers.many import ack_many, take_many
@@ -233,7 +233,7 @@ class VerbPort(Port[F]):
 
         def act(now: int, entry: Entry) -> None:
             if states and entry.state not in tuple(states):
-                raise TaskNotFound(id=entry.id, tube=self.shared.name)
+                raise TaskNotFound(id=entry.id, tube=self.shared.name, states=words_of(states))
             self._engine.delete(now, entry)
 
         return self._do_any(task, act, finishes=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tubes.backend.listeners import Listener, check_listener
-from tubes.backend.port import check_reason, mark_finished
+from tubes.backend.port import check_reason, mark_finished, words_of
 from tubes.drivers.entry import NOTHING_MORE, More
 from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, flag, micros, whole
@@ -192,7 +192,7 @@ class VerbPort(Port[F]):
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply:
-                missing = reply.code == "STATE" or (reply.code == "NOTFOUND" and lease is None)
+                missing = reply.code == "NOTFOUND" and lease is None
                 raise (TaskNotFound if missing else TaskNotTaken)(id=id, tube=self.shared.name)
             if type(reply) is bytes:
                 shown = self.show(task_codec.parse(reply), None if known is None else known._record.data)
@@ -266,7 +266,14 @@ class VerbPort(Port[F]):
 
     def delete(self, task: object, states: str = "") -> F:
         """Remove a task; `states`: if it is in one of these."""
-        return self.call("delete", self.about(task, states, looks=True, ends=True))
+        show_task, words, lease = self.about(task, states, looks=True, ends=True)
+
+        def show(reply: Reply) -> F:
+            if type(reply) is ErrorReply and reply.code == "STATE":
+                raise TaskNotFound(id=words[0], tube=self.shared.name, states=words_of(states))
+            return show_task(reply)
+
+        return self.call("delete", (show, words, lease))
 
     def peek(self, task: object) -> F:
         """Look at a task."""
