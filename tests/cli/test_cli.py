@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -654,6 +655,9 @@ def test_options_are_altered_and_shown(shell: Shell, queue: tubes.Queue) -> None
     assert backoff == {"first": 2.0, "factor": 2.0, "cap": 60.0, "jitter": 0.0, "seed": 0}
     shell("create", "copy", "fifottl", "-o", f"backoff={json.dumps(backoff)}")
     assert queue.tube("copy").options == {"backoff": tube.options["backoff"]}
+    (said,) = shell.json("alter", "copy", "-o", "buried_ttl=inf", "-o", "backoff=null")
+    assert (said["options"], queue.tube("copy").options) == ({"buried_ttl": "inf"}, {"buried_ttl": math.inf})
+    assert shell.json("stats", "copy")[0]["options"] == said["options"]
     shell("alter", "mail", "-o", "backoff=null", "-o", "ttr=null")
     assert queue.tube("mail").options == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, cast
 
@@ -61,6 +62,8 @@ def tube_options(words: list[str]) -> dict[str, Any]:
     options = {name: _value(word) for name, word in pairs(words, "--option").items()}
     if options.get("backoff") is not None:
         options["backoff"] = _backoff(options["backoff"])
+    if options.get("buried_ttl") == "inf":  # JSON has no word for it.
+        options["buried_ttl"] = math.inf
     return options
 
 

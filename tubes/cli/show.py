@@ -55,10 +55,13 @@ def until(moment: float | None) -> float | str | None:
 
 def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a tube for JSON, in the form that `-o` takes."""
-    return {
-        name: dataclasses.asdict(value) if isinstance(value, tubes.Backoff) else value
-        for name, value in options.items()
-    }
+    return {name: _option_json(value) for name, value in options.items()}
+
+
+def _option_json(value: object) -> object:
+    if value == math.inf:
+        return "inf"
+    return dataclasses.asdict(value) if isinstance(value, tubes.Backoff) else value
 
 
 def data_of(task: tubes.Task) -> dict[str, object]:
