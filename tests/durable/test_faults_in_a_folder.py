@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import sqlite3
@@ -198,6 +199,23 @@ def test_a_file_that_is_not_ours_is_refused_and_stays(tmp_path: Path, harm: str,
     for _ in range(2):
         with pytest.raises(StoreFailed, match=why):
             tubes.connect(url)
+
+
+@pytest.mark.parametrize("harm", ["PRAGMA user_version=0", "PRAGMA application_id=7", "PRAGMA journal_mode=WAL"])
+@pytest.mark.parametrize("mode", ["own"])
+def test_a_file_of_another_program_stays_byte_for_byte(tmp_path: Path, harm: str, mode: str) -> None:
+    file = tmp_path / "tubes.db"
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE tasks(id, title)")
+        database.execute("PRAGMA user_version=3")
+        database.commit()
+        database.execute(harm)
+    database.close()
+    before = file.read_bytes()
+    with pytest.raises(StoreFailed, match="another program"):
+        tubes.connect(f"file:{tmp_path}?mode={mode}")
+    assert file.read_bytes() == before
+    assert os.listdir(tmp_path) == ["tubes.db"]
 
 
 def test_a_file_of_garbage_is_refused(tmp_path: Path) -> None:

@@ -36,6 +36,25 @@ PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}) VALUES ({','.join('?' * 6)})"
 PUT_FULL: Final = f"REPLACE INTO tasks({FULL}) VALUES ({','.join('?' * 13)})"
 
 
+def check(path: Path) -> bool:
+    """Raise the error of a file that is not ours, or of a newer release; returns whether there is one.
+
+    Nothing is written: `immutable` reads the file itself, without its log and its locks.
+    """
+    # One that was killed while it made the file has left its journal, too.
+    if not path.exists() or not path.stat().st_size or Path(f"{path}-journal").exists():
+        return False
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
+        application, version = (
+            file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+    if application != _APPLICATION:
+        raise sqlite3.DatabaseError("it was written by another program")
+    if version > VERSION:
+        raise sqlite3.DatabaseError(f"a newer release wrote it: its format is {version}, and this one's {VERSION}")
+    return True
+
+
 class Database:
     """One open file. Its user sees to it that there is one call at a time."""
 
@@ -55,18 +74,17 @@ class Database:
         self.execute: Final = self._cursors[0].execute
         self.executemany: Final = self._cursors[1].executemany
         if not reads:
-            self.execute(f"PRAGMA page_size={_PAGE}")
-            self.execute("PRAGMA journal_mode=WAL")
-            self.execute("PRAGMA synchronous=NORMAL")
-            self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+            self._begin_to_write()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        version = self.number("PRAGMA user_version")
-        if not version:
+
+    def _begin_to_write(self) -> None:
+        if not self.number("PRAGMA user_version"):
+            self.execute(f"PRAGMA page_size={_PAGE}")
+            # Before there is a log: from now on the file itself says that it is ours.
             self.connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
-        elif self.number("PRAGMA application_id") != _APPLICATION:
-            raise sqlite3.DatabaseError("it was written by another program")
-        elif version > VERSION:
-            raise sqlite3.DatabaseError(f"a newer release wrote it: its format is {version}, and this one's {VERSION}")
+        self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=NORMAL")
+        self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
 
     def number(self, statement: str) -> int:
         """The number that a statement gives."""

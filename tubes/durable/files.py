@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from tubes.durable.database import Database, is_full
+from tubes.durable.database import Database, check, is_full
 from tubes.durable.folder import Folder, Reserve
 from tubes.durable.syncer import Syncer
 from tubes.errors import StoreFailed, StoreFull
@@ -30,6 +30,10 @@ class Files:
         #: Brings everything onto the disk before a method returns; None: the operating system does so in time.
         self.syncer: Syncer | None = None
         self._log: Final = path / "tubes.db-wal"
+        try:
+            check(path / "tubes.db")
+        except (sqlite3.Error, OSError) as error:
+            raise StoreFailed(url=url, why=str(error)) from error
         self._folder: Final = None if reads else Folder(path, url)
         #: None: the files are only read.
         self.reserve: Final = None if reads else Reserve(path, url)
