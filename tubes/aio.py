@@ -636,8 +636,8 @@ class AsyncTube(Generic[T, R]):
 
         `timeout`: seconds to wait; None: for ever; 0: not at all. Waiting calls are served in the order of arrival.
         Returns None when the time is over.
-        `ttr`: seconds to run for this take, instead of the task's own ttr; a task without one keeps it. On a server a
-        call that had to wait costs one more round trip for it.
+        `ttr`: seconds to run for this take, instead of the task's own ttr, which later takes have again. A task that
+        has none keeps this one: later takes have it, too. On a server a call that waited costs one more round trip.
 
         Raises `OptionNotSupported` for a ttr that the driver does not have.
 

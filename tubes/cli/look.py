@@ -214,7 +214,7 @@ def buried(
 ) -> None:
     """List the buried tasks and the reasons.
 
-    The oldest comes first. The last lines say how many tasks there are for each reason.
+    They come in the order in which kick takes them. The last lines count the tasks shown for each reason.
     """
     with connected(url, codec) as queue:
         found = queue.tube(name).buried(limit)
