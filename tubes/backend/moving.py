@@ -45,8 +45,8 @@ def fewer(error: TubesError, tasks: Sequence[TaskView], name: str) -> int:
         if len(tasks) > 1:
             return len(tasks) // 2
     elif "item" in facts:
-        moved = tasks[facts.pop("item")].id
-        raise type(error)(**facts, moved=moved, to=name) from error.__cause__
+        number: int = facts.pop("item")
+        raise type(error)(**facts, moved=tasks[number].id, to=name) from error.__cause__
     raise error
 
 
