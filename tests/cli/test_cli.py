@@ -61,6 +61,7 @@ def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
         yield Shell(f"memory://{name}")
     else:  # With no more rights than the page of rights gives to a program.
         users = users_of(request.getfixturevalue("valkey"))
+        users.forget()
         yield Shell(f"{users.url('app')}?prefix={uuid4().hex}")
         assert users.refusals() == []
 
