@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -42,6 +43,15 @@ def _logs_as_before() -> Iterator[None]:
         if name.startswith("tubes") and isinstance(logger, logging.Logger):
             logger.setLevel(logging.NOTSET)
             logger.disabled, logger.propagate = False, True
+
+
+@pytest.fixture(autouse=True)
+def _others_have_gone(request: pytest.FixtureRequest) -> None:
+    """A test that collects garbage answers for its own: what others have left is collected before."""
+    if hasattr(request.module, "gc"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 #: Files of which one process runs all, the longest first: they share what is slow to start, or start a Spark each.
