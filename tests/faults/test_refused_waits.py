@@ -75,9 +75,10 @@ def server() -> Iterator[LocalServer]:
 @pytest.fixture
 def guarded(server: LocalServer) -> Iterator[Guarded]:
     made = Guarded(server)
-    made.admin.flushall()
-    yield made
-    made.allow()
+    with made.admin:
+        made.admin.flushall()
+        yield made
+        made.allow()
 
 
 class Waiters:
