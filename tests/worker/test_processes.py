@@ -37,7 +37,7 @@ def settings() -> dict[str, Any]:
 
 @pytest.fixture
 def tube(queue: tubes.Queue) -> tubes.Tube:
-    return queue.create_tube("frames", "fifottl", ttr=0.5, max_attempts=1)
+    return queue.create_tube("frames", "fifottl", ttr=PATIENCE, max_attempts=1)
 
 
 def is_alive(pid: int) -> bool:
@@ -78,7 +78,7 @@ def test_a_process_that_dies_fails_its_attempt_alone(queue: tubes.Queue, tube: t
     worker.on(tube, crunch, process=True)
     with running(worker):
         first = tube.call("pid", timeout=PATIENCE)
-        slow = tube.put(["sleep", 1.5])  # Longer than its ttr.
+        slow = tube.put(["sleep", 4], ttr=3)  # Longer than its ttr.
         with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: by SIGKILL"):
             tube.call("die", timeout=PATIENCE)
         with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: it ended with 3"):
