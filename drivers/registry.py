@@ -26,23 +26,25 @@ class Registry:
         """Raise what `register` would raise, and add nothing."""
         if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="driver", value=driver, rule="must be a Driver")
-        try:
-            present = self.find(driver.name)
-        except DriverNotFound:
-            return
-        if present != driver:
+        check_name("driver", driver.name)
+        present = self._known(driver.name)
+        if present is not None and present != driver:
             raise DriverExists(name=driver.name)
 
     def find(self, name: str) -> Driver:
         """The driver of this name."""
         check_name("driver", name)
-        found = self._drivers.get(name)
+        found = self._known(name)
         if found is None:
-            if name not in _points():
-                _points.cache_clear()  # It may have been installed since.
-            point = _points().get(name)
-            if point is None:
-                raise DriverNotFound(name=name, known=", ".join(sorted(_points().keys() | self._drivers.keys())))
+            _points.cache_clear()  # It may have been installed since.
+            found = self._known(name)
+        if found is None:
+            raise DriverNotFound(name=name, known=", ".join(sorted(_points().keys() | self._drivers.keys())))
+        return found
+
+    def _known(self, name: str) -> Driver | None:
+        found = self._drivers.get(name)
+        if found is None and (point := _points().get(name)) is not None:
             found = self._drivers.setdefault(name, _load(point))
         return found
 
