@@ -17,6 +17,7 @@ from tests.support.internals import port_of
 from tubes import TaskNotTaken, TubeNotFound
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
+from tubes.drivers.options import SECOND
 from tubes.redis import emptiness
 from tubes.testing import LocalServer
 
@@ -213,9 +214,10 @@ def test_a_session_lives_as_long_as_the_longest_lease_of_those_who_spoke_for_it(
 
 @pytest.mark.parametrize("end", ["ack", "bury", "truncate", "ttl", "drop"])
 def test_whoever_waits_until_a_tube_is_empty_is_woken_by_other_processes_and_by_time(
-    url: str, face: Face, end: str
+    url: str, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease of its own makes a store of its own, as another process has one."""
+    monkeypatch.setattr(emptiness, "_LONGEST", 3600 * SECOND)  # They must hear it, and do not find out by asking.
     with face.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
         tube = queue.create_tube("t", "fifottl")
         its = other.tube("t")
@@ -225,7 +227,6 @@ def test_whoever_waits_until_a_tube_is_empty_is_woken_by_other_processes_and_by_
             assert eventually(lambda: len(port_of(tube).shared.emptiness.waiters()) == 3)
             time.sleep(0.2)  # They have asked, and hear.
             assert not any(call.done() for call in calls)
-            began = time.monotonic()
             if end == "ack":
                 for task in its.take_many(3, 0):
                     task.ack()
@@ -238,9 +239,28 @@ def test_whoever_waits_until_a_tube_is_empty_is_woken_by_other_processes_and_by_
                 assert all(isinstance(call.exception(10), TubeNotFound) for call in calls)
             else:
                 assert [call.result(10) for call in calls] == [True] * 3
-            # Else they have found out by asking now and then.
-            assert time.monotonic() - began < 3
         assert eventually(lambda: not port_of(tube).shared.subscription.listening)
+
+
+def test_a_tube_is_not_empty_before_a_put_that_waits_for_room_is_served(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tubes.connect(url) as queue, ThreadPoolExecutor(2) as pool:
+        tube = queue.create_tube("t", capacity=1)
+        shared = port_of(tube).shared
+        first = tube.put(1)
+        may_be_served = threading.Event()
+        serve = shared.serving._serve_putter
+        monkeypatch.setattr(shared.serving, "_serve_putter", lambda: (may_be_served.wait(60), serve())[1])
+        put = pool.submit(tube.put, 2, timeout=60)
+        assert eventually(lambda: len(shared.queue.putters) == 1)
+        call = pool.submit(tube.wait_empty, 60)
+        tube.delete(first)
+        time.sleep(0.5)  # It has been asked about, and is without a task.
+        assert not call.done()
+        may_be_served.set()
+        tube.delete(put.result(60))
+        assert call.result(60)
 
 
 def test_a_lost_event_costs_a_wait_until_the_tube_is_empty_some_seconds(

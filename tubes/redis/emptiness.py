@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.waiters import Waiter
     from tubes.redis.transport.script_call import Flow
+    from tubes.redis.wait_queue import WaitQueue
 
 #: Microseconds after which the server is asked again at the latest: what bounds the harm of an event that was lost.
 _LONGEST: Final = 5 * SECOND
@@ -51,6 +52,8 @@ class _SharedTube(Protocol):
     def store(self) -> _Store: ...
     @property
     def subscription(self) -> _Subscription: ...
+    @property
+    def queue(self) -> WaitQueue: ...
     def watch(self, due: int, /) -> None: ...
     def tick(self) -> Flow[None]: ...
 
@@ -153,9 +156,9 @@ class Emptiness:
             soonest = yield from self._shared.subscription.begin(port)
             if soonest:
                 self._shared.watch(soonest)
-            ended = self._ended
-            left = yield from port.left()
-            if left:
+            # A put that waits is about to have room in an empty tube: the tube is not empty before.
+            ended, puts = self._ended, len(self._shared.queue.putters)
+            if left := (yield from port.left()) or puts:
                 self._enough = ended + left
                 if self._ended >= self._enough:
                     self.ask()
