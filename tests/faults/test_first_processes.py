@@ -89,7 +89,7 @@ def first(url: str, folder: Path, handler: str, grace: float = 60) -> Generator[
 
 @pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
 def test_the_first_process_heeds_sigterm(jobs: tubes.Tube, url: str, tmp_path: Path, handler: str) -> None:
-    jobs.put_many([1, 1])
+    jobs.put_many([3, 1])
     with first(url, tmp_path, handler) as worker:
         assert worker.hear() == "begun"
         worker.signal(signal.SIGTERM)
