@@ -259,7 +259,9 @@ def test_a_tube_is_not_empty_before_a_put_that_waits_for_room_is_served(
         time.sleep(0.5)  # It has been asked about, and is without a task.
         assert not call.done()
         may_be_served.set()
-        tube.delete(put.result(60))
+        second = put.result(60)
+        assert second is not None
+        tube.delete(second)
         assert call.result(60)
 
 

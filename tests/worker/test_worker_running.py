@@ -16,7 +16,7 @@ from tubes.conformance.bench import eventually
 from tubes.worker import Summary, Worker
 
 #: Seconds of a ttr that handlers outlast.
-TTR = 0.4
+TTR = 1.2
 
 
 @pytest.fixture
@@ -139,13 +139,13 @@ def test_a_task_is_kept_while_its_handler_works(queue: tubes.Queue, way: str, op
     tube = queue.create_tube("mail", "fifottl", **options)
 
     def handle(task: Any) -> None:
-        time.sleep(4 * TTR)
+        time.sleep(2 * TTR)
 
     async def handle_async(task: Any) -> None:
-        await asyncio.sleep(4 * TTR)
+        await asyncio.sleep(2 * TTR)
 
     async def block(task: Any) -> None:
-        time.sleep(4 * TTR)  # noqa: ASYNC251
+        time.sleep(2 * TTR)  # noqa: ASYNC251
 
     worker = Worker(queue)
     worker.on(tube, {"thread": handle, "async": handle_async, "blocking": block}[way])
@@ -227,10 +227,10 @@ def test_an_async_handler_that_takes_too_long_is_cancelled(queue: tubes.Queue) -
             await asyncio.sleep(60)
 
     worker = Worker(queue)
-    worker.on(tube, handle, timeout=0.1)
+    worker.on(tube, handle, timeout=0.5)
     tube.put_many(["slow", "quick"])
     assert worker.run(burst=True) == Summary(acked=1, buried=1)
-    assert tube.buried()[0].reason == "TimeoutError: the handler took longer than 0.1 s"
+    assert tube.buried()[0].reason == "TimeoutError: the handler took longer than 0.5 s"
 
 
 def test_a_handlers_own_time_out_is_its_own(queue: tubes.Queue) -> None:
@@ -268,12 +268,12 @@ def test_a_handler_that_does_not_end_holds_its_task_no_longer_than_its_time(
         seen.append(task.data)
 
     worker = Worker(queue)
-    worker.on(tube, handle if way == "thread" else stubborn, timeout=0.1)
+    worker.on(tube, handle if way == "thread" else stubborn, timeout=0.5)
     tube.put_many(["slow", "quick"])
     with running(worker) as run:
         assert eventually(lambda: seen == ["quick"])
         (dead,) = tube.buried()
-        assert (dead.data, dead.reason) == ("slow", "TimeoutError: the handler took longer than 0.1 s")
+        assert (dead.data, dead.reason) == ("slow", "TimeoutError: the handler took longer than 0.5 s")
         go.set()
         assert eventually(lambda: "too late" in caplog.text)
         assert run.end() == Summary(acked=1, buried=1)
