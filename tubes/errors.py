@@ -194,6 +194,10 @@ class StoreBusy(TubesError):
     """process {pid} has {url} open: a folder belongs to one process at a time."""
 
 
+class StoreReadOnly(TubesError):
+    """{url} was opened with mode=read: nothing can be changed."""
+
+
 class StoreFull(TubesError):
     """the disk of {url} is full: nothing was changed, and tasks can still be taken and acked."""
 

@@ -202,7 +202,7 @@ def test_a_file_that_is_not_ours_is_refused_and_stays(tmp_path: Path, harm: str,
 
 
 @pytest.mark.parametrize("harm", ["PRAGMA user_version=0", "PRAGMA application_id=7", "PRAGMA journal_mode=WAL"])
-@pytest.mark.parametrize("mode", ["own"])
+@pytest.mark.parametrize("mode", ["own", "read"])
 def test_a_file_of_another_program_stays_byte_for_byte(tmp_path: Path, harm: str, mode: str) -> None:
     file = tmp_path / "tubes.db"
     with sqlite3.connect(file) as database:

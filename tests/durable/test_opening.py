@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +18,11 @@ import tubes.aio
 from tests.support.internals import port_of
 from tests.support.stepping import SteppingClock
 from tubes import Driver
+from tubes.durable.database import back_up
 from tubes.errors import CodecError, DriverNotFound, InvalidOption, TaskNotTaken
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -214,19 +218,163 @@ with tubes.connect({url + "?mode=read"!r}) as queue:
     tube = queue.tube("t")
     print(sorted(tube.statistics().tasks.items()))
     print([(task.data, str(task.state), task.reason) for task in tube.tasks()])
-    for act in (lambda: tube.put(1), lambda: tube.take(0), lambda: tube.drop(), lambda: queue.create_tube("u")):
-        try:
-            act()
-        except tubes.StoreBusy as error:
-            print(error.facts["pid"])
+    print(tube.wait_empty(0))
 """
-        counts, tasks, *pids = python(program).splitlines()
+        counts, tasks, empty = python(program).splitlines()
         assert counts == str(sorted(tube.statistics().tasks.items()))
         assert tasks == str([("a", "taken", None), ("b", "buried", "no"), ("c", "ready", None)])
-        assert pids == [str(os.getpid())] * 4
+        assert empty == "False"
         task.ack()
-    with tubes.connect(url + "?mode=read") as queue:  # Nobody has it open.
-        assert queue.tube("t").put("d").id == 3
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_who_reads_changes_nothing_and_keeps_nobody_out(url: str, tmp_path: Path, is_open: bool) -> None:
+    program = f"""
+import os, tubes
+tube = tubes.connect({url!r}).create_tube("t", "fifottl", max_attempts=1)
+tube.put("a")
+tube.take(0)
+tube.put("b")
+os._exit(0)
+"""
+
+    async def refused() -> None:
+        async with tubes.aio.connect(url + "?mode=read") as queue:
+            tube = await queue.tube("t")
+            for change in (tube.put, tube.take, tube.delete, tube.wait_empty):
+                with pytest.raises(tubes.StoreReadOnly):
+                    await change(1)
+
+    folder = tmp_path / "jobs"
+    python(program)
+    owner = tubes.connect(url)
+    if not is_open:
+        owner.close()
+    files = [folder / "tubes.db"] if is_open else sorted(folder.iterdir())
+    before = [file.read_bytes() for file in files]
+    with tubes.connect(url + "?mode=read") as queue:
+        tube = queue.tube("t")
+        changes: list[Callable[[], object]] = [
+            lambda: tube.put(1),
+            lambda: tube.put_many([1]),
+            lambda: tube.take(0),
+            lambda: tube.take(1),
+            lambda: tube.delete(0),
+            lambda: tube.kick(),
+            lambda: tube.truncate(),
+            lambda: tube.drop(),
+            lambda: tube.pause(1),
+            tube.wait_empty,
+            lambda: tube.on_task_change(print),
+            lambda: queue.repair("t"),
+            lambda: queue.create_tube("u"),
+            lambda: queue.create_tube("u", temporary=True),
+            lambda: queue.create_tube("t", "fifottl", ttr=3, max_attempts=1, if_exists="update"),
+        ]
+        for change in changes:
+            with pytest.raises(tubes.StoreReadOnly):
+                change()
+        asyncio.run(refused())
+        assert [task.data for task in tube.buried()] == ["a"]
+        assert (queue.tubes(), queue.workers(), queue.check("t")) == (["t"], [], [])
+        assert is_open or sorted(folder.iterdir()) == files
+        assert [file.read_bytes() for file in files] == before
+        python(f"import tubes\ntubes.connect({url!r})") if not is_open else owner.tube("t").put("c")
+        assert tube.statistics().tasks["total"] == 2
+    owner.close()
+
+
+def test_who_reads_after_a_kill_ends_no_session(url: str) -> None:
+    program = f"""
+import os, tubes
+tube = tubes.connect({url!r}).create_tube("t", max_attempts=1)
+tube.put("a")
+tube.take(0)
+os._exit(0)
+"""
+    python(program)
+    for _ in range(2):
+        with tubes.connect(url + "?mode=read") as queue:
+            assert queue.statistics("t").tasks["taken"] == 1
+    with tubes.connect(url) as queue:
+        assert queue.statistics("t").tasks["buried"] == 1
+
+
+def test_where_is_no_store_reading_makes_none(url: str, tmp_path: Path) -> None:
+    for mode in ("read", "own&mode=read"):
+        with pytest.raises(tubes.StoreFailed, match="there is no store in this folder"):
+            tubes.connect(f"{url}?mode={mode}")
+    for command in ("stats", "top"):
+        ended = subprocess.run(
+            [sys.executable, "-m", "tubes", command, "--url", url], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 5
+        assert "there is no store in this folder" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+#: Opens a store again and again, and says what it has put and acked.
+BUSY = """
+import sys, tubes
+while True:
+    with tubes.connect(sys.argv[1]) as queue:
+        tube = queue.create_tube("t", "fifottl", if_exists="keep")
+        for number in range(30):
+            print("put", *(task.id for task in tube.put_many(["x" * 300] * 5)), flush=True)
+            for task in tube.take_many(4, timeout=0):
+                print("acking", task.id, flush=True)
+                print("acked", task.ack().id, flush=True)
+"""
+
+
+def test_copies_and_readers_see_one_moment_of_a_store_that_is_opened_and_closed_meanwhile(
+    url: str, tmp_path: Path
+) -> None:
+    said: dict[str, set[int]] = {"put": set(), "acking": set(), "acked": set()}
+
+    def listen() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            what, *ids = line.split()
+            said[what] |= set(map(int, ids))
+
+    with subprocess.Popen([sys.executable, "-c", BUSY, url], stdout=subprocess.PIPE, text=True) as process:
+        hearing = threading.Thread(target=listen)
+        hearing.start()
+        looks: list[tuple[set[int], set[int], set[int]]] = []
+        while len(looks) < 24:
+            put, acked = set(said["put"]), set(said["acked"])
+            if not put:
+                continue
+            place = f"{url}?mode=read"
+            if len(looks) % 2:
+                place = f"file:{tmp_path / str(len(looks))}"
+                back_up(tmp_path / "jobs", tmp_path / str(len(looks)), url)
+            with tubes.connect(place) as queue:
+                tube = queue.tube("t")
+                there = {task.id for task in tube.tasks(limit=100_000)}
+                calls, counts = tube.statistics().calls, tube.statistics().tasks
+                assert calls["put"] - calls["ack"] == counts["total"] == len(there)
+            looks.append((put, acked, there))
+        process.kill()
+        hearing.join()
+    assert len({len(put) for put, _, _ in looks}) > 5
+    for put, acked, there in looks:
+        assert not acked & there
+        assert put - there <= said["acking"]
+
+
+def test_top_shows_the_folder_as_it_is_now(url: str) -> None:
+    command = [sys.executable, "-m", "tubes", "top", "--json", "--interval", "0.1", "--url", url]
+    with tubes.connect(url) as queue, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        tube = queue.create_tube("t")
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["tasks"]["ready"] == 3:
+                break
+            if not tube.statistics().tasks["ready"]:
+                tube.put_many(range(3))
+        process.terminate()
 
 
 def test_the_command_looks_at_a_store_beside_its_owner_and_copies_it(url: str, tmp_path: Path) -> None:
@@ -240,6 +388,9 @@ def test_the_command_looks_at_a_store_beside_its_owner_and_copies_it(url: str, t
         assert "t " in run("stats").stdout
         assert len(run("export", "t").stdout.splitlines()) == 3
         copy = tmp_path / "copy"
+        nowhere = [sys.executable, "-m", "tubes", "backup", str(copy), "--url", f"file:{tmp_path / 'typo'}"]
+        assert subprocess.run(nowhere, timeout=60, check=False).returncode == 5
+        assert not copy.exists()
         assert run("backup", str(copy)).returncode == 0
         assert run("backup", str(copy)).returncode == 5
         with tubes.connect(f"file:{copy}") as copied:

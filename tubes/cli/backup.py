@@ -10,7 +10,7 @@ import typer
 from tubes.backend.url import read, redact_url
 from tubes.cli.common import Url, place_of
 from tubes.cli.exits import Exit, Stop, say
-from tubes.durable.database import copy
+from tubes.durable.database import back_up
 
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="A folder for the copy, which is made.", show_default=False)
@@ -27,7 +27,7 @@ def backup(folder: Folder, url: Url = None) -> None:
         raise Stop(f"{redact_url(place.shown)} is no folder: backups of a server are its own", Exit.USAGE)
     if (folder / "tubes.db").exists():
         raise Stop(f"{folder} has a store already", Exit.REFUSED)
-    copy(Path(place.path), folder, place.shown)
+    back_up(Path(place.path), folder, place.shown)
     say(f"copied {place.shown} to {folder}")
 
 

@@ -29,7 +29,7 @@ _TYPING = 0.5
 def complete_tubes(incomplete: str) -> list[str]:
     """The names of tubes that begin so, for the shell's completion: none where no server answers."""
     try:
-        with tubes.connect(place_of(None), connect_timeout=_TYPING) as queue:
+        with tubes.connect(_to_look_at(place_of(None)), connect_timeout=_TYPING) as queue:
             return [name for name in queue.tubes() if name.startswith(incomplete)]
     except Exception:  # In the middle of somebody's typing nothing may be said.
         return []
@@ -79,12 +79,26 @@ def place_of(url: str | None) -> str:
     return place
 
 
+def _to_look_at(place: str) -> str:
+    """The URL for a command that only looks: a folder may belong to another process."""
+    about = read(place)
+    if about.scheme != "file" or "mode" in about.settings:
+        return place
+    return f"{place}{'&' if about.settings else '?'}mode=read"
+
+
 @contextmanager
 def connected(
-    url: str | None, codec: str | None = None, session_ttl: float | None = None, patience: float | None = None
+    url: str | None,
+    codec: str | None = None,
+    session_ttl: float | None = None,
+    patience: float | None = None,
+    *,
+    looks: bool = False,
 ) -> Generator[tubes.Queue]:
     """The queue that the command works on; closed at the end.
 
+    `looks`: the command only looks. Then it needs no folder for itself, and makes none.
     `patience`: seconds to wait for a connection where the URL has no `connect_timeout`; `PATIENCE` unless told.
     """
     place = place_of(url)
@@ -94,10 +108,8 @@ def connected(
             f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
             Exit.USAGE,
         )
-    settings = read(place).settings
-    if read(place).scheme == "file" and "mode" not in settings:
-        # Commands that only look need not wait for its owner; the others raise who that is.
-        place += f"{'&' if settings else '?'}mode=read"
+    if looks:
+        place = _to_look_at(place)
     timeout = None
     if "connect_timeout" not in read(place).settings:
         timeout = PATIENCE if patience is None else patience

@@ -41,7 +41,7 @@ def tubes(url: Url = None, as_json_: AsJson = False) -> None:
 
     With --json each tube has its driver, too.
     """
-    with connected(url) as queue:
+    with connected(url, looks=True) as queue:
         if as_json_:
             for name, seen in queue.overview().items():
                 as_json({"tube": name, "driver": seen.driver})
@@ -55,7 +55,7 @@ def namespaces(url: Url = None, as_json_: AsJson = False) -> None:
 
     A URL with ?namespace=NAME names the tubes of one of them, for all commands.
     """
-    with connected(url) as queue:
+    with connected(url, looks=True) as queue:
         for name in queue.namespaces():
             if as_json_:
                 as_json({"namespace": name})
@@ -80,7 +80,7 @@ def stats(
 
     Without a name it prints a line for each tube. With a name it prints all that is counted in this tube.
     """
-    with connected(url) as queue:
+    with connected(url, looks=True) as queue:
         seen = queue.overview(ages=True)
         if name is not None:
             if name not in seen:
@@ -189,7 +189,7 @@ def peek(
     """
     if state is not None and state not in map(str, library.State):
         raise Stop(f"--state {state!r}: must be ready, taken, buried or delayed", Exit.USAGE)
-    with connected(url, codec) as queue:
+    with connected(url, codec, looks=True) as queue:
         tube = queue.tube(name)
         found = [tube.peek(id) for id in ids] if ids else tube.tasks(limit=limit, state=state)
         _show(found, as_json_=as_json_)
@@ -216,7 +216,7 @@ def buried(
 
     They come in the order in which kick takes them. The last lines count the tasks shown for each reason.
     """
-    with connected(url, codec) as queue:
+    with connected(url, codec, looks=True) as queue:
         found = queue.tube(name).buried(limit)
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
@@ -234,7 +234,7 @@ def utubes(
 
     It reads all lanes: O(n).
     """
-    with connected(url) as queue:
+    with connected(url, looks=True) as queue:
         seen = queue.overview().get(name)
         if seen is None:
             raise library.TubeNotFound(name=name)
@@ -290,7 +290,7 @@ def workers(url: Url = None, as_json_: AsJson = False) -> None:
 
     A worker that has died is listed for up to fifteen seconds. With --json each worker has all its tasks in hand.
     """
-    with connected(url) as queue:
+    with connected(url, looks=True) as queue:
         found = queue.workers()
     if as_json_:
         for worker in found:

@@ -48,7 +48,7 @@ def repair(
 
 def _examine(names: list[str] | None, url: str | None, *, mends: bool, as_json_: bool) -> None:
     damaged: list[str] = []
-    with connected(url) as queue:
+    with connected(url, looks=not mends) as queue:
         for name in names or queue.tubes():
             found = queue.repair(name) if mends else queue.check(name)
             for problem in found:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import count as counted
 from typing import Annotated, NamedTuple
 
@@ -19,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 import tubes
-from tubes.backend.url import redact_url
+from tubes.backend.url import read, redact_url
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import Url, connected, place_of
 from tubes.cli.exits import Exit, Stop, say
@@ -61,8 +62,8 @@ class Look(NamedTuple):
 class Board:
     """What is known from one look to the next."""
 
-    def __init__(self, queue: tubes.Queue, lanes: int) -> None:
-        self._queue = queue
+    def __init__(self, opened: Callable[[], AbstractContextManager[tubes.Queue]], lanes: int) -> None:
+        self._opened = opened
         self._lanes_shown = lanes
         self.seen: dict[str, tubes.Overview] = {}
         self.rates: dict[str, dict[str, float]] = {}
@@ -103,22 +104,23 @@ class Board:
 
     def _look(self, answer: Future[Look]) -> None:
         try:
-            seen, lanes = self._queue.overview(ages=True), None
-            now = time.monotonic()
-            if self._lanes_shown and now - self._lanes_at >= _LANES_EVERY:
-                self._lanes_at = now
-                lanes = self._look_at_lanes(seen)
+            with self._opened() as queue:
+                seen, lanes = queue.overview(ages=True), None
+                now = time.monotonic()
+                if self._lanes_shown and now - self._lanes_at >= _LANES_EVERY:
+                    self._lanes_at = now
+                    lanes = self._look_at_lanes(queue, seen)
             answer.set_result(Look(seen, lanes))
         except BaseException as error:
             answer.set_exception(error)
 
-    def _look_at_lanes(self, seen: dict[str, tubes.Overview]) -> dict[str, list[tubes.Utube]]:
+    def _look_at_lanes(self, queue: tubes.Queue, seen: dict[str, tubes.Overview]) -> dict[str, list[tubes.Utube]]:
         found: dict[str, list[tubes.Utube]] = {}
         for name in _by_work(seen)[:3]:
             if 0 < seen[name].utubes <= _LANES:
                 # Who may only look sees all but the lanes.
                 with suppress(tubes.TubeNotFound, tubes.DriverNotFound, tubes.ServerRefused):
-                    found[name] = busiest(self._queue.tube(name).utubes(), self._lanes_shown)
+                    found[name] = busiest(queue.tube(name).utubes(), self._lanes_shown)
         return found
 
     def json(self) -> None:
@@ -198,8 +200,12 @@ def top(
     ends it.
     """
     with _soon() as stack:
-        queue = stack.enter_context(connected(url))
-        board = Board(queue, 0 if as_json_ else lanes)
+        opened = partial(connected, url, looks=True)
+        if read(place_of(url)).scheme == "file":  # Each connection sees it as it was at one moment.
+            board = Board(opened, 0 if as_json_ else lanes)
+        else:
+            queue = stack.enter_context(opened())
+            board = Board(lambda: nullcontext(queue), 0 if as_json_ else lanes)
         board.look()
         if as_json_ or count is not None or not sys.stdout.isatty():
             _print(board, interval, count, as_json_=as_json_)

@@ -63,7 +63,7 @@ def export(
     task that is put or done while it runs may be missing. With --drain it writes the ready tasks only and removes them
     from the tube.
     """
-    with connected(url, codec) as queue:
+    with connected(url, codec, looks=not drain) as queue:
         tube = queue.tube(name)
         seen = queue.overview()[name]
         total = seen.statistics.tasks["ready" if drain else "total"]

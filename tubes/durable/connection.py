@@ -11,11 +11,10 @@ from typing_extensions import override
 
 from tubes.backend.clock import system_clock
 from tubes.drivers.options import one_of
-from tubes.durable.folder import owner_of
 from tubes.durable.port import AwaitedPort, DurablePort, SeenPort, SyncedPort
 from tubes.durable.shared_tube import DurableTube
 from tubes.durable.store import DurableStore
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, StoreReadOnly
 from tubes.memory.connection import Connection as MemoryConnection
 from tubes.memory.store import check_clock, check_same
 from tubes.memory.verbs import VerbPort
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.memory.shared_tube import SharedTube
     from tubes.values.codecs import Codec
+    from tubes.values.problem import Problem
 
 
 class Connection(MemoryConnection):
@@ -36,7 +36,7 @@ class Connection(MemoryConnection):
 
     @override
     def make_port(self, shared: SharedTube) -> VerbPort[Any]:
-        if self.store.owner is not None and shared.is_listed:
+        if self.store.reads and shared.is_listed:
             seen: SeenPort[Any] = SeenPort(self, shared, self.session.hold(shared))
             seen.kind, seen.tube = self._api.task, self._api.tube(seen)
             return seen
@@ -54,9 +54,17 @@ class Connection(MemoryConnection):
         return synced
 
     @override
+    def examine(self, name: str, repairs: bool) -> list[Problem]:
+        if repairs and self.store.reads:
+            raise StoreReadOnly(url=self.store.url)
+        return super().examine(name, repairs)
+
+    @override
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> VerbPort[Any]:
+        if self.store.reads and temporary:
+            raise StoreReadOnly(url=self.store.url)
         port = super().create(name, driver, if_exists, temporary, options)
         if self.store.syncer is not None:
             self.store.syncer.wait()
@@ -85,13 +93,10 @@ def connect(
     wanted = None if sync is None else _sync("sync", sync)
     found = find_codec("json" if codec is None else codec)
     path = Path(os.path.realpath(path))
-    reads = mode is not None and _mode("mode", mode) == "read"
+    if mode is not None and _mode("mode", mode) == "read":
+        seen = DurableStore(path, clock or system_clock, found, reads=True)
+        return Connection(seen.within(namespace), lease, api)
     with _opening:
-        if reads and path not in _open and (path / "tubes.db").exists():
-            owner = owner_of(path, f"file:{path}")
-            if owner is not None:
-                seen = DurableStore(path, clock or system_clock, found, owner=owner)
-                return Connection(seen.within(namespace), lease, api)
         while True:
             store = _open.get(path)
             if store is None or not store.is_open:

@@ -31,6 +31,9 @@ PRAGMA user_version={VERSION};
 # Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
 _PAGE, _LOG_PAGES, _CACHE_KIB = 1024, 4096, 16 * 1024
 
+#: Why nothing can be read.
+NO_STORE: Final = "there is no store in this folder"
+
 PUT_NEW: Final = "REPLACE INTO tasks(key, data, created) VALUES (?,?,?)"
 PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}) VALUES ({','.join('?' * 6)})"
 PUT_FULL: Final = f"REPLACE INTO tasks({FULL}) VALUES ({','.join('?' * 13)})"
@@ -45,6 +48,8 @@ def check(path: Path) -> bool:
     if not path.exists() or not path.stat().st_size or Path(f"{path}-journal").exists():
         return False
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
+        # Else a file to which its process writes may seem to be too short.
+        file.execute("PRAGMA writable_schema=ON")
         application, version = (
             file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
@@ -62,8 +67,7 @@ class Database:
         self.path: Final = path
         #: Each statement is a transaction, unless one has begun.
         self.connection: Final = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={'ro' if reads else 'rwc'}",
-            uri=True,
+            ":memory:" if reads else path,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
@@ -73,7 +77,9 @@ class Database:
         self._cursors: Final = self.connection.cursor(), self.connection.cursor()
         self.execute: Final = self._cursors[0].execute
         self.executemany: Final = self._cursors[1].executemany
-        if not reads:
+        if reads:
+            copy(path, self.connection)
+        else:
             self._begin_to_write()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
 
@@ -124,20 +130,46 @@ class Database:
                 each.close()
 
 
-def copy(source: Path, target: Path, url: str) -> None:
-    """Copy a store to another folder, as it is at one moment. Its process may go on meanwhile."""
+def copy(path: Path, target: sqlite3.Connection) -> None:
+    """Copy a file as it is at one moment, and change nothing. Its process may go on meanwhile."""
+    log = Path(f"{path}-wal")
+    while True:
+        # Without a log nobody writes: then SQLite must not make one, and looks at no lock.
+        before = None if log.exists() else _look(path)
+        how = "mode=ro" if before is None else "mode=ro&immutable=1"
+        torn: sqlite3.Error | None = None
+        try:
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=10)) as file:
+                file.backup(target)
+        except sqlite3.Error as error:
+            torn = error
+        if before is None or (before == _look(path) and not log.exists()):
+            if torn is not None:
+                raise torn
+            return
+        # Somebody has begun to write.
+
+
+def _look(path: Path) -> tuple[int, int, int]:
+    """What changes when the file is written to, or is another one."""
+    about = path.stat()
+    return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def back_up(folder: Path, target: Path, url: str) -> None:
+    """Copy a store to another folder, as it is at one moment."""
+    made = target / "tubes.db"
+    half = made.with_suffix(".half")
     try:
-        database = Database(source / "tubes.db", reads=True)
-    except sqlite3.Error as error:
-        raise StoreFailed(url=url, why=str(error)) from error
-    try:
+        if not check(folder / "tubes.db"):
+            raise StoreFailed(url=url, why=NO_STORE)
         target.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(target / "tubes.db")) as other:
-            database.connection.backup(other)
+        half.unlink(missing_ok=True)
+        with closing(sqlite3.connect(half)) as other:
+            copy(folder / "tubes.db", other)
+        half.rename(made)
     except (sqlite3.Error, OSError) as error:
         raise StoreFailed(url=url, why=f"it cannot be copied to {target}: {error}") from error
-    finally:
-        database.close()
 
 
 def is_full(error: sqlite3.Error) -> bool:

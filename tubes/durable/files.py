@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from tubes.durable.database import Database, check, is_full
+from tubes.durable.database import NO_STORE, Database, check, is_full
 from tubes.durable.folder import Folder, Reserve
 from tubes.durable.syncer import Syncer
 from tubes.errors import StoreFailed, StoreFull
@@ -31,7 +31,8 @@ class Files:
         self.syncer: Syncer | None = None
         self._log: Final = path / "tubes.db-wal"
         try:
-            check(path / "tubes.db")
+            if not check(path / "tubes.db") and reads:
+                raise StoreFailed(url=url, why=NO_STORE)
         except (sqlite3.Error, OSError) as error:
             raise StoreFailed(url=url, why=str(error)) from error
         self._folder: Final = None if reads else Folder(path, url)

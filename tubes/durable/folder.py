@@ -39,15 +39,6 @@ class Folder:
             os.close(self._lock)
 
 
-def owner_of(path: Path, url: str) -> StoreBusy | None:
-    """The error that names the process that has the folder open; None: nobody has, or this one."""
-    try:
-        Folder(path, url).close()
-    except StoreBusy as busy:
-        return busy
-    return None
-
-
 class Reserve:
     """Room on the disk that is kept free, so that tasks can be acked when the disk is full."""
 

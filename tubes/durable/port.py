@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from typing_extensions import override
 
 from tubes.backend.interface import AsyncPort
-from tubes.errors import StoreBusy
+from tubes.errors import StoreReadOnly
 from tubes.memory.verbs import VerbPort
 from tubes.values.task import F
 
@@ -75,17 +75,20 @@ class SyncedPort(DurablePort[F]):
 
 #: The methods that change nothing.
 _LOOKS: Final = frozenset(
-    ("buried", "due_histogram", "is_empty", "oldest_ready_age", "peek", "statistics", "tasks", "utubes", "listen")
+    ("due_histogram", "first", "is_empty", "oldest_ready_age", "peek", "reasons", "statistics", "tasks", "utubes")
 )
 
 
 class SeenPort(VerbPort[F]):
-    """For a store that another process has open: methods that would change something raise who has it."""
+    """For a store that is only read: methods that would change something raise `StoreReadOnly`."""
+
+    @override
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
+        return None  # It was refused, too.
 
 
 def _refuse(port: SeenPort[Any], *arguments: object, **options: object) -> Any:
-    store: Any = port._store
-    raise StoreBusy(**store.owner.facts)
+    raise StoreReadOnly(url=port.url)
 
 
 for _name in {*_METHODS, "enlist"} - _LOOKS:

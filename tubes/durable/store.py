@@ -18,7 +18,7 @@ from tubes.durable.engine import ACK, PUT, TAKE, JournaledEngine
 from tubes.durable.files import Files
 from tubes.durable.journal import Journal
 from tubes.durable.shared_tube import DurableTube
-from tubes.errors import DriverNotFound, InvalidOption
+from tubes.errors import DriverNotFound, InvalidOption, StoreReadOnly
 from tubes.memory.shared_tube import SharedTube
 from tubes.memory.store import MemoryStore
 from tubes.values.codecs import name_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tubes.backend.interface import IfExists, Options
     from tubes.drivers.driver import Driver
     from tubes.durable.syncer import Syncer
-    from tubes.errors import StoreBusy, StoreFailed
+    from tubes.errors import StoreFailed
     from tubes.memory.lock import Lock
     from tubes.memory.store import MemorySession
     from tubes.values.codecs import Codec
@@ -70,21 +70,21 @@ class DurableStore(MemoryStore):
         codec: Codec,
         home: DurableStore | None = None,
         namespace: str = "",
-        owner: StoreBusy | None = None,
+        *,
+        reads: bool = False,
     ) -> None:
         super().__init__(f"file:{path}", clock, codec, home, namespace)
         self._path: Final = path
         self._namespace: Final = namespace
-        #: The error that names the process that has the folder open: then this is what that has written, as it was when
-        #: it was read, and nothing can be changed. None: this process has it open.
-        self.owner: Final[StoreBusy | None] = owner if home is None else home.owner
+        #: Whether this is only what was written when it was read, and nothing can be changed.
+        self.reads: Final[bool] = reads if home is None else home.reads
         #: The tubes that are there, and whose drivers are not.
         self._unread: Final[dict[str, _Tube]] = {}
         if home is not None:
             self.lock: Lock = home.lock  # type: ignore[misc]
             self._files: Files = home._files
             return
-        self._files = Files(path, self.url, self._fail_tubes, self.lock, reads=owner is not None)
+        self._files = Files(path, self.url, self._fail_tubes, self.lock, reads=reads)
         try:
             self._check_codec(codec)
             with _no_garbage():
@@ -112,8 +112,7 @@ class DurableStore(MemoryStore):
     def _check_codec(self, codec: Codec) -> None:
         """Refuse another codec than the one that has written the data."""
         name = name_of(codec)
-        if self.owner is None:
-            self._files.database.execute("INSERT OR IGNORE INTO store VALUES ('codec', ?)", (name,))
+        self._files.database.execute("INSERT OR IGNORE INTO store VALUES ('codec', ?)", (name,))
         known = self._files.database.execute("SELECT value FROM store WHERE name='codec'").fetchone()[0]
         if known != name:
             raise InvalidOption(option="codec", value=name, rule=f"must be {known!r}, with which {self.url} was made")
@@ -158,7 +157,7 @@ class DurableStore(MemoryStore):
         pause = facts["pause"]
         if pause is not None and pause - shift > now:
             engine.pause.begin(now, None if pause == NEVER else pause - shift - now)
-        if self.owner is not None:
+        if self.reads:
             self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
             del self._unread[tube.name]
             return
@@ -203,8 +202,8 @@ class DurableStore(MemoryStore):
     def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
         if temporary:
             return super().make_tube(name, driver, options, temporary)
-        if self.owner is not None:
-            raise self.owner
+        if self.reads:
+            raise StoreReadOnly(url=self.url)
         engine = JournaledEngine(name, driver, options)
         engine.reserve = self._files.reserve
         self._files.numbers += 1
