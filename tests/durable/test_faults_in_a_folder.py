@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -118,7 +121,11 @@ def used_up(url: str, tube: tubes.Tube) -> None:
     database.execute(f"PRAGMA max_page_count={pages + 20}")
 
 
-def test_a_full_disk_refuses_puts_and_lets_tasks_be_done(tmp_path: Path) -> None:
+def refuse_room(file: int, start: int, size: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_refuses_puts_and_lets_tasks_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"file:{tmp_path / 'jobs'}"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
@@ -140,11 +147,80 @@ def test_a_full_disk_refuses_puts_and_lets_tasks_be_done(tmp_path: Path) -> None
             ids.remove(task.id)
         kept.release()
         check_engine(port_of(tube).shared.engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", refuse_room)
+            # In place of those that are done.
+            ids += [tube.put("y" * 400).id for _ in range(20)]
+            with suppress(StoreFull):
+                for _ in range(100):
+                    ids.append(tube.put("y" * 400).id)
+            assert before.tasks["total"] - 49 + 20 <= len(ids) < before.tasks["total"]
+            with pytest.raises(StoreFull):
+                tube.put_many(["y" * 400])
+        check_engine(port_of(tube).shared.engine)
     with tubes.connect(url) as queue:
         tube = queue.tube("t")
         assert tube.statistics().tasks["ready"] == len(ids)
         # There is room again.
         assert tube.put("w").id > ids[-1]
+
+
+def test_a_reserve_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
+    (tmp_path / "reserve").mkdir()
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="its file 'reserve' is damaged"):
+            tubes.connect(f"file:{tmp_path}")
+
+
+#: A disk of its own, which is full: what is done makes room, and the program is killed in the end.
+FULL_DISK = """
+import os, sys, tubes
+tube = tubes.connect("file:" + sys.argv[1]).create_tube("t", "fifottl")
+living = []
+def fill():
+    before = len(living)
+    while True:
+        try:
+            living.append(tube.put("x" * 500).id)
+        except tubes.StoreFull:
+            return len(living) - before
+first, more = fill(), []
+for _ in range(3):
+    for task in tube.take_many(first // 3, timeout=0):
+        tube.ack(task)
+    del living[:first // 3]
+    more.append(fill())
+tube.release(tube.take(0))
+print([first, *more, living[0], living[-1], len(living)], flush=True)
+os._exit(0)
+"""
+
+
+def on_a_small_disk(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that sees a file system of 12 MiB in a folder."""
+    mount = 'mount -t tmpfs -o size=12m none "$0" && "$@" && cp -a "$0/." "$0-kept"'
+    return subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, folder, *command],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_on_a_full_disk_puts_go_on_when_tasks_are_done(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+        pytest.skip("nothing can be mounted here")
+    ended = on_a_small_disk(folder, sys.executable, "-c", FULL_DISK, str(folder / "jobs"))
+    first, *more, oldest, newest, count = json.loads(ended.stdout)
+    assert first > 3000
+    assert all(put > first // 6 for put in more)
+    with tubes.connect(f"file:{tmp_path / 'disk-kept' / 'jobs'}") as queue:
+        check_engine(port_of(queue.tube("t")).shared.engine)
+        ids = [task.id for task in queue.tube("t").tasks(limit=100_000)]
+        assert (ids[0], ids[-1], len(ids)) == (oldest, newest, count)
 
 
 FULL_FILE = """

@@ -120,6 +120,11 @@ class Database:
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
+    def fold(self) -> None:
+        """Fold the log into the file, if there is room: it begins again, and need not grow."""
+        with suppress(sqlite3.Error):
+            self.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
     def close(self) -> None:
         """Fold the log into the file, and close both. What could not be written stays in the log."""
         with suppress(sqlite3.Error):

@@ -13,7 +13,7 @@ from tubes.drivers.engine import Engine
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.drivers.engine import _Step
-    from tubes.drivers.entry import Entry, Hold, More
+    from tubes.drivers.entry import Entry, Hold
     from tubes.durable.folder import Reserve
 
 #: The moves of a task of which its row says whether they are counted already.
@@ -70,19 +70,9 @@ class JournaledEngine(Engine):
         super()._move(entry, step, hold)
 
     @override
-    def add(
-        self,
-        now: int,
-        data: Any,
-        pri: int | None,
-        ttl: int | None,
-        ttr: int | None,
-        delay: int,
-        name: str | None,
-        more: More | None = None,
-    ) -> Entry:
+    def add(self, *task: Any, **options: Any) -> Entry:
         self._need_room()
-        return super().add(now, data, pri, ttl, ttr, delay, name, more)
+        return super().add(*task, **options)
 
     @override
     def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:

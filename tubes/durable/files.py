@@ -36,10 +36,10 @@ class Files:
         except (sqlite3.Error, OSError) as error:
             raise StoreFailed(url=url, why=str(error)) from error
         self._folder: Final = None if reads else Folder(path, url)
-        #: None: the files are only read.
-        self.reserve: Final = None if reads else Reserve(path, url)
         try:
             self.database: Final = Database(path / "tubes.db", reads=reads)
+            #: None: the files are only read.
+            self.reserve: Final = None if reads else Reserve(path, url, self.database)
         except BaseException as error:
             self._let_go()
             if isinstance(error, sqlite3.Error):
@@ -60,16 +60,29 @@ class Files:
         Raises `StoreFull` if there is no room: the caller undoes what it has done. Any other error ends the store,
         since nobody knows what is written: all that is asked of it raises `StoreFailed` until it is opened anew.
         """
+        if self.reserve is not None and self.reserve.missing:
+            journal.free_room()
         try:
-            if journal.commit(now) and self.syncer is not None:
-                self.syncer.written += 1
+            written = journal.commit(now)
         except sqlite3.Error as error:
+            written = self._write_on_full_disk(journal, now, error)
+        if written and self.syncer is not None:
+            self.syncer.written += 1
+
+    def _write_on_full_disk(self, journal: Journal, now: int, error: sqlite3.Error) -> bool:
+        """Write again, if the error is that of a full disk: into the log from its begin on, then into the reserve."""
+        give = None if self.reserve is None else self.reserve.give
+        for make_room in (self.database.fold, give, self.database.fold, None):
             if not is_full(error):
                 raise self.fail(error) from error
-            if self.reserve is None or not self.reserve.give():
-                self.unwritten = True
-                raise StoreFull(url=self._url) from error
-            self.write(journal, now)
+            if make_room is not None:
+                make_room()
+                try:
+                    return journal.commit(now)
+                except sqlite3.Error as again:
+                    error = again
+        self.unwritten = True
+        raise StoreFull(url=self._url) from error
 
     def sync(self) -> None:
         """Let methods wait for the disk from now on."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import sqlite3
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tubes.errors import StoreBusy, StoreFailed, StoreFull
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tubes.durable.database import Database
 
 
 class Folder:
@@ -44,25 +50,40 @@ class Reserve:
 
     _SIZE: Final = 4 * 2**20
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, database: Database) -> None:
         self._path: Final = folder / "reserve"
         self._url: Final = url
+        self._database: Final = database
         #: Whether the room was given away.
         self.missing = True
         with suppress(StoreFull):
-            self.need()
+            self._keep()
 
-    def give(self) -> bool:
-        """Give the room to what must be written now; False if that was done already."""
-        given = not self.missing
+    def give(self) -> None:
+        """Give the room to what must be written now."""
         self.missing = True
         with suppress(OSError):
             self._path.unlink()
-        return given
 
     def need(self) -> None:
-        """Keep the room again, before a put; raises `StoreFull` if the disk does not have it."""
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Keep the room again, before a put; raises `StoreFull` if there is none.
+
+        What tasks that are done have left in the file is room, too: puts may have all but an eighth of the file.
+        """
+        number = self._database.number
+        with suppress(sqlite3.Error):
+            if number("PRAGMA freelist_count") * 8 > number("PRAGMA page_count"):
+                return
+        self._keep()
+
+    def _keep(self) -> None:
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StoreFull(url=self._url) from None
+            why = f"its file 'reserve' is damaged, remove it: {error.strerror}"
+            raise StoreFailed(url=self._url, why=why) from error
         try:
             os.posix_fallocate(file, 0, self._SIZE)
         except OSError:

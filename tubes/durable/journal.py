@@ -54,6 +54,11 @@ class Journal:
         #: Whether the tube is dropped.
         self.dropped = False
 
+    def free_room(self) -> None:
+        """Let the next commit of a change remove the rows of all tasks that have gone."""
+        if self._engine.touched:
+            self._engine.absolute = True
+
     def commit(self, now: int) -> bool:
         """Write what has changed since the last commit; False if nothing has. Cost: one row per task."""
         engine = self._engine
