@@ -15,7 +15,7 @@ from typing import Any, Final
 from sortedcontainers import SortedDict
 
 from tubes.drivers.driver import Driver
-from tubes.drivers.entry import NOTHING_MORE, Entry, FullEntry, Hold, More
+from tubes.drivers.entry import KEPT, NOTHING_MORE, REPLACED, Entry, FullEntry, Hold, More
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
@@ -451,7 +451,7 @@ class Engine:
             return
         if more.key_ttl:  # From now on an ack needs the time.
             self.ticking = True
-        if more.replaces:
+        if more.met == REPLACED:
             replaced = self._keys.living[more.key]
             self.replacing = replaced, entry, step
             self._go(replaced, "delete")
@@ -480,7 +480,7 @@ class Engine:
             kept.created, kept.attempts, kept.take = now, 0, 0
             kept.ttl = kept.ttr = None
             kept.due = kept.dead = NEVER
-        kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(kept=True)
+        kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(met=KEPT)
         return kept
 
     def _more_of(self, options: Mapping[str, Any]) -> More:
@@ -488,8 +488,8 @@ class Engine:
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
-        replaces = key in self._keys.living
-        return More(key, key_ttl, most, replaces=replaces, context=options.get("context"))
+        met = REPLACED if key in self._keys.living else ""
+        return More(key, key_ttl, most, met=met, context=options.get("context"))
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """Note for its key that a task has gone."""
@@ -664,7 +664,7 @@ class Engine:
 
         A put that has replaced a task stays: the old one is gone.
         """
-        if entry.more is None or not entry.more.replaces:
+        if entry.more is None or entry.more.met != REPLACED:
             self._leave_key(now, entry, remember=False)
             self._go(entry, "unput")
 

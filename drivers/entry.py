@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from tubes.drivers.moves import State
 
@@ -17,15 +17,16 @@ class More(NamedTuple):
     max_attempts: int = 0
     #: Why it is buried.
     reason: str | None = None
-    #: Whether a put found it by its key, and added nothing.
-    kept: bool = False
-    #: Whether its put has replaced another task: such a put is not undone.
-    replaces: bool = False
+    #: What its put has done with another task of its key: `KEPT`, and so added nothing, or `REPLACED`; "": nothing.
+    met: str = ""
     #: The context of the task; it never changes.
     context: dict[str, str] | None = None
 
 
 NOTHING_MORE = More()
+#: Values of `More.met`. A put that has replaced a task is not undone.
+KEPT: Final = "kept"
+REPLACED: Final = "replaced"
 
 
 class Hold(dict[int, "Entry"]):

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from tubes.backend.listeners import Listener, check_listener
 from tubes.backend.port import check_reason, mark_finished, words_of
-from tubes.drivers.entry import NOTHING_MORE, More
+from tubes.drivers.entry import KEPT, NOTHING_MORE, More
 from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, flag, micros, whole
 from tubes.drivers.timers import NEVER
@@ -99,7 +99,7 @@ class VerbPort(Port[F]):
             task = task_codec.shown(self.kind, self.tube, stored, State.DONE, 0, NEVER)
             task._times = (None, None, NEVER, NEVER)
             task._more = More(None if new.more is None else new.more.key)
-        task._more = (task._more or NOTHING_MORE)._replace(kept=True)
+        task._more = (task._more or NOTHING_MORE)._replace(met=KEPT)
         return task
 
     def _stored(self, id: int, created: int, new: task_codec.NewTask, raw: bytes) -> task_codec.StoredTask:

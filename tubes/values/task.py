@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
 
+from tubes.drivers.entry import KEPT
 from tubes.drivers.moves import State
 from tubes.drivers.options import RESERVED, SECOND
 from tubes.drivers.timers import NEVER
@@ -124,7 +125,7 @@ class TaskView(Generic[T]):
     @property
     def created_now(self) -> bool:
         """False if a put found a task of this key, and answered that one instead of adding another."""
-        return self._more is None or not self._more.kept
+        return self._more is None or self._more.met != KEPT
 
     @property
     def created(self) -> float:
