@@ -111,19 +111,19 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
     monkeypatch.setattr(script_call, "PATIENCE", 0.1)
     with (
         LocalServer(**OUTLIVES_KILLS) as server,
-        tubes.connect(server.url, session_ttl=1.5) as queue,
+        tubes.connect(server.url, session_ttl=3) as queue,
         tubes.connect(server.url) as another,
     ):
         tube = queue.create_tube("load")
         server.kill()
-        time.sleep(2)
+        time.sleep(3.5)
         server.start()
         with suppress(ConnectionLost):  # Where the session has ended meanwhile.
             tube.statistics()
         tube.put("job")
         mine = tube.take(timeout=0)
         assert mine is not None
-        assert another.tube("load").take(timeout=3) is None
+        assert another.tube("load").take(timeout=4) is None
         assert mine.ack().state == "-"
 
 
