@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import tubes
-from tubes.cli.common import AsJson, Url, complete_tubes, connected
+from tubes.backend.url import read
+from tubes.cli.common import AsJson, Url, complete_tubes, connected, place_of
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.show import as_json, line
 from tubes.cli.streams import printable
+from tubes.durable.repair import examine
+from tubes.durable.repair import repair as repair_folder
 
 _Names = Annotated[
     list[str] | None,
@@ -28,7 +32,8 @@ _Names = Annotated[
 def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> None:
     """Report damaged tubes.
 
-    A tube is damaged if its keys on the server contradict each other. The command changes nothing.
+    A tube is damaged if its keys on the server contradict each other, or its rows in the file of a folder make no
+    sense. The command changes nothing.
     """
     _examine(names, url, mends=False, as_json_=as_json_)
 
@@ -41,13 +46,20 @@ def repair(
 ) -> None:
     """Repair damaged tubes.
 
-    Others can use the tubes meanwhile. It prints what was wrong and what was done.
+    Others can use the tubes of a server meanwhile; a folder must be free. It prints what was wrong and what was done.
     """
     _examine(names, url, mends=not dry_run, as_json_=as_json_)
 
 
 def _examine(names: list[str] | None, url: str | None, *, mends: bool, as_json_: bool) -> None:
     damaged: list[str] = []
+    place = read(place_of(url))
+    if place.scheme == "file":
+        found = (repair_folder if mends else examine)(Path(place.path), place.shown)
+        for problem in found:
+            _show(place.shown, problem, as_json_=as_json_)
+        if not all(problem.mended for problem in found):
+            raise Stop(f"{place.shown} is damaged; `tubes repair` saves what can be read", Exit.DAMAGED)
     with connected(url, looks=not mends) as queue:
         for name in names or queue.tubes():
             found = queue.repair(name) if mends else queue.check(name)

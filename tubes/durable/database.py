@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
@@ -31,6 +32,8 @@ PRAGMA user_version={VERSION};
 # Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
 _PAGE, _LOG_PAGES, _CACHE_KIB = 1024, 4096, 16 * 1024
 
+#: The name of the file in its folder.
+NAME: Final = "tubes.db"
 #: Why nothing can be read.
 NO_STORE: Final = "there is no store in this folder"
 
@@ -44,9 +47,10 @@ def check(path: Path) -> bool:
 
     Nothing is written: `immutable` reads the file itself, without its log and its locks.
     """
-    # One that was killed while it made the file has left its journal, too.
-    if not path.exists() or not path.stat().st_size or Path(f"{path}-journal").exists():
+    if not path.exists():
         return False
+    if not path.stat().st_size:
+        raise sqlite3.DatabaseError(f"its file {NAME!r} is empty: restore a backup, or remove it")
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
         # Else a file to which its process writes may seem to be too short.
         file.execute("PRAGMA writable_schema=ON")
@@ -60,11 +64,33 @@ def check(path: Path) -> bool:
     return True
 
 
+def make(folder: Path) -> Path:
+    """Make an empty file, which is not in its place yet: so it is there whole, or not at all."""
+    path = folder / "tubes.new"
+    for left in (path, Path(f"{path}-journal")):
+        left.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute(f"PRAGMA page_size={_PAGE}")
+        file.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
+    return path
+
+
+def put_in_place(made: Path, path: Path) -> None:
+    """Put a new file where it is looked for, also if the power goes now."""
+    made.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 class Database:
     """One open file. Its user sees to it that there is one call at a time."""
 
     def __init__(self, path: Path, *, reads: bool = False) -> None:
-        self.path: Final = path
+        if not reads and not path.exists():
+            put_in_place(make(path.parent), path)
         #: Each statement is a transaction, unless one has begun.
         self.connection: Final = sqlite3.connect(
             ":memory:" if reads else path,
@@ -84,10 +110,6 @@ class Database:
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
 
     def _begin_to_write(self) -> None:
-        if not self.number("PRAGMA user_version"):
-            self.execute(f"PRAGMA page_size={_PAGE}")
-            # Before there is a log: from now on the file itself says that it is ours.
-            self.connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
         self.execute("PRAGMA journal_mode=WAL")
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
@@ -135,8 +157,11 @@ class Database:
                 each.close()
 
 
-def copy(path: Path, target: sqlite3.Connection) -> None:
-    """Copy a file as it is at one moment, and change nothing. Its process may go on meanwhile."""
+def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> None:
+    """Copy a file as it is at one moment, and change nothing. Its process may go on meanwhile.
+
+    `damaged`: also one that is too short.
+    """
     log = Path(f"{path}-wal")
     while True:
         # Without a log nobody writes: then SQLite must not make one, and looks at no lock.
@@ -145,6 +170,7 @@ def copy(path: Path, target: sqlite3.Connection) -> None:
         torn: sqlite3.Error | None = None
         try:
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=10)) as file:
+                file.execute(f"PRAGMA writable_schema={damaged:d}")
                 file.backup(target)
         except sqlite3.Error as error:
             torn = error
@@ -163,16 +189,14 @@ def _look(path: Path) -> tuple[int, int, int]:
 
 def back_up(folder: Path, target: Path, url: str) -> None:
     """Copy a store to another folder, as it is at one moment."""
-    made = target / "tubes.db"
-    half = made.with_suffix(".half")
     try:
-        if not check(folder / "tubes.db"):
+        if not check(folder / NAME):
             raise StoreFailed(url=url, why=NO_STORE)
         target.mkdir(parents=True, exist_ok=True)
-        half.unlink(missing_ok=True)
+        half = make(target)
         with closing(sqlite3.connect(half)) as other:
-            copy(folder / "tubes.db", other)
-        half.rename(made)
+            copy(folder / NAME, other)
+        put_in_place(half, target / NAME)
     except (sqlite3.Error, OSError) as error:
         raise StoreFailed(url=url, why=f"it cannot be copied to {target}: {error}") from error
 
@@ -180,3 +204,10 @@ def back_up(folder: Path, target: Path, url: str) -> None:
 def is_full(error: sqlite3.Error) -> bool:
     """Whether the disk is full."""
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is not as it was written."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    # A table or column that is not there is SQLITE_ERROR.
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)

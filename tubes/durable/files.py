@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from tubes.durable.database import NO_STORE, Database, check, is_full
+from tubes.durable.database import NAME, NO_STORE, Database, check, is_damage, is_full
 from tubes.durable.folder import Folder, Reserve
+from tubes.durable.rows import UNREADABLE
 from tubes.durable.syncer import Syncer
-from tubes.errors import StoreFailed, StoreFull
+from tubes.errors import StoreFailed, StoreFull, TubesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,21 +32,21 @@ class Files:
         self._lock: Final = lock
         #: Brings everything onto the disk before a method returns; None: the operating system does so in time.
         self.syncer: Syncer | None = None
-        self._log: Final = path / "tubes.db-wal"
+        self._log: Final = path / f"{NAME}-wal"
         try:
-            if not check(path / "tubes.db") and reads:
+            if not check(path / NAME) and reads:
                 raise StoreFailed(url=url, why=NO_STORE)
         except (sqlite3.Error, OSError) as error:
             raise StoreFailed(url=url, why=str(error)) from error
         self._folder: Final = None if reads else Folder(path, url)
         try:
-            self.database: Final = Database(path / "tubes.db", reads=reads)
+            self.database: Final = Database(path / NAME, reads=reads)
             #: None: the files are only read.
-            self.reserve: Final = None if reads else Reserve(path, url, self.database)
+            self.reserve: Final = None if reads else Reserve(path, url, self.database.number)
         except BaseException as error:
             self._let_go()
-            if isinstance(error, sqlite3.Error):
-                raise StoreFailed(url=url, why=str(error)) from error
+            if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
+                raise StoreFailed(url=url, why=_why(error, url)) from error
             raise
         #: The number of the newest tube.
         self.numbers = 0
@@ -96,9 +99,19 @@ class Files:
         finally:
             self._lock.token[0] = True
 
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Fail if what is read in the block makes no sense. Under the lock, or before anybody else knows the store."""
+        try:
+            yield
+        except TubesError:
+            raise
+        except (sqlite3.Error, *UNREADABLE) as error:
+            raise self.fail(error) from error
+
     def fail(self, error: BaseException) -> StoreFailed:
         """Close the files after an error; returns what is raised from now on. Under the lock."""
-        self._failed = StoreFailed(url=self._url, why=f"{error}; what was returned is kept: connect again")
+        self._failed = StoreFailed(url=self._url, why=_why(error, self._url))
         self._when_failed(self._failed)
         self.close()
         return self._failed
@@ -120,3 +133,9 @@ class Files:
     def _let_go(self) -> None:
         if self._folder is not None:
             self._folder.close()
+
+
+def _why(error: BaseException, url: str) -> str:
+    if isinstance(error, UNREADABLE) or (isinstance(error, sqlite3.Error) and is_damage(error)):
+        return f"its file {NAME!r} is damaged ({error}): 'tubes repair --url {url}' saves what can be read"
+    return f"{error}; what was returned is kept: connect again"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 from tubes.errors import StoreBusy, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
-
-    from tubes.durable.database import Database
 
 
 class Folder:
@@ -50,10 +49,11 @@ class Reserve:
 
     _SIZE: Final = 4 * 2**20
 
-    def __init__(self, folder: Path, url: str, database: Database) -> None:
+    def __init__(self, folder: Path, url: str, number: Callable[[str], int]) -> None:
         self._path: Final = folder / "reserve"
         self._url: Final = url
-        self._database: Final = database
+        #: Asks the database for a number.
+        self._number: Final = number
         #: Whether the room was given away.
         self.missing = True
         with suppress(StoreFull):
@@ -70,7 +70,7 @@ class Reserve:
 
         What tasks that are done have left in the file is room, too: puts may have all but an eighth of the file.
         """
-        number = self._database.number
+        number = self._number
         with suppress(sqlite3.Error):
             if number("PRAGMA freelist_count") * 8 > number("PRAGMA page_count"):
                 return

@@ -15,6 +15,7 @@ from tubes.durable.rows import (
     driver_text,
     facts_text,
     full_row,
+    name_row,
     options_text,
     rate_text,
 )
@@ -153,7 +154,7 @@ class Journal:
         gone: list[Row] = []
         remembered: list[Row] = []
         for key in engine.keys:
-            raw = key.encode("utf-8", "surrogatepass")
+            raw = name_row(key)
             found: tuple[int, int] | None = engine._keys._gone.get(key)
             if found is None or found[1] <= now:
                 gone.append((number, raw))
@@ -168,7 +169,7 @@ class Journal:
         if engine.throttled:
             names |= {NO_LANE if entry.utube is None else entry.utube for entry in engine.touched.values()}
         for name in names:
-            raw = name.encode("utf-8", "surrogatepass")
+            raw = name_row(name)
             rate: Any = engine.lanes.known_rate(name)
             if rate is None:
                 self._database.execute("DELETE FROM lanes WHERE tube=? AND name=?", (number, raw))

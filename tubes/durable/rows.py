@@ -12,7 +12,7 @@ from tubes.drivers.entry import Entry, FullEntry, Hold, More
 from tubes.drivers.moves import State
 from tubes.drivers.rate_limits import Start
 from tubes.drivers.timers import NEVER
-from tubes.errors import DriverNotFound
+from tubes.errors import DriverNotFound, TubesError
 
 if TYPE_CHECKING:
     from tubes.drivers.rate_limits import RateLimit
@@ -33,6 +33,26 @@ FULL: Final = f"{SHORT}, pri, lane, ttl, ttr, until, dead, more"
 
 Row = tuple[Any, ...]
 
+_NUMBER: Final = "typeof({0})='integer' AND {0} BETWEEN 0 AND 1<<53"
+# One that was put back may be before 1970.
+_MOMENT: Final = "typeof({0})='integer' AND abs({0})<1<<53"
+_PERHAPS: Final = "typeof({0}) IN ('{1}','null')"
+#: What holds for each column of a task, and what a task has there that has lost it.
+RULES: Final[dict[str, tuple[str, str]]] = {
+    "data": (f"typeof(data) IN ('blob','text') OR state={GONE}", "NULL"),
+    "state": (f"{_NUMBER.format('state')} AND state<={GONE}", "0"),
+    **{name: (_NUMBER.format(name), "0") for name in ("attempts", "moved")},
+    "created": (_MOMENT.format("created"), "0"),
+    **{name: (_PERHAPS.format(name, "integer"), "NULL") for name in ("pri", "ttl", "ttr")},
+    **{name: (f"{name} IS NULL OR {name}={NEVER} OR ({_MOMENT.format(name)})", "NULL") for name in ("until", "dead")},
+    "lane": (_PERHAPS.format("lane", "blob"), "NULL"),
+    "more": (_PERHAPS.format("more", "text"), "NULL"),
+}
+#: What holds for damaged rows.
+DAMAGED: Final = " OR ".join(f"NOT ({rule})" for rule, _ in RULES.values())
+#: What is raised where a text makes no sense.
+UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError)
+
 
 def short_row(base: int, entry: Entry, moved: int) -> Row:
     """The row of a task that has only what every task has."""
@@ -40,8 +60,8 @@ def short_row(base: int, entry: Entry, moved: int) -> Row:
 
 
 def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
-    """The row of a task. Texts may be any, also what no database takes as text."""
-    lane = None if entry.utube is None else entry.utube.encode("utf-8", "surrogatepass")
+    """The row of a task."""
+    lane = None if entry.utube is None else name_row(entry.utube)
     times = (entry.ttl, entry.ttr, entry.until, entry.dead) if timed else (None, None, NEVER, NEVER)
     more = None if entry.more is None else more_text(entry.more)
     return (*short_row(base, entry, moved), entry.pri, lane, *times, more)
@@ -51,6 +71,24 @@ def more_text(more: More) -> str:
     """What few tasks have, without what is as usual."""
     usual = More._field_defaults
     return json.dumps({name: value for name, value in more._asdict().items() if value != usual[name]})
+
+
+def name_row(name: str) -> bytes:
+    """The name of a lane or a key, which may be any text, also what no database takes as text."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def read_name(raw: bytes) -> str:
+    """What `name_row` says."""
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def read_more(text: str) -> More:
+    """What `more_text` says."""
+    more = More(**json.loads(text))
+    if more.key_ttl.__class__ is not int or more.max_attempts.__class__ is not int:
+        raise TypeError(text)
+    return more
 
 
 def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift: int) -> None:
@@ -80,7 +118,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
         if more is None:
             entry.more = None
         else:
-            entry.more = known = mores.get(more) or More(**json.loads(more))
+            entry.more = known = mores.get(more) or read_more(more)
             if known.key is None:
                 mores[more] = known
             elif known.key_ttl:
@@ -88,7 +126,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
         if not slim:
             entry.pri = pri or 0
             entry.line, entry.lane = 0, None
-            entry.utube = None if lane is None else lane.decode("utf-8", "surrogatepass")
+            entry.utube = None if lane is None else read_name(lane)
             if timed:
                 entry.ttl, entry.ttr, entry.due, entry.queued = ttl, ttr, NEVER, NEVER
                 entry.until = NEVER if until is None or until == NEVER else until - shift
@@ -127,7 +165,10 @@ def read_driver(text: str, registry: Registry) -> Driver:
     if facts.pop("ranked"):
         other = "" if known is None else "another one of this name, and "
         raise DriverNotFound(name=facts["name"], known=f"{other}none with the tube's order: register it first")
-    return Driver(**facts)
+    try:
+        return Driver(**facts)
+    except TubesError as error:
+        raise ValueError(str(error)) from error
 
 
 def options_text(options: Mapping[str, Any]) -> str:
@@ -170,6 +211,10 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
 def read_facts(text: str) -> dict[str, Any]:
     """What `facts_text` says."""
     facts: dict[str, Any] = json.loads(text)
+    uses = facts["uses"].values()
+    numbers = [facts[name] for name in ("born", "next_id", "next_take", "number", "now")]
+    if not all(number.__class__ is int for number in (*numbers, *uses, facts["pause"] or 0)):
+        raise TypeError(text)
     return facts
 
 
@@ -187,8 +232,18 @@ def rate_text(rate: RateLimit) -> str:
     )
 
 
+def check_rate(text: str) -> None:
+    """Raise an error of `UNREADABLE` if no rate limit has this text."""
+    facts = json.loads(text)
+    last, before = (Start(*start) for start in facts["starts"])
+    numbers = (facts["blocked"], facts["interval"] or 0, facts["most"] or 0, *last, *before)
+    if not all(number.__class__ is int for number in numbers):
+        raise TypeError(text)
+
+
 def read_rate(rate: RateLimit, text: str, shift: int) -> None:
     """Give a new rate limit this state."""
+    check_rate(text)
     facts = json.loads(text)
     rate.blocked = max(facts["blocked"] - shift, 0)
     rate.interval, rate.max_in_flight = facts["interval"], facts["most"]

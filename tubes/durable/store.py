@@ -86,11 +86,10 @@ class DurableStore(MemoryStore):
             return
         self._files = Files(path, self.url, self._fail_tubes, self.lock, reads=reads)
         try:
-            self._check_codec(codec)
-            with _no_garbage():
-                self._read_all()
-        except sqlite3.Error as error:
-            raise self._files.fail(error) from error
+            with self._files.reading():
+                self._check_codec(codec)
+                with _no_garbage():
+                    self._read_all()
         except BaseException:
             self.close()
             raise
@@ -120,6 +119,9 @@ class DurableStore(MemoryStore):
     def _read_all(self) -> None:
         """Read the tubes of all namespaces whose drivers are there."""
         execute, files = self._files.database.execute, self._files
+        wrong = execute(f"SELECT key FROM tasks WHERE {rows.DAMAGED} LIMIT 1").fetchone()
+        if wrong is not None:
+            raise sqlite3.DatabaseError(f"the row {wrong[0]} of its tasks makes no sense")
         found = [_Tube(*row) for row in execute(f"SELECT {', '.join(_Tube._fields)} FROM tubes")]
         written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
         written += [rows.read_facts(tube.facts)["now"] for tube in found]
@@ -145,10 +147,10 @@ class DurableStore(MemoryStore):
         for raw, id, until in self._files.database.execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
             if until - shift > now:
                 engine.remembers = True
-                engine._keys._remember(raw.decode("utf-8", "surrogatepass"), id, until - shift)
+                engine._keys._remember(rows.read_name(raw), id, until - shift)
         for raw, text in self._files.database.execute("SELECT name, facts FROM lanes WHERE tube=?", (number,)):
             engine.throttled = True
-            name = raw.decode("utf-8", "surrogatepass")
+            name = rows.read_name(raw)
             engine.rates.add(name)
             rows.read_rate(engine.lanes.rates.make(name, None), text, shift)
         if engine.driver.lane:
@@ -260,7 +262,8 @@ class DurableStore(MemoryStore):
             self.lock.acquire()
             try:
                 if name in self._unread:
-                    self._read(self._unread[name])
+                    with self._files.reading():
+                        self._read(self._unread[name])
             finally:
                 self.lock.token[0] = True
 

@@ -55,6 +55,22 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
     "waiting": ("invalid entries of waiting processes: {}", "removes them", "removed them"),
     "oldest": ("tasks below the lowest id that is searched: {}", "lowers that id", "lowered that id"),
     "counter": ("counters that are wrong: {}", "corrects them", "corrected them"),
+    "file": (
+        "the file of the store is damaged: {}",
+        "saves what can be read in a new file, and keeps the old one",
+        "saved what could be read in a new file, and kept the old one",
+    ),
+    "row": (
+        "tasks whose rows make no sense, by the number of the tube and the id: {}",
+        "sets what makes no sense as it is in a new task; leaves out those without data",
+        "set what made no sense as it is in a new task; left out those without data",
+    ),
+    "facts": (
+        "rows of tubes, keys or lanes that make no sense: {}",
+        "makes those of tubes from their tasks; leaves out the others",
+        "made those of tubes from their tasks; left out the others",
+    ),
+    "reserve": ("what is not the room that is kept free on the disk: {}", "moves it away", "moved it away"),
     "memory": ("indexes in memory that differ from the tasks: {}", "rebuilds them", "rebuilt them"),
 }
 #: Kinds that `repair` cannot solve.
