@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _EXAMPLES: Final = 5
+#: What sqlite3 raises; the texts of its errors may quote a damaged file.
+_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 #: So many ids are looked for at a time.
 _RANGE: Final = 1 << 10
 #: So many times of a tube, and so many pieces are tried that cannot be read.
@@ -53,7 +55,7 @@ def _examine(folder: Path, url: str, file: sqlite3.Connection) -> list[Problem]:
         if said == "ok":
             return found + _rows(file, mends=False)
         wrong = [line for line in said.splitlines() if not line.startswith("***")]
-    except (sqlite3.Error, ValueError) as error:
+    except _ERRORS as error:
         wrong = [str(error)]
     return [*found, Problem("file", len(wrong), tuple(wrong[:_EXAMPLES]), mended=False)]
 
@@ -71,7 +73,7 @@ def repair(folder: Path, url: str) -> list[Problem]:
             made = _save(folder, url)
             found = [problem for problem in found if problem.kind in ("file", "reserve")] + made
         return [Problem(problem.kind, problem.count, problem.examples, mended=True) for problem in found]
-    except (sqlite3.Error, OSError) as error:
+    except (*_ERRORS, OSError) as error:
         raise StoreFailed(url=url, why=f"it cannot be repaired: {error}") from error
     finally:
         owned.close()
@@ -111,7 +113,7 @@ def _save(folder: Path, url: str) -> list[Problem]:
         old.text_factory = new.text_factory = _some_text
         old.execute("PRAGMA writable_schema=ON")
         new.execute("BEGIN")
-        with suppress(sqlite3.Error):
+        with suppress(*_ERRORS):
             old.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if not _copy_rows(old, new):
             kept.rename(_free(folder, "unreadable-"))
@@ -134,8 +136,8 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
         key = {"store": "name", "tubes": "number", "tasks": "key"}.get(table, "tube")
         try:
             new.executemany(put, old.execute(f"{select} ORDER BY {key}"))
-        except sqlite3.Error:
-            with suppress(sqlite3.Error):  # From the other end until it cannot be read.
+        except _ERRORS:
+            with suppress(*_ERRORS):  # From the other end until it cannot be read.
                 new.executemany(put, old.execute(f"{select} ORDER BY {key} DESC"))
             if table == "tasks":
                 new.executemany(put, _tasks_between(old, new))
@@ -166,7 +168,7 @@ def _tasks_between(old: sqlite3.Connection, new: sqlite3.Connection) -> Generato
                         if first <= row[0] < last:
                             first = row[0] + 1
                         yield row
-                except sqlite3.Error:
+                except _ERRORS:
                     tries += 1
                     if first < last:
                         middle = (first + last) // 2

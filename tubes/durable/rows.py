@@ -32,6 +32,8 @@ SHORT: Final = "key, data, created, state, attempts, moved"
 FULL: Final = f"{SHORT}, pri, lane, ttl, ttr, until, dead, more"
 
 Row = tuple[Any, ...]
+#: What data is, once it is encoded.
+_DATA: Final = (bytes, str)
 
 _NUMBER: Final = "typeof({0})='integer' AND {0} BETWEEN 0 AND 1<<53"
 # One that was put back may be before 1970.
@@ -92,7 +94,7 @@ def read_more(text: str) -> More:
 
 
 def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift: int) -> None:
-    """Bring the tasks of full rows into an engine, in the order of their ids. Taken ones are in this hold.
+    """Bring the tasks of full rows into an engine, in the order of their ids. Those that are taken are in this hold.
 
     All moments are put back by `shift`. The indexes are up to the caller.
     """
@@ -101,10 +103,14 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
     tasks, timed, ranks = engine.tasks, engine.timed, engine._ranks
     mask = (1 << ID_BITS) - 1
     mores: dict[str, More] = {}
-    taken = CODES[State.TAKEN]
+    taken, states = CODES[State.TAKEN], dict(enumerate(_STATES))
     row: Any
     for row in rows:
-        key, data, created, state, attempts, _, pri, lane, ttl, ttr, until, dead, more = row
+        key, data, created, state, attempts, moved, pri, lane, ttl, ttr, until, dead, more = row
+        if state == GONE:
+            continue
+        if not (created.__class__ is attempts.__class__ is moved.__class__ is int and data.__class__ in _DATA):
+            raise TypeError(f"the row of task {key & mask} makes no sense")
         entry: Entry = kind()
         entry.id = entry.rank = id = key & mask
         entry.data = data
@@ -112,7 +118,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
         entry.attempts = attempts
         entry.take = 0
         entry.index = entry.hold = None
-        entry.state = _STATES[state]
+        entry.state = states[state]
         if state == taken:
             entry.hold = hold
         if more is None:
@@ -124,6 +130,9 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
             elif known.key_ttl:
                 engine.remembers = True
         if not slim:
+            for number in (pri, ttl, ttr, until, dead):
+                if number is not None and number.__class__ is not int:
+                    raise TypeError(f"the row of task {id} makes no sense")
             entry.pri = pri or 0
             entry.line, entry.lane = 0, None
             entry.utube = None if lane is None else read_name(lane)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -119,9 +118,6 @@ class DurableStore(MemoryStore):
     def _read_all(self) -> None:
         """Read the tubes of all namespaces whose drivers are there."""
         execute, files = self._files.database.execute, self._files
-        wrong = execute(f"SELECT key FROM tasks WHERE {rows.DAMAGED} LIMIT 1").fetchone()
-        if wrong is not None:
-            raise sqlite3.DatabaseError(f"the row {wrong[0]} of its tasks makes no sense")
         found = [_Tube(*row) for row in execute(f"SELECT {', '.join(_Tube._fields)} FROM tubes")]
         written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
         written += [rows.read_facts(tube.facts)["now"] for tube in found]
@@ -141,8 +137,8 @@ class DurableStore(MemoryStore):
         engine = JournaledEngine(tube.name, driver, rows.read_options(tube.options))
         ids = base, base + (1 << rows.ID_BITS) - 1
         hold = engine.open_hold()
-        living = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? AND state<{rows.GONE} ORDER BY key"
-        rows.read_entries(engine, self._files.database.execute(living, ids), hold, shift)
+        tasks = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? ORDER BY key"
+        rows.read_entries(engine, self._files.database.execute(tasks, ids), hold, shift)
         self._count(engine, facts, tube.epoch, ids)
         for raw, id, until in self._files.database.execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
             if until - shift > now:
