@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -429,3 +431,19 @@ def test_a_lease_ends_with_the_opening_in_which_it_was_made(tmp_path: Path) -> N
         with pytest.raises(TaskNotTaken):
             tube.ack(lease)
         assert tube.ack(task.lease).data == "job"
+
+
+def test_a_store_that_is_closed_takes_no_memory(tmp_path: Path) -> None:
+    with tubes.connect(f"file:{tmp_path}") as queue:
+        queue.create_tube("mail").put(1)
+        store = weakref.ref(port_of(queue.tube("mail")).connection.store)
+    del queue
+    gc.collect()
+    assert store() is None
+
+
+def test_a_store_that_nobody_refers_to_stays_open(tmp_path: Path) -> None:
+    tubes.connect(f"file:{tmp_path}").create_tube("mail")
+    gc.collect()
+    with tubes.connect(f"file:{tmp_path}") as queue:
+        assert queue.tubes() == ["mail"]

@@ -6,6 +6,7 @@ import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from typing_extensions import override
 
@@ -74,7 +75,7 @@ class Connection(MemoryConnection):
 _mode: Final = one_of("own", "read")
 _sync: Final = one_of("normal", "full")
 #: The stores that this process has open, by folder, and who may open another one.
-_open: Final[dict[Path, DurableStore]] = {}
+_open: Final[WeakValueDictionary[Path, DurableStore]] = WeakValueDictionary()
 _opening = threading.Lock()
 
 

@@ -53,6 +53,8 @@ class Files:
         #: By how much the clock was set back since the last change: all that is to come goes on where it was.
         self.shift = 0
         self.is_open = True
+        if not reads:
+            _kept_open.add(self)
         #: Whether the error that is on its way is that of a full disk, and its call is not undone yet.
         self.unwritten = False
         self._failed: StoreFailed | None = None
@@ -125,6 +127,7 @@ class Files:
         """Let another process open them."""
         if self.is_open:
             self.is_open = False
+            _kept_open.discard(self)
             self.database.close()
             if self.syncer is not None:
                 self.syncer.close(done=self._failed is None)
@@ -139,3 +142,7 @@ def _why(error: BaseException, url: str) -> str:
     if isinstance(error, UNREADABLE) or (isinstance(error, sqlite3.Error) and is_damage(error)):
         return f"its file {NAME!r} is damaged ({error}): 'tubes repair --url {url}' saves what can be read"
     return f"{error}; what was returned is kept: connect again"
+
+
+#: A store that is open lives, though nobody refers to it; one that is closed takes no memory.
+_kept_open: Final[set[Files]] = set()
