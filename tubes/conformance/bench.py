@@ -149,6 +149,8 @@ class Bench:
             for queue in self._queues:
                 queue.close()
             self.face.close()
+            # pytest keeps the instance of every test until all tests have run.
+            vars(self).clear()
 
     def _skip(self, test: object) -> None:
         if why := why_not(self.knobs, test):
