@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedDict
 
+from tubes.drivers.done import Done, DoneTasks
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import KEPT, NOTHING_MORE, REPLACED, Entry, FullEntry, Hold, More
 from tubes.drivers.keys import Keys
@@ -54,12 +55,11 @@ class Engine:
 
     # Not for memory alone: verbs find slots faster than the items of a dict.
     __slots__ = (
-        "_ack", "_buried", "_buried_ttl", "_delayed", "_ends_taken", "_holds", "_hook", "_in_rounds", "_key_ttl",
-        "_keys",
-        "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
-        "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "driver",
-        "lane_option", "listener", "name", "next_id", "next_take", "options", "pause", "plain", "replacing", "tasks",
-        "throttled", "ticking", "timed", "timers",
+        "_ack", "_buried", "_buried_ttl", "_delayed", "_done_most", "_ends_taken", "_holds", "_hook", "_in_rounds",
+        "_key_ttl", "_keys", "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
+        "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "done",
+        "driver", "ending", "lane_option", "listener", "name", "next_id", "next_take", "on_end", "options", "pause",
+        "plain", "replacing", "tasks", "throttled", "ticking", "timed", "timers",
     )  # fmt: skip
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
@@ -92,12 +92,18 @@ class Engine:
         self.throttled = self._in_rounds
         #: Whether time plays a part, or a plain tube was altered: until then verbs need not be told the time.
         self.ticking = False
-        more = "max_attempts" in options or options.get("capacity", 0) > 0
+        more = "max_attempts" in options or any(options.get(name, 0) > 0 for name in ("capacity", "keep_done"))
         #: Whether its tasks are ids and data and nothing else, in the order in which they came, unless it is altered.
         self.plain: Final = not (self.timed or self._ranks or driver.lane or more)
         #: What the tube was given, as `Driver.check_tube` answers it; `alter` changes it.
         self.options = options
         self.read_options()
+        #: The done tasks that are kept.
+        self.done: Final = DoneTasks()
+        #: While a task ends that is kept: the task, and what is kept of it.
+        self.ending: tuple[Entry, Done] | None = None
+        #: Called with the id of a task that would be kept, when it has ended or was buried.
+        self.on_end: Callable[[int], object] | None = None
         #: While a put replaces a task: the old one, the new one, and the move that adds it.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
         #: The id of the next put, and the number of the next take.
@@ -118,7 +124,9 @@ class Engine:
         self._ttr: int | None = options.get("ttr", self._ttl) if "ttr" in self.driver.options else None
         self._retry_delays = options.get("backoff")
         # The defaults of what few tasks have.
-        self._more = More(max_attempts=options["max_attempts"]) if "max_attempts" in options else None
+        most, keep_done = options.get("max_attempts", 0), options.get("keep_done", 0)
+        self._more = More(max_attempts=most, keep_done=keep_done) if most or keep_done else None
+        self._done_most: int = options.get("keep_done_max", 0)
         self._key_ttl: int = options.get("key_ttl", 0)
         #: For how long buried tasks live from then on; None: their ttl goes on.
         self._buried_ttl: int | None = options.get("buried_ttl")
@@ -129,7 +137,7 @@ class Engine:
         self.dated = self.dated or self._ttl is not None or self._ttr is not None
         self.throttled = self.throttled or options.get("interval", 0) > 0
         no_more_plain = self.plain and (self._more is not None or self.capacity > 0)
-        self.ticking = self.ticking or self.dated or self.throttled or no_more_plain
+        self.ticking = self.ticking or self.dated or self.throttled or no_more_plain or keep_done > 0
 
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
         """Give the tube other options: tasks that are there keep what they were put with. Cost: O(1), O(n) of lanes."""
@@ -145,7 +153,7 @@ class Engine:
 
     def _clear_indexes(self) -> None:
         newest_first = self._signs[1] < 0
-        self.timers: Timers[Entry | RateLimit | Pause] = Timers()
+        self.timers: Timers[Entry | RateLimit | Pause | DoneTasks] = Timers()
         self._delayed = 0
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
         self._lanes: Lanes | None = None
@@ -155,6 +163,8 @@ class Engine:
         self._buried: SortedDict[Any, Entry] = SortedDict()
         self.pause.queued = NEVER
         self._apply_pause()
+        self.done.rebuild()
+        self.timers.watch(self.done)
 
     def _apply_pause(self) -> None:
         """Let takes find what the pause allows, and let the timers end it."""
@@ -255,13 +265,15 @@ class Engine:
                 entry.apply(at)
             elif isinstance(entry, Pause):
                 entry.end()
+            elif isinstance(entry, DoneTasks):
+                entry.expire(now)
+                self.timers.watch(entry)
             elif entry.state is _DELAYED:
                 self._go(entry, "delay")
             elif entry.state is _TAKEN:
                 self._time_out(at, entry)
             else:
-                self._go(entry, "ttl")
-                self._leave_key(at, entry)
+                self._end(at, entry, "ttl")
 
     def _time_out(self, at: int, entry: Entry) -> None:
         """End an attempt whose time to run is over, or the time to live of its task."""
@@ -454,10 +466,12 @@ class Engine:
         if more.met == REPLACED:
             replaced = self._keys.living[more.key]
             self.replacing = replaced, entry, step
+            self._note_end(entry.created, replaced, "delete")
             self._go(replaced, "delete")
         self._keys.add(more.key, entry)
         self._move(entry, step)
         self.replacing = None
+        self.keep()
 
     def _meet(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
         """A copy of the task that a put with a key keeps; None if the new one is added."""
@@ -489,7 +503,10 @@ class Engine:
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
         met = REPLACED if key in self._keys.living else ""
-        return More(key, key_ttl, most, met=met, context=options.get("context"))
+        keep_done = options.get("keep_done", (self._more or NOTHING_MORE).keep_done)
+        if keep_done:  # From now on an ack needs the time.
+            self.ticking = True
+        return More(key, key_ttl, most, met=met, context=options.get("context"), keep_done=keep_done)
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """Note for its key that a task has gone."""
@@ -595,11 +612,41 @@ class Engine:
             raise TaskNotTaken(id=id, tube=self.name)
         return entry
 
-    def ack(self, now: int, entry: Entry) -> None:
+    def ack(self, now: int, entry: Entry, result: Any = None) -> None:
         """End a held task: it is done."""
-        self._move(entry, self._ack)
-        if entry.more is not None:
-            self._keys.leave(now, entry)
+        if entry.more is None:
+            self._move(entry, self._ack)
+        else:
+            self._end(now, entry, "ack", result)
+
+    def _end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
+        """End a task. It leaves its key, and is kept if it should be."""
+        self._note_end(now, entry, why, result)
+        self._go(entry, why)
+        self._leave_key(now, entry)
+        self.keep()
+
+    def _note_end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
+        """Note what is kept of a task, before it ends."""
+        if entry.more is not None and entry.more.keep_done:
+            self.ending = entry, Done.of(entry, now, why, result, entry.more.keep_done)
+
+    def keep(self) -> None:
+        """Keep the task that was noted, if there is one: it has ended."""
+        if self.ending is not None:
+            _, done = self.ending
+            self.done.add(done, self._done_most)
+            self.timers.watch(self.done)
+            self.ending = None
+            if self.on_end is not None:
+                self.on_end(done.id)
+
+    def find_done(self, now: int, id: int) -> Done:
+        """A done task that is kept, else `TaskNotFound`."""
+        done = self.done.find(now, id)
+        if done is None:
+            raise TaskNotFound(id=id, tube=self.name)
+        return done
 
     def release(
         self, now: int, entry: Entry, delay: int | None = 0, why: str = "release", reason: str | None = None
@@ -737,6 +784,8 @@ class Engine:
         elif self._buried_ttl is not None:
             self._live(now, entry, self._buried_ttl)
         self._go(entry, why)
+        if self.on_end is not None:
+            self.on_end(entry.id)
 
     def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each."""
@@ -775,8 +824,7 @@ class Engine:
 
     def delete(self, now: int, entry: Entry) -> None:
         """Remove a task in whatever state."""
-        self._go(entry, "delete")
-        self._leave_key(now, entry)
+        self._end(now, entry, "delete")
 
     def update(
         self,
@@ -853,16 +901,22 @@ class Engine:
             self.release(now, entry)
 
     def truncate(self) -> None:
-        """Remove all tasks at once. Listeners are not called; counts and ids continue."""
+        """Remove all tasks at once, the done ones too. Listeners are not called; counts and ids continue."""
+        if self.on_end is not None:
+            for id in self.tasks:
+                self.on_end(id)
         for hold in self._holds.values():
             for entry in hold.values():
                 entry.hold = None
             hold.clear()
         self._keys.clear()
+        self.done.clear()
         self._clear()
 
     def truncate_state(self, now: int, state: State) -> None:
-        """Remove the tasks that are in one state. O(n)."""
+        """Remove the tasks that are in one state; the done ones are forgotten. O(n)."""
+        if state is _DONE:
+            self.done.clear()
         for entry in [entry for entry in self.tasks.values() if entry.state is state]:
             self.delete(now, entry)
 

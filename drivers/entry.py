@@ -21,6 +21,8 @@ class More(NamedTuple):
     met: str = ""
     #: The context of the task; it never changes.
     context: dict[str, str] | None = None
+    #: Microseconds for which the task is kept after its end.
+    keep_done: int = 0
 
 
 NOTHING_MORE = More()

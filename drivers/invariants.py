@@ -29,6 +29,9 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
         if old.state is _DONE and new.state is None:  # It has made room: the new one is in.
             new.state = step.to
             step.uses += 1
+    if engine.ending is not None and engine.ending[0].state is _DONE:
+        engine.keep()
+    engine.ending = None
     for entry in [entry for entry in engine._keys.living.values() if entry.state is _DONE]:
         engine._keys.leave(now, entry)
     for hold in engine._holds.values():
@@ -104,6 +107,11 @@ def check_engine(engine: Engine) -> None:
     assert pause.due == NEVER or engine.timers.soonest <= pause.queued <= pause.due
     keyed = {entry.more.key: entry for entry in engine.tasks.values() if entry.more and entry.more.key is not None}
     assert keyed == engine._keys.living
+    kept = {done.id: done for done in engine.done.all()}
+    assert not kept.keys() & engine.tasks.keys()
+    assert [id for _, id in engine.done._order] == sorted(kept, key=lambda id: (kept[id].until, id))
+    assert engine.done.due == NEVER or engine.timers.soonest <= engine.done.queued <= engine.done.due
+    assert engine.ending is None
     _check_offers(engine, by_state[_READY], by_state[_TAKEN])
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.drivers.engine import Engine
 
-_READY, _TAKEN, _BURIED, _DELAYED = State.READY, State.TAKEN, State.BURIED, State.DELAYED
+_READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
 
 class Place(NamedTuple):
@@ -32,12 +32,12 @@ START: Final = Place()
 
 def check_state(state: object) -> State | None:
     """The state that a list is of; None: of all."""
-    for known in (_READY, _TAKEN, _DELAYED, _BURIED):
+    for known in (_READY, _TAKEN, _DELAYED, _BURIED, _DONE):
         if state == known:
             return known
     if state is None:
         return None
-    raise InvalidOption(option="state", value=state, rule="must be 'ready', 'taken', 'delayed' or 'buried'")
+    raise InvalidOption(option="state", value=state, rule="must be 'ready', 'taken', 'delayed', 'buried' or 'done'")
 
 
 def is_by_id(driver: Driver, state: State | None) -> bool:

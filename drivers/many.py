@@ -98,13 +98,14 @@ def ack_many(engine: Engine, now: int, entries: list[Entry]) -> None:
             engine.ack(now, entry)
         return
     engine.note(entries)
-    step, tasks, keys = engine._ack, engine.tasks, engine._keys
+    step, tasks = engine._ack, engine.tasks
     for entry in entries:
+        if entry.more is not None:
+            engine.ack(now, entry)
+            continue
         id = entry.id
         del entry.hold[id]  # type: ignore[union-attr]
         entry.hold = None
         entry.state = _DONE
         step.uses += 1
         del tasks[id]
-        if entry.more is not None:
-            keys.leave(now, entry)

@@ -227,16 +227,19 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "on_duplicate": one_of("keep", "replace", "raise"),
     "key_ttl": micros,
     "context": context,
+    "keep_done": micros,
 }
 
 #: What a whole number that is given for an option of `put` is multiplied by. Each may be as large as `MAX_SECONDS`.
 UNITS: Final = {"pri": 1, "ttl": SECOND, "ttr": SECOND, "delay": SECOND}
 
 #: Options that few tasks have.
-OF_FEW: Final = frozenset({"key", "max_attempts", "context"})
+OF_FEW: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
 
 #: Options that every driver has.
-ANYWHERE: Final = frozenset({"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context"})
+ANYWHERE: Final = frozenset(
+    {"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context", "keep_done", "keep_done_max"}
+)
 #: Options of a tube, or of its tasks, whose driver has the option `delay`.
 WITH_DELAY: Final = frozenset({"at", "backoff"})
 #: Options of a tube whose driver has the option `ttl`.

@@ -26,6 +26,8 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "max_attempts": attempts,
     "key_ttl": micros,
     "buried_ttl": _span_or_ever,
+    "keep_done": micros,
+    "keep_done_max": positive,
     "backoff": lambda _, value: RetryDelays.of(value),
     "max_in_flight": positive,
     "interval": micros,

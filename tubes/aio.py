@@ -30,17 +30,26 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
-from tubes.backend.port import check_kicked, check_states, how_if_exists
+from tubes.backend.moving import SOME, check_move, fewer, item_again, items_of, next_some
+from tubes.backend.port import check_end, check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
-from tubes.backend.waiters import EMPTY, LoopWaiter
+from tubes.backend.waiters import EMPTY, EndOf, LoopWaiter
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.lists import check_state
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
+from tubes.errors import (
+    CallTimeout,
+    NothingReady,
+    QueueClosed,
+    QueueForked,
+    TaskNotFound,
+    TubeExists,
+    TubeNotFound,
+    TubesError,
+)
 from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
@@ -130,8 +139,9 @@ class AsyncQueue:
         `temporary`: it need not outlive a restart of the server; in memory nothing does.
         `options`: defaults for the tube's tasks, as far as the driver has them: `ttl`, `ttr` (seconds; ttr is the
         tube's ttl if left out) and `pri`. For any driver: `capacity`, the number of tasks that have room (0, the
-        default, also of `limfifottl`: no limit), `max_attempts` and `key_ttl`, see `AsyncTube.put`. For drivers with a
-        ttl: `buried_ttl`, for how long a task lives once it is buried; `math.inf`: for ever. For drivers with delays:
+        default, also of `limfifottl`: no limit), `max_attempts`, `key_ttl` and `keep_done`, see `AsyncTube.put`, and
+        `keep_done_max`, how many done tasks are kept at most. For drivers with a ttl:
+        `buried_ttl`, for how long a task lives once it is buried; `math.inf`: for ever. For drivers with delays:
         `backoff`, how long a task waits after a failed attempt: a `Backoff`, or a list of seconds. For drivers with
         lanes: `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from one
         take in a lane to the next (0); `jitter`, the fraction, 0 to 1, by which an interval may be longer, at random
@@ -556,6 +566,8 @@ class AsyncTube(Generic[T, R]):
         `key_ttl`: seconds for which the key is remembered after its task is gone. During that time `"keep"` and
         `"raise"` add nothing; `"keep"` returns a task with the id of the old one and the data of this put;
         `context`: a mapping of strings to strings that the task carries beside its data, such as trace ids;
+        `keep_done`: seconds for which the task is kept after its end, as a done one with its result; None: the tube's
+        value, 0: not at all. See `result`, `tasks` and `again`;
         `timeout`: seconds to wait for room, if the tube has a `capacity`; 0: do not wait. When the time is over, it
         returns None and has put nothing. Without a timeout a put into a full tube raises `TubeFull`.
 
@@ -782,9 +794,19 @@ class AsyncTube(Generic[T, R]):
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 
-    async def ack(self, task: AsyncTask[T] | str | int) -> AsyncTask[T]:
-        """Finish a task: it is done, and removed. Raises `TaskNotTaken` unless this session holds it. O(1)."""
-        answer = self._port.ack(task)
+    async def ack(self, task: AsyncTask[T] | str | int, result: R | None = None) -> AsyncTask[T]:
+        """Finish a task: it is done, and removed, or kept for some time if it has `keep_done`. O(1), O(log n) if kept.
+
+        `result`: what a task that is kept tells by `task.result`, and `AsyncTube.result` returns; else it is dropped.
+
+        Raises `TaskNotTaken` unless this session holds it, and `CodecError` for a result that the codec refuses.
+
+        `Tube.ack` shows an example.
+        """
+        if result is None:
+            answer = self._port.ack(task)
+            return await answer if type(answer) is CoroutineType else answer
+        answer = self._port.ack_with(task, result)
         return await answer if type(answer) is CoroutineType else answer
 
     async def ack_many(self, tasks: Iterable[AsyncTask[T] | str | int]) -> dict[int, bool]:
@@ -863,6 +885,64 @@ class AsyncTube(Generic[T, R]):
         """
         answer = self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
         return await answer if type(answer) is CoroutineType else answer
+
+    # -- done tasks that are kept --------------------------------------------------------------------------------------
+
+    async def result(self, task: AsyncTask[T] | int, timeout: Seconds | None = None) -> R:
+        """Wait until a task is done, and return its result: what a handler returned, or `ack` was given.
+
+        `task`: of a tube or a put with `keep_done`; any program may ask, as long as the task is kept.
+        `timeout`: seconds to wait; None: for ever; 0: do not wait. Nothing polls: the end of the task wakes the caller,
+        in any process. On a server the caller receives the tube's events meanwhile, as for `wait_empty`.
+
+        Raises `TaskNotFound` if there is no such task, or it is not kept any more; `CallFailed` if it will have no
+        result, since it was buried or deleted, or its ttl was over; `CallTimeout` when the time is over: the task stays
+        and may still run; `InvalidOption` for a task that is not going to be kept. O(1).
+
+        `Tube.result` shows an example.
+        """
+        patience = None if timeout is None else micros("timeout", timeout)
+        answer = self._port.peek(task)
+        seen = await answer if type(answer) is CoroutineType else answer
+        done = check_end(seen)
+        in_time = patience != 0
+        while done is None and in_time:
+            ended = await LoopWaiter(self._port.clock, patience, EndOf(seen.id)).wait(self._port)
+            in_time = ended is not None
+            answer = self._port.peek(seen.id)
+            seen = await answer if type(answer) is CoroutineType else answer
+            done = check_end(seen)
+        if done is None:
+            raise CallTimeout(id=seen.id, tube=self.name, timeout=seconds("timeout", timeout))
+        result: R = done.result
+        return result
+
+    async def again(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
+        """Put a done task that is kept anew, under a new id, and forget the old one. Returns the new one.
+
+        It has the data and the options of the old one: lane, priority, ttl, ttr, key, context and so on. It is ready at
+        once, and no attempt counts. Two calls, so if the program dies in between, both tasks are there.
+
+        Raises `TaskNotFound` if there is no such task, or it is not kept any more, `InvalidOption` if it is not done,
+        and what `put` raises, such as `DuplicateKey` if its key is in use or remembered.
+
+        `Tube.again` shows an example.
+        """
+        answer = self._port.peek(task)
+        old = await answer if type(answer) is CoroutineType else answer
+        item = item_again(old)
+        new = await self.put(item.data, **item.options)
+        try:
+            answer = self._port.delete(old.id, State.DONE.value)
+            if type(answer) is CoroutineType:
+                await answer
+        except TaskNotFound:  # Somebody else was faster.
+            with suppress(TaskNotFound):
+                answer = self._port.delete(new, State.READY.value)
+                if type(answer) is CoroutineType:
+                    await answer
+            raise
+        return new
 
     # -- for everybody -------------------------------------------------------------------------------------------------
 
@@ -950,14 +1030,21 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     async def peek(self, task: AsyncTask[T] | str | int) -> AsyncTask[T]:
-        """Return the current state of a task, and change nothing. Raises `TaskNotFound` if there is none. O(1)."""
+        """Return the current state of a task, and change nothing. O(1).
+
+        A done task is found as long as it is kept: `task.result`, `task.ended` and `task.why` say how it ended.
+
+        Raises `TaskNotFound` if there is none.
+        """
         answer = self._port.peek(task)
         return await answer if type(answer) is CoroutineType else answer
 
     async def delete(self, task: AsyncTask[T] | str | int, *, state: str | Iterable[str] | None = None) -> AsyncTask[T]:
         """Remove a task in any state, whoever holds it. O(1).
 
-        `state`: "ready", "taken", "buried" or "delayed", or several in a list: remove it only if it is in one of them.
+        If it has `keep_done` it is kept as a done one; a done one that is kept is forgotten.
+        `state`: "ready", "taken", "buried", "delayed" or "done", or several in a list: remove it only if it is in one
+        of them.
 
         Raises `TaskNotFound` if there is none, or it is in another state.
 
@@ -1056,9 +1143,9 @@ class AsyncTube(Generic[T, R]):
         All changes are checked first and made at once. Every put and take that begins after this call has returned uses
         them, in all sessions, threads and processes. Options that are left out keep their values.
 
-        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`: defaults for tasks that are put from now on. Tasks in the tube
-        keep their own.
-        `buried_ttl`: for tasks that are buried from now on.
+        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`, `keep_done`: defaults for tasks that are put from now on. Tasks
+        in the tube keep their own.
+        `buried_ttl`: for tasks that are buried from now on. `keep_done_max`: for ends from now on.
         `backoff`: for every attempt that fails from now on. A task in backoff keeps its delay.
         `capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
@@ -1170,11 +1257,12 @@ class AsyncTube(Generic[T, R]):
         """Return up to `limit` tasks, without taking them.
 
         `after`: begin after this task, the last one of the page before; None: at the first. To read all of them,
-        continue until the result is []. It may be an id; then lists of ready, delayed or buried tasks need the task to
-        be there.
-        `state`: only tasks in this state, "ready", "taken", "delayed" or "buried". Ready tasks come in the order in
-        which they are taken, delayed ones as their delays end, buried ones as `kick` takes them. None: tasks in any
-        state, by id; taken tasks are by id too, and in a tube with lanes the ready ones.
+        continue until the result is []. It may be an id; then lists of ready, delayed, buried or done tasks need the
+        task to be there.
+        `state`: only tasks in this state, "ready", "taken", "delayed", "buried" or "done". Ready tasks come in the
+        order in which they are taken, delayed ones as their delays end, buried ones as `kick` takes them, done ones
+        that are kept with those first that are forgotten last: the latest ends, if all are kept for the same time.
+        None: tasks in any state but done, by id; taken tasks are by id too, and in a tube with lanes the ready ones.
         `utube`: only tasks of this lane.
 
         The first ready task is `tasks(limit=1, state="ready")`, the one whose delay ends next
@@ -1259,9 +1347,9 @@ class AsyncTask(TaskView[T]):
     __slots__ = ()
     _tube: AsyncTube[T]
 
-    async def ack(self) -> AsyncTask[T]:
+    async def ack(self, result: Any = None) -> AsyncTask[T]:
         """Finish the task. See `AsyncTube.ack`."""
-        return await self._tube.ack(self)
+        return await self._tube.ack(self, result)
 
     async def release(
         self,

@@ -147,6 +147,10 @@ class WriteAborted(TubesError):
 class CallFailed(TubesError):
     """the handler of task {id} of tube {tube!r} failed: {why}."""
 
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        return "task {id} of tube {tube!r} has no result: {why}" if "state" in facts else super()._text(facts)
+
 
 class CallTimeout(TubesError, TimeoutError):
     """no reply to task {id} of tube {tube!r} within {timeout} s: the task stays in the tube, and may still run."""

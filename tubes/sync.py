@@ -19,17 +19,26 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
-from tubes.backend.port import check_kicked, check_states, how_if_exists
+from tubes.backend.moving import SOME, check_move, fewer, item_again, items_of, next_some
+from tubes.backend.port import check_end, check_kicked, check_states, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
-from tubes.backend.waiters import EMPTY, ThreadWaiter
+from tubes.backend.waiters import EMPTY, EndOf, ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.lists import check_state
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
-from tubes.errors import NothingReady, QueueClosed, QueueForked, TubeExists, TubeNotFound, TubesError
+from tubes.errors import (
+    CallTimeout,
+    NothingReady,
+    QueueClosed,
+    QueueForked,
+    TaskNotFound,
+    TubeExists,
+    TubeNotFound,
+    TubesError,
+)
 from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
@@ -121,7 +130,8 @@ class Queue:
         `temporary`: it need not outlive a restart of the server; in memory nothing does.
         `options`: defaults for the tube's tasks, as far as the driver has them: `ttl`, `ttr` (seconds; ttr is the
         tube's ttl if left out) and `pri`. For any driver: `capacity`, the number of tasks that have room (0, the
-        default, also of `limfifottl`: no limit), `max_attempts` and `key_ttl`, see `Tube.put`. For drivers with a ttl:
+        default, also of `limfifottl`: no limit), `max_attempts`, `key_ttl` and `keep_done`, see `Tube.put`, and
+        `keep_done_max`, how many done tasks are kept at most. For drivers with a ttl:
         `buried_ttl`, for how long a task lives once it is buried; `math.inf`: for ever. For drivers with delays:
         `backoff`, how long a task waits after a failed attempt: a `Backoff`, or a list of seconds. For drivers with
         lanes: `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from one
@@ -563,6 +573,8 @@ class Tube(Generic[T, R]):
         `key_ttl`: seconds for which the key is remembered after its task is gone. During that time `"keep"` and
         `"raise"` add nothing; `"keep"` returns a task with the id of the old one and the data of this put;
         `context`: a mapping of strings to strings that the task carries beside its data, such as trace ids;
+        `keep_done`: seconds for which the task is kept after its end, as a done one with its result; None: the tube's
+        value, 0: not at all. See `result`, `tasks` and `again`;
         `timeout`: seconds to wait for room, if the tube has a `capacity`; 0: do not wait. When the time is over, it
         returns None and has put nothing. Without a timeout a put into a full tube raises `TubeFull`.
 
@@ -830,9 +842,24 @@ class Tube(Generic[T, R]):
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 
-    def ack(self, task: Task[T] | str | int) -> Task[T]:
-        """Finish a task: it is done, and removed. Raises `TaskNotTaken` unless this session holds it. O(1)."""
-        return self._port.ack(task)
+    def ack(self, task: Task[T] | str | int, result: R | None = None) -> Task[T]:
+        """Finish a task: it is done, and removed, or kept for some time if it has `keep_done`. O(1), O(log n) if kept.
+
+        `result`: what a task that is kept tells by `task.result`, and `Tube.result` returns; else it is dropped.
+
+        Raises `TaskNotTaken` unless this session holds it, and `CodecError` for a result that the codec refuses.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("squares", keep_done=60)
+        ...     task = tube.put(12)
+        ...     _ = tube.take().ack(result=144)
+        ...     tube.result(task)
+        144
+        """
+        if result is None:
+            return self._port.ack(task)
+        return self._port.ack_with(task, result)
 
     def ack_many(self, tasks: Iterable[Task[T] | str | int]) -> dict[int, bool]:
         """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
@@ -920,6 +947,68 @@ class Tube(Generic[T, R]):
         (300.0, 60.0)
         """
         return self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
+
+    # -- done tasks that are kept --------------------------------------------------------------------------------------
+
+    def result(self, task: Task[T] | int, timeout: Seconds | None = None) -> R:
+        """Wait until a task is done, and return its result: what a handler returned, or `ack` was given.
+
+        `task`: of a tube or a put with `keep_done`; any program may ask, as long as the task is kept.
+        `timeout`: seconds to wait; None: for ever; 0: do not wait. Nothing polls: the end of the task wakes the caller,
+        in any process. On a server the caller receives the tube's events meanwhile, as for `wait_empty`.
+
+        Raises `TaskNotFound` if there is no such task, or it is not kept any more; `CallFailed` if it will have no
+        result, since it was buried or deleted, or its ttl was over; `CallTimeout` when the time is over: the task stays
+        and may still run; `InvalidOption` for a task that is not going to be kept. O(1).
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("squares")
+        ...     task = tube.put(12, keep_done=60)
+        ...     _ = tube.take().ack(result=144)
+        ...     tube.result(task, timeout=5)
+        144
+        """
+        patience = None if timeout is None else micros("timeout", timeout)
+        seen = self._port.peek(task)
+        done = check_end(seen)
+        in_time = patience != 0
+        while done is None and in_time:
+            ended = ThreadWaiter(self._port.clock, patience, EndOf(seen.id)).wait(self._port)
+            in_time = ended is not None
+            seen = self._port.peek(seen.id)
+            done = check_end(seen)
+        if done is None:
+            raise CallTimeout(id=seen.id, tube=self.name, timeout=seconds("timeout", timeout))
+        result: R = done.result
+        return result
+
+    def again(self, task: Task[T] | int) -> Task[T]:
+        """Put a done task that is kept anew, under a new id, and forget the old one. Returns the new one.
+
+        It has the data and the options of the old one: lane, priority, ttl, ttr, key, context and so on. It is ready at
+        once, and no attempt counts. Two calls, so if the program dies in between, both tasks are there.
+
+        Raises `TaskNotFound` if there is no such task, or it is not kept any more, `InvalidOption` if it is not done,
+        and what `put` raises, such as `DuplicateKey` if its key is in use or remembered.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", keep_done=60)
+        ...     _ = tube.put("to ann"), tube.take().ack()
+        ...     tube.again(0)
+        Task(id=1, state='ready', data='to ann', tube='mail')
+        """
+        old = self._port.peek(task)
+        item = item_again(old)
+        new = self.put(item.data, **item.options)
+        try:
+            self._port.delete(old.id, State.DONE.value)
+        except TaskNotFound:  # Somebody else was faster.
+            with suppress(TaskNotFound):
+                self._port.delete(new, State.READY.value)
+            raise
+        return new
 
     # -- for everybody -------------------------------------------------------------------------------------------------
 
@@ -1012,13 +1101,20 @@ class Tube(Generic[T, R]):
         return self._port.update(task, changes)
 
     def peek(self, task: Task[T] | str | int) -> Task[T]:
-        """Return the current state of a task, and change nothing. Raises `TaskNotFound` if there is none. O(1)."""
+        """Return the current state of a task, and change nothing. O(1).
+
+        A done task is found as long as it is kept: `task.result`, `task.ended` and `task.why` say how it ended.
+
+        Raises `TaskNotFound` if there is none.
+        """
         return self._port.peek(task)
 
     def delete(self, task: Task[T] | str | int, *, state: str | Iterable[str] | None = None) -> Task[T]:
         """Remove a task in any state, whoever holds it. O(1).
 
-        `state`: "ready", "taken", "buried" or "delayed", or several in a list: remove it only if it is in one of them.
+        If it has `keep_done` it is kept as a done one; a done one that is kept is forgotten.
+        `state`: "ready", "taken", "buried", "delayed" or "done", or several in a list: remove it only if it is in one
+        of them.
 
         Raises `TaskNotFound` if there is none, or it is in another state.
 
@@ -1136,9 +1232,9 @@ class Tube(Generic[T, R]):
         All changes are checked first and made at once. Every put and take that begins after this call has returned uses
         them, in all sessions, threads and processes. Options that are left out keep their values.
 
-        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`: defaults for tasks that are put from now on. Tasks in the tube
-        keep their own.
-        `buried_ttl`: for tasks that are buried from now on.
+        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`, `keep_done`: defaults for tasks that are put from now on. Tasks
+        in the tube keep their own.
+        `buried_ttl`: for tasks that are buried from now on. `keep_done_max`: for ends from now on.
         `backoff`: for every attempt that fails from now on. A task in backoff keeps its delay.
         `capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
@@ -1266,11 +1362,12 @@ class Tube(Generic[T, R]):
         """Return up to `limit` tasks, without taking them.
 
         `after`: begin after this task, the last one of the page before; None: at the first. To read all of them,
-        continue until the result is []. It may be an id; then lists of ready, delayed or buried tasks need the task to
-        be there.
-        `state`: only tasks in this state, "ready", "taken", "delayed" or "buried". Ready tasks come in the order in
-        which they are taken, delayed ones as their delays end, buried ones as `kick` takes them. None: tasks in any
-        state, by id; taken tasks are by id too, and in a tube with lanes the ready ones.
+        continue until the result is []. It may be an id; then lists of ready, delayed, buried or done tasks need the
+        task to be there.
+        `state`: only tasks in this state, "ready", "taken", "delayed", "buried" or "done". Ready tasks come in the
+        order in which they are taken, delayed ones as their delays end, buried ones as `kick` takes them, done ones
+        that are kept with those first that are forgotten last: the latest ends, if all are kept for the same time.
+        None: tasks in any state but done, by id; taken tasks are by id too, and in a tube with lanes the ready ones.
         `utube`: only tasks of this lane.
 
         The first ready task is `tasks(limit=1, state="ready")`, the one whose delay ends next
@@ -1381,9 +1478,9 @@ class Task(TaskView[T]):
     __slots__ = ()
     _tube: Tube[T]
 
-    def ack(self) -> Task[T]:
+    def ack(self, result: Any = None) -> Task[T]:
         """Finish the task. See `Tube.ack`."""
-        return self._tube.ack(self)
+        return self._tube.ack(self, result)
 
     def release(
         self,

@@ -11,6 +11,7 @@ import pytest
 from tests.support.parts import OfCodec, OfOrder, OfRank
 from tubes import Driver, TaskNotFound
 from tubes.conformance import Bench, Contract, Face
+from tubes.conformance.done import DoneTasks
 from tubes.conformance.order import Order
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ class TestUtube(Contract):
 
 
 class TestUtubeTtl(Contract):
+    driver = "utubettl"
+
+
+class TestDoneTasksOfFifo(DoneTasks):
+    driver = "fifo"
+
+
+class TestDoneTasksOfUtubeTtl(DoneTasks):
     driver = "utubettl"
 
 

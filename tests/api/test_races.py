@@ -107,7 +107,8 @@ def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_or
                             here.update(task, ttl=dice.choice([0, 50]), delay=dice.choice([0, 0.001]))
                     with contextlib.suppress(tubes.TubesError):
                         if taken := here.take(0):
-                            dice.choice([taken.ack, taken.release, taken.bury])()
+                            end = dice.choice(["ack", "release", "bury"])
+                            getattr(taken, end)()
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -447,3 +447,31 @@ def test_a_store_that_nobody_refers_to_stays_open(tmp_path: Path) -> None:
     gc.collect()
     with tubes.connect(f"file:{tmp_path}") as queue:
         assert queue.tubes() == ["mail"]
+def facts_of(tube: tubes.Tube) -> list[tuple[object, ...]]:
+    """What is kept of the done tasks."""
+    done = tube.tasks(state="done")
+    return [(task.id, repr(task), task.result, task.why, task.ended, task.ttl, task.created) for task in done]
+
+
+def test_done_tasks_are_kept_with_their_results(url: str) -> None:
+    clock = SteppingClock()
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", "utubettl", keep_done=60)
+        options: Any = {"pri": 3, "ttl": 90, "utube": "\ud800", "context": {"a": "b"}}
+        for number, keep_done in enumerate((60, 10, 60)):
+            tube.put(number, keep_done=keep_done, **options)
+            clock.advance(1)
+            tube.take(0).ack({"result": number})  # type: ignore[union-attr]
+        tube.delete(tube.put("deleted"))
+        tube.delete(2)
+        before = facts_of(tube)
+        assert [id for id, *_ in before] == [3, 0, 1]
+    clock.advance(10)
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.tube("t")
+        assert facts_of(tube) == before[:2]
+        again = tube.again(0)
+        assert (again.id, again.pri, again.utube, again.context) == (4, 3, "\ud800", {"a": "b"})
+        clock.advance(60)
+    with tubes.connect(url, clock=clock) as queue:
+        assert queue.tube("t").statistics().kept == 0

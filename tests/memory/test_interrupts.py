@@ -103,6 +103,18 @@ def test_an_interrupted_take_was_no_start(options: dict[str, Any]) -> None:
         assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [1]  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("end", ["ack", "delete"])
+def test_a_task_whose_interrupted_end_was_one_is_kept(end: str) -> None:
+    for moment, _, tube in moments("fifottl", keep_done=60):
+        for _ in range(2):
+            tube.take_task(5 - tube.statistics().kept).ack()  # type: ignore[union-attr]
+        task = tube.take(0)
+        if not interrupted(lambda tube=tube, task=task: getattr(tube, end)(task), moment):  # type: ignore[misc]
+            return
+        ended = check(tube)["total"] == TASKS - 3
+        assert sorted(done.id for done in tube.tasks(state="done")) == ([0, 4, 5] if ended else [4, 5])
+
+
 @pytest.mark.parametrize("lane", ["0", "new"])
 def test_an_interrupted_block_was_done_or_not(lane: str) -> None:
     acts: list[Callable[[tubes.Tube], object]] = [

@@ -187,9 +187,9 @@ def _act(tube: tubes.Tube, chance: random.Random) -> None:
     tube.put("x", **options)
     task = tube.take(timeout=0)
     if task is not None:
-        act: Callable[[], object] = chance.choice([task.ack, task.ack, task.release, task.bury, lambda: tube.kick(3)])
+        acts: list[Callable[[], object]] = [task.ack, task.ack, task.release, task.bury, lambda: tube.kick(3)]
         with suppress(tubes.TubesError):
-            act()
+            chance.choice(acts)()
 
 
 @pytest.fixture

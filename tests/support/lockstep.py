@@ -96,7 +96,7 @@ class Lockstep:
     @staticmethod
     def checked(options: dict[str, Any]) -> dict[str, Any]:
         """Options in the model's units."""
-        spans = ("ttl", "ttr", "delay", "timeout", "interval")
+        spans = ("ttl", "ttr", "delay", "timeout", "interval", "keep_done")
         return {name: at(value) if name in spans else value for name, value in options.items()}
 
     # -- finding something that fits -----------------------------------------------------------------------
@@ -204,7 +204,8 @@ class Lockstep:
 
     def ack(self, worker: int, task: int) -> None:
         (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
-        self.both(lambda: tube.ack(real), lambda: self.model.ack(ideal, ref))
+        result = task if task % 3 else None
+        self.both(lambda: tube.ack(real, result), lambda: self.model.ack(ideal, ref, result))
 
     def release(self, worker: int, task: int, delay: float | None) -> None:
         (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
@@ -225,7 +226,7 @@ class Lockstep:
 
     def peek(self, worker: int, task: int) -> None:
         (_, tube), (real, ref) = self.worker(worker), self.task(task)
-        self.both(lambda: tube.peek(real), lambda: self.model.show(self.model.found(ref)))
+        self.both(lambda: tube.peek(real), lambda: self.model.peek(ref))
 
     def kick(self, worker: int, count: int) -> None:
         _, tube = self.worker(worker)
@@ -304,6 +305,7 @@ class Lockstep:
         del self.heard[:], self.model.events[:]
         statistics = self.tube.statistics()
         assert (statistics.tasks, statistics.calls, statistics.waiting) == self.model.statistics()
+        assert statistics.kept == len(self.model.kept())
         until = None if statistics.paused == math.inf else at(statistics.paused)
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
@@ -312,6 +314,13 @@ class Lockstep:
         if all_tasks:
             for task in self.model.tasks:
                 assert shown(self.tube.peek(task.id)) == self.model.show(task)
+            kept = self.model.kept()
+            first = self.looks % (len(kept) + 1)
+            last = kept[first - 1].id if first else None
+            found = [*self.tube.tasks(limit=first, state="done"), *self.tube.tasks(last, state="done")]
+            assert [(shown(task), task.why, task.result, at(task.ended)) for task in found] == [
+                (each.shown, each.why, each.result, each.ended) for each in kept
+            ]
             # Another state at each step, and as much of its list as comes after some task.
             self.looks += 1
             state = "rt!~"[self.looks % 4]

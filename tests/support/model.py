@@ -55,6 +55,17 @@ class Shown(NamedTuple):
     expires: int | None
 
 
+class Kept(NamedTuple):
+    """A done task that is kept."""
+
+    until: int
+    id: int
+    shown: Shown
+    ended: int
+    why: str
+    result: Any
+
+
 class Ref(NamedTuple):
     """What a `Task` argument says: which task of which tube; if it was taken then, by its how manieth take."""
 
@@ -126,6 +137,7 @@ class Task:
     until: int | None = None
     owner: Session | None = None
     attempts: int = 0
+    keep_done: int = 0
 
 
 class Model:
@@ -145,6 +157,7 @@ class Model:
         self.generation += 1
         self.next_id = 0
         self.tasks: list[Task] = []
+        self.done: list[Kept] = []
         self.rate_limits: dict[str, RateLimit] = {}
         self.number = 0
         self.calls: dict[str, int] = dict.fromkeys(CALLS, 0)
@@ -168,6 +181,29 @@ class Model:
             "-pri,-id": lambda task: (-task.pri, -task.id),
         }
         return places[self.driver.order](task)
+
+    def kept(self) -> list[Kept]:
+        """The done tasks that are kept, as a list has them."""
+        return [each for each in sorted(self.done, reverse=True) if each.until > self.now]
+
+    def forget_done(self, ref: int | Ref) -> Shown | None:
+        """Forget a done task that is meant, if it is kept."""
+        kept = self.found_done(ref)
+        if kept is not None:
+            self.done.remove(kept)
+        return kept and kept.shown
+
+    def found_done(self, ref: int | Ref) -> Kept | None:
+        """The done task that is meant, if it is kept."""
+        if isinstance(ref, Ref) and (ref.is_lease or ref.tube != self.generation):
+            return None
+        id = ref.id if isinstance(ref, Ref) else ref
+        return next((each for each in self.kept() if each.id == id), None)
+
+    def peek(self, ref: int | Ref) -> Shown:
+        """Peek."""
+        kept = self.found_done(ref)
+        return self.show(self.found(ref)) if kept is None else kept.shown
 
     def listed(self, state: str) -> list[int]:
         """The ids of the tasks in a state, as a list has them."""
@@ -271,7 +307,9 @@ class Model:
             raise Refused(TaskNotFound)
         return task
 
-    def change(self, task: Task, state: str, event: str, *calls: str, until: int | None = None) -> None:
+    def change(
+        self, task: Task, state: str, event: str, *calls: str, until: int | None = None, result: Any = None
+    ) -> None:
         """Move a task."""
         task.state = state
         task.until = until
@@ -279,6 +317,12 @@ class Model:
             task.owner = None
         if state == "-":
             self.tasks.remove(task)
+            if task.keep_done:
+                until = self.now + task.keep_done
+                self.done.append(Kept(until, task.id, self.show(task), self.now, calls[0], result))
+                self.done.sort()
+                most = self.options.get("keep_done_max")
+                del self.done[: max(len(self.done) - most, 0) if most else 0]
         self.forget()
         name = self.lane(task)
         if state == "r" and name is not None and not self.rate_limit(name).number:
@@ -357,7 +401,7 @@ class Model:
 
     def put(self, data: Any, options: dict[str, Any]) -> Shown | None:
         """Put, without waiting for room."""
-        if not options.keys() <= (self.driver.options - {"capacity"}) | {"timeout"}:
+        if not options.keys() <= (self.driver.options - {"capacity"}) | {"timeout", "keep_done"}:
             raise Refused(OptionNotSupported)
         if not self.room():
             if "timeout" not in options:
@@ -369,7 +413,7 @@ class Model:
 
     def add(self, data: Any, options: dict[str, Any]) -> Shown:
         """A new task, for which there is room."""
-        defaults = {name: value for name, value in self.options.items() if name in ("pri", "ttl", "ttr")}
+        defaults = {name: value for name, value in self.options.items() if name in ("pri", "ttl", "ttr", "keep_done")}
         if "ttr" in self.driver.options:
             defaults.setdefault("ttr", defaults.get("ttl"))
         given = {**defaults, **{name: value for name, value in options.items() if value is not None}}
@@ -378,6 +422,7 @@ class Model:
         dead = None if ttl is None else self.now + ttl
         utube = given.get(self.driver.lane or "")
         task = Task(self.next_id, data, utube, given.get("pri", 0), self.now, ttl, given.get("ttr"), dead)
+        task.keep_done = given.get("keep_done", 0)
         self.next_id += 1
         self.tasks.append(task)
         self.change(task, "~" if delay else "r", "put", "put", until=self.now + delay if delay else None)
@@ -430,10 +475,10 @@ class Model:
         self.catch_up()
         return waiter
 
-    def ack(self, connection: Connection, ref: int | Ref) -> Shown:
+    def ack(self, connection: Connection, ref: int | Ref, result: Any) -> Shown:
         """Ack."""
         task = self.held(connection, ref)
-        self.change(task, "-", "delete", "ack")
+        self.change(task, "-", "delete", "ack", result=result)
         return self.mark_finished(task)
 
     def release(self, connection: Connection, ref: int | Ref, delay: int | None) -> Shown:
@@ -483,7 +528,15 @@ class Model:
 
     def delete_many(self, refs: list[int | Ref]) -> dict[int, bool]:
         """Delete those that are there."""
-        return self.each(refs, lambda ref: self.change(self.found(ref), "-", "delete", "delete"))
+        return self.each(refs, self.remove)
+
+    def remove(self, ref: int | Ref) -> Task | None:
+        """Remove a task, and forget a done one; it, if it was alive."""
+        if self.forget_done(ref) is not None:
+            return None
+        task = self.found(ref)
+        self.change(task, "-", "delete", "delete")
+        return task
 
     def each(self, refs: list[int | Ref], act: Callable[[int | Ref], object]) -> dict[int, bool]:
         """Do something with each of these tasks; of two that are one task the first counts."""
@@ -531,6 +584,9 @@ class Model:
 
     def delete(self, ref: int | Ref) -> Shown:
         """Delete."""
+        kept = self.forget_done(ref)
+        if kept is not None:
+            return kept
         task = self.found(ref)
         self.change(task, "-", "delete", "delete")
         return self.mark_finished(task)
@@ -588,6 +644,7 @@ class Model:
     def truncate(self) -> None:
         """Truncate."""
         self.tasks.clear()
+        self.done.clear()
         self.rate_limits.clear()
         self.catch_up()
 

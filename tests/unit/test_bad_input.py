@@ -184,6 +184,11 @@ def table() -> list[Row]:
         ("pause of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.pause(1)),
         ("resume of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.resume()),
         ("renewed where there is no ttr", OptionNotSupported, lambda s: s.plain.renew_many([0], 1)),
+        ("a result of a task that is not kept", InvalidOption, lambda s: s.plain.result(3)),
+        ("a result of no task", TaskNotFound, lambda s: s.plain.result(99)),
+        ("a result that JSON has no words for", CodecError, lambda s: s.taken.ack(result=object())),
+        ("a living task once again", InvalidOption, lambda s: s.plain.again(3)),
+        ("the number of done tasks", InvalidOption, lambda s: s.queue.create_tube("new", keep_done_max=0)),
         ("a context that is no mapping", InvalidOption, lambda s: s.plain.put(1, context="trace")),
         ("a context of numbers", InvalidOption, lambda s: s.plain.put(1, context={"trace": 1})),
         ("a take from no tubes", InvalidOption, lambda s: s.queue.take_any([], 0)),
@@ -222,6 +227,8 @@ def of_seconds(bad: Any) -> list[Row]:
         (f"put ttl={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttl=bad)),
         (f"put ttr={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttr=bad)),
         (f"put delay={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, delay=bad)),
+        (f"put keep_done={shown(bad)}", InvalidOption, lambda s: s.plain.put(1, keep_done=bad)),
+        (f"result timeout={shown(bad)}", InvalidOption, lambda s: s.plain.result(3, bad)),
         (f"tube ttl={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
         (f"tube ttr={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
         (f"take timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take(bad)),
@@ -249,6 +256,8 @@ def of_ids(bad: Any) -> list[Row]:
         (f"bury {shown(bad)}", InvalidOption, lambda s: s.plain.bury(bad)),
         (f"delete {shown(bad)}", InvalidOption, lambda s: s.plain.delete(bad)),
         (f"peek {shown(bad)}", InvalidOption, lambda s: s.plain.peek(bad)),
+        (f"result {shown(bad)}", InvalidOption, lambda s: s.plain.result(bad)),
+        (f"again {shown(bad)}", InvalidOption, lambda s: s.plain.again(bad)),
     ]
 
 

@@ -67,6 +67,7 @@ VALUES: dict[str, list[Any]] = {
     "timeout": [None, 0, 0.4, 2],
     "utube": [None, "a", "b", "c", "nil"],
     "tenant": ["x", "y", None],
+    "keep_done": [None, None, 0, 0.4, 2],
 }
 OF_TUBES: dict[str, list[Any]] = {
     "pri": [None, 1],
@@ -77,6 +78,8 @@ OF_TUBES: dict[str, list[Any]] = {
     "interval": [None, None, 0, 0.3, 1],
     "jitter": [None, 0.5, 1],
     "order": [None, "fifo", "round_robin"],
+    "keep_done": [None, None, 0.7],
+    "keep_done_max": [None, None, 1, 3],
 }
 #: What may be asked for a lane.
 OF_LANES: dict[str, list[Any]] = {"interval": [None, 0, 0.2, 1.5], "max_in_flight": [None, 1, 2, 4]}
@@ -105,7 +108,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=NUMBERS, option=st.sampled_from([*VALUES, "capacity", "colour"]))
     def put_with_an_option(self, worker: int, option: str) -> None:
-        if option not in (self.driver.options - {"capacity"}) | {"timeout", self.driver.lane and "utube"}:
+        if option not in (self.driver.options - {"capacity"}) | {"timeout", "keep_done", self.driver.lane and "utube"}:
             self.run.put(worker, {option: 1})
 
     @rule(worker=NUMBERS, count=st.integers(0, 3), timeout=st.sampled_from([None, 0.4, 2]), data=st.data())
@@ -292,7 +295,7 @@ def some(rng: Random) -> list[int]:
 
 def mine(driver: Driver, values: dict[str, list[Any]]) -> list[str]:
     """The options among these that the driver knows."""
-    known = driver.options | (WITH_LANE if driver.lane else frozenset())
+    known = driver.options | (WITH_LANE if driver.lane else frozenset()) | {"keep_done", "keep_done_max"}
     return [name for name in values if name in known]
 
 

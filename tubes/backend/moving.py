@@ -55,6 +55,16 @@ def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:
     return [Item(task.data, **_options_of(task, now)) for task in tasks]
 
 
+def item_again(task: TaskView) -> Item:
+    """What is put where a done task is to be done again."""
+    if task._state is not State.DONE:
+        raise InvalidOption(option="task", value=task.id, rule=f"must be a done task: it is {task._state}")
+    assert task._more is not None  # It was kept.
+    options = _options_of(task, task._record.created)
+    spans = {"keep_done": task._more.keep_done, "key_ttl": task._more.key_ttl}
+    return Item(task.data, **options | {name: span / SECOND for name, span in spans.items() if span})
+
+
 def _options_of(task: TaskView, now: int) -> Any:
     options: dict[str, Any] = {}
     ttl, ttr, due, dead = task._times

@@ -10,7 +10,7 @@ from uuid import UUID
 from tubes.drivers.lists import check_state
 from tubes.drivers.moves import State
 from tubes.drivers.options import flag, one_of, priority, text, whole
-from tubes.errors import InvalidOption, QueueForked, TubeFull, TubesError
+from tubes.errors import CallFailed, InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
 from tubes.values.codecs import find as find_codec
@@ -126,10 +126,9 @@ def check_states(states: object) -> str:
     if states is None:
         return ""
     named: Any = [states] if isinstance(states, str) or not isinstance(states, Iterable) else [*states]
-    known = [state for state in State if state is not State.DONE]
-    letters = "".join(state.value for name in named for state in known if isinstance(name, str) and state == name)
+    letters = "".join(state.value for name in named for state in State if isinstance(name, str) and state == name)
     if not named or len(letters) != len(named):
-        rule = "must be one of ready, taken, buried and delayed, or several in a list"
+        rule = "must be one of ready, taken, buried, delayed and done, or several in a list"
         raise InvalidOption(option="state", value=states, rule=rule)
     return letters
 
@@ -146,6 +145,22 @@ def check_kicked(state: object) -> str:
             if state == known:
                 return known.value
     raise InvalidOption(option="state", value=state, rule="must be buried or delayed")
+
+
+def check_end(task: F) -> F | None:
+    """The task, as it was just seen, if it is done; None: not yet. Raises `CallFailed` if it will have no result."""
+    if task._state is State.DONE and task.why == "ack":
+        return task
+    if task._state is State.DONE:
+        why = "it was deleted" if task.why == "delete" else "its ttl was over"
+    elif task._state is State.BURIED:
+        why = f"it is buried: {task.reason or 'no reason was given'}"
+    elif task.keep_done:
+        return None
+    else:
+        rule = "must be set where a result is asked for, by the put of the task or by its tube"
+        raise InvalidOption(option="keep_done", value=task.keep_done, rule=rule)
+    raise CallFailed(id=task.id, tube=task.tube, why=why, state=task._state)
 
 
 def check_reason(reason: str | None) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import _get_running_loop as running_loop
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
@@ -73,6 +73,12 @@ class Waiter(Protocol):
 
 #: What a caller asks for who waits until a tube is empty.
 EMPTY: Final = object()
+
+
+class EndOf(NamedTuple):
+    """What a caller asks for who waits for the end of a task."""
+
+    id: int
 
 
 class ThreadWaiter:

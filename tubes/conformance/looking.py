@@ -143,7 +143,7 @@ class Looking(Bench):
 
     @pytest.mark.parametrize(
         "options",
-        [{"after": -1}, {"after": "a"}, {"limit": -1}, {"limit": 1.5}, {"state": "done"}, {"state": 7}, {"state": ""}],
+        [{"after": -1}, {"after": "a"}, {"limit": -1}, {"limit": 1.5}, {"state": "gone"}, {"state": 7}, {"state": ""}],
     )
     def test_only_numbers_and_states_say_which_tasks(self, options: dict[str, object]) -> None:
         with self.refused(InvalidOption):

@@ -214,7 +214,7 @@ class Verbs(Bench):
         assert self.refuses(lambda state: self.tube.delete(task, state=state), "ready", ["!", "r"], error=TaskNotFound)
         with self.refused(TaskNotFound, match=f"^task {task.id} of tube '.*' is not buried or ready$"):
             self.tube.delete(task.id, state=["buried", "ready"])
-        assert self.refuses(lambda state: self.tube.delete(task, state=state), "done", "x", [], ["ready", 7], 7)
+        assert self.refuses(lambda state: self.tube.delete(task, state=state), "gone", "x", [], ["ready", 7], 7)
         assert self.tube.delete(buried, state=("ready", "buried")).state == State.DONE
         assert self.tube.delete(task.id, state=State.TAKEN).state == State.DONE
 
@@ -228,4 +228,4 @@ class Verbs(Bench):
         self.tube.truncate(state="!")
         self.tube.truncate(state=State.TAKEN)
         assert self.count("total") == 0
-        assert self.refuses(lambda state: self.tube.truncate(state=state), "done", "all", ["ready"], 7, "")
+        assert self.refuses(lambda state: self.tube.truncate(state=state), "gone", "all", ["ready"], 7, "")

@@ -19,6 +19,8 @@ _APPLICATION: Final = 0x74756265
 _TASKS: Final = FULL.replace("key", "key INTEGER PRIMARY KEY", 1).replace(
     "state, attempts, moved", "state DEFAULT 0, attempts DEFAULT 0, moved DEFAULT 0"
 )
+# Files of an earlier release have no such table.
+_DONE: Final = "CREATE TABLE IF NOT EXISTS done(key INTEGER PRIMARY KEY, data, result, until INTEGER, facts TEXT);"
 _SCHEMA: Final = f"""
 CREATE TABLE store(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE tubes(number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, driver TEXT NOT NULL,
@@ -26,6 +28,7 @@ CREATE TABLE tubes(number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEX
 CREATE TABLE tasks({_TASKS});
 CREATE TABLE keys(tube INTEGER, key BLOB, id INTEGER, until INTEGER, PRIMARY KEY(tube, key)) WITHOUT ROWID;
 CREATE TABLE lanes(tube INTEGER, name BLOB, facts TEXT, PRIMARY KEY(tube, name)) WITHOUT ROWID;
+{_DONE}
 PRAGMA application_id={_APPLICATION};
 PRAGMA user_version={VERSION};
 """
@@ -40,6 +43,7 @@ NO_STORE: Final = "there is no store in this folder"
 PUT_NEW: Final = "REPLACE INTO tasks(key, data, created) VALUES (?,?,?)"
 PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}) VALUES ({','.join('?' * 6)})"
 PUT_FULL: Final = f"REPLACE INTO tasks({FULL}) VALUES ({','.join('?' * 13)})"
+PUT_DONE: Final = "REPLACE INTO done VALUES (?,?,?,?,?)"
 
 
 def check(path: Path) -> bool:
@@ -111,6 +115,7 @@ class Database:
 
     def _begin_to_write(self) -> None:
         self.execute("PRAGMA journal_mode=WAL")
+        self.execute(_DONE)
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
 

@@ -27,13 +27,18 @@ class JournaledEngine(Engine):
     known by their ids.
     """
 
-    __slots__ = ("absolute", "born", "keys", "moves", "rates", "remembers", "reserve", "rich", "touched", "truncated")
+    __slots__ = (
+        "absolute", "born", "done_changed", "keys", "moves", "rates", "remembers", "reserve", "rich", "touched",
+        "truncated",
+    )  # fmt: skip
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
         #: Leases of other tubes of this name have another number.
         self.born = uuid4().int >> 64
         #: The tasks that moved since the last commit, by id.
         self.touched: Final[dict[int, Entry]] = {}
+        #: The done tasks that were added or forgotten since then.
+        self.done_changed: Final[set[int]] = set()
         #: Which moves the rows of tasks say: of these tasks all since the facts of the tube were written.
         self.moves: Final[dict[int, int]] = {}
         #: Whether something has changed that the rows of tasks do not say.
@@ -50,6 +55,7 @@ class JournaledEngine(Engine):
         #: The room that puts must leave.
         self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
+        self.done.changed = self.done_changed
         # All that happens has a time.
         self.ticking = True
         self.rich = self.rich or self._ranks

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.moves import State
 from tubes.drivers.options import NO_LANE
-from tubes.durable.database import PUT_FULL, PUT_NEW, PUT_SHORT
+from tubes.durable.database import PUT_DONE, PUT_FULL, PUT_NEW, PUT_SHORT
 from tubes.durable.engine import PUT
 from tubes.durable.rows import (
     CODES,
     GONE,
     ID_BITS,
+    done_row,
     driver_text,
     facts_text,
     full_row,
@@ -67,20 +68,22 @@ class Journal:
         if engine.next_id != self._next_id:
             self._note_puts()
         if engine.absolute or engine.throttled or len(moves) > _TASKS:
-            if not touched and not engine.absolute:
+            if not touched and not engine.absolute and not engine.done_changed:
                 return False
             self._settle(now)
             return True
-        if not touched:
+        if not touched and not engine.done_changed:
             return False
         epoch = self._epoch << MOVES_BITS
-        if len(touched) == 1:
+        if len(touched) == 1 and not engine.done_changed:
             ((id, entry),) = touched.items()
             row = self._row(entry, epoch | moves.get(id, 0))
             self._database.execute(PUT_SHORT if len(row) == 6 else PUT_FULL, row)
         else:
             with self._database.transaction():
                 self._put([self._row(entry, epoch | moves.get(id, 0)) for id, entry in touched.items()])
+                self._write_done(now)
+            engine.done_changed.clear()
         self._next_id = engine.next_id
         touched.clear()
         return True
@@ -122,8 +125,10 @@ class Journal:
             if self.dropped:
                 database.execute("DELETE FROM lanes WHERE tube=?", (number,))
                 database.execute("DELETE FROM tubes WHERE number=?", (number,))
+                database.execute("DELETE FROM done WHERE key BETWEEN ? AND ?", (base, base + (1 << ID_BITS) - 1))
             else:
                 self._write_tasks()
+                self._write_done(now)
                 self._write_keys(now)
                 self._write_lanes()
                 facts = facts_text(engine, now)
@@ -131,7 +136,7 @@ class Journal:
                 database.execute("REPLACE INTO tubes VALUES (?,?,?,?,?,?,?)", (*about, self._epoch + 1, facts))
         self._epoch += 1
         self._next_id = engine.next_id
-        for noted in (engine.touched, engine.moves, engine.keys, engine.rates):
+        for noted in (engine.touched, engine.moves, engine.keys, engine.rates, engine.done_changed):
             noted.clear()
         engine.absolute = engine.truncated = False
 
@@ -146,6 +151,20 @@ class Journal:
         gone = [(base | id,) for id in engine.touched.keys() | engine.moves.keys() if id not in tasks]
         if gone and not engine.truncated:
             self._database.executemany("DELETE FROM tasks WHERE key=?", gone)
+
+    def _write_done(self, now: int) -> None:
+        """Write the done tasks that were added or forgotten."""
+        base, find = self._base, self._engine.done.find
+        gone: list[Row] = []
+        kept: list[Row] = []
+        for id in self._engine.done_changed:
+            done = find(now, id)
+            if done is None:
+                gone.append((base | id,))
+            else:
+                kept.append(done_row(base, done))
+        self._database.executemany("DELETE FROM done WHERE key=?", gone)
+        self._database.executemany(PUT_DONE, kept)
 
     def _write_keys(self, now: int) -> None:
         engine, number = self._engine, self._number

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.backoff import RetryDelays
+from tubes.drivers.done import Done
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import Entry, FullEntry, Hold, More
 from tubes.drivers.moves import State
@@ -145,6 +146,29 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
             if ranks:
                 engine._rank(entry)
         tasks[id] = entry
+
+
+def done_row(base: int, done: Done) -> Row:
+    """The row of a done task that is kept."""
+    names = ("created", "attempts", "pri", "utube", "ttl", "ttr", "dead", "ended", "why")
+    facts: dict[str, Any] = {name: getattr(done, name) for name in names}
+    facts["more"] = None if done.more is None else done.more._asdict()
+    return base | done.id, done.data, done.result, done.until, json.dumps(facts)
+
+
+def read_done(row: Row, shift: int) -> Done:
+    """A done task of its row. All moments are put back by `shift`."""
+    key, data, result, until, text = row
+    done = Done()
+    facts = json.loads(text)
+    facts["more"] = None if facts["more"] is None else More(**facts["more"])
+    facts |= {"id": key & ((1 << ID_BITS) - 1), "data": data, "result": result, "until": until}
+    for name, value in facts.items():
+        setattr(done, name, value)
+    for name in ("created", "ended", "until", "dead"):
+        if getattr(done, name) != NEVER:
+            setattr(done, name, getattr(done, name) - shift)
+    return done
 
 
 def driver_text(driver: Driver) -> str:

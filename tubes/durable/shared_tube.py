@@ -49,7 +49,8 @@ class DurableTube(SharedTube):
     def serve_waiters(self, now: int) -> None:
         files, engine = self._files, self.engine
         while files.is_open:
-            if self.takers or self.putters or self.emptying or engine.listener or engine.timers.soonest <= now:
+            waits = self.takers or self.putters or self.emptying or self.ending
+            if waits or engine.listener or engine.timers.soonest <= now:
                 super().serve_waiters(now)
             self.watched = True
             files.write(self.journal, now)
@@ -136,7 +137,7 @@ class DurableTube(SharedTube):
 
         for port in self.ports:
             port.gone = gone
-        waiting = {*self._served, *chain(*self._unsynced), *self.takers, *self.putters, *self.emptying}
+        waiting = {*self._served, *chain(*self._unsynced), *self.waiters()}
         self._served.clear()
         self._unsynced.clear()
         self.dismiss(waiting, gone)

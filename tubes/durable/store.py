@@ -151,6 +151,12 @@ class DurableStore(MemoryStore):
             rows.read_rate(engine.lanes.rates.make(name, None), text, shift)
         if engine.driver.lane:
             engine.lanes.rates.last_number = facts["number"]
+        for row in self._files.database.execute("SELECT * FROM done WHERE key BETWEEN ? AND ?", ids):
+            done = rows.read_done(row, shift)
+            engine.done.add(done, 0)
+            engine.dated = engine.dated or done.ttl is not None or done.ttr is not None
+        if not shift:
+            engine.done_changed.clear()  # The rows say so.
         rebuild_indexes(engine, now)
         pause = facts["pause"]
         if pause is not None and pause - shift > now:

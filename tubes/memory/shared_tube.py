@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon
 from tubes.backend.listeners import Listener, tell
-from tubes.backend.waiters import EMPTY, PENDING
+from tubes.backend.waiters import EMPTY, PENDING, EndOf
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
@@ -59,6 +60,9 @@ class SharedTube:
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: The waiters until the tube is empty.
         self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        #: Those who wait for the ends of tasks, by the id; and which of these may have ended.
+        self.ending: Final[dict[int, OrderedDict[Waiter, None]]] = {}
+        self._ended: Final[deque[int]] = deque()
         self.ports: Final[WeakSet[Port]] = WeakSet()
         #: The listeners, in the order in which they were set.
         self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
@@ -116,9 +120,22 @@ class SharedTube:
                 self.strike(waiter)
                 waiter.answer = True
                 self.rouse(waiter)
-        self.watched = bool(takers or self.putters or self.emptying or engine.listener)
+        if self.ending:
+            self._serve_ending()
+        self.watched = bool(takers or self.putters or self.emptying or self.ending or engine.listener)
         if self.watched:  # Somebody would notice.
             self._alarm.set(engine.timers.soonest)
+
+    def _serve_ending(self) -> None:
+        """Wake those whose tasks are not waited for any more: they look for themselves what has become of them."""
+        while self._ended:
+            id = self._ended.popleft()
+            entry = self.engine.tasks.get(id)
+            if entry is None or entry.state is State.BURIED:
+                for waiter in list(self.ending.get(id, ())):
+                    self.strike(waiter)
+                    waiter.answer = True
+                    self.rouse(waiter)
 
     def _serve_putters(self, now: int) -> None:
         """Do waiting puts while there is room; a waiter gets the error that its own put raises."""
@@ -193,7 +210,8 @@ class SharedTube:
             if new.take == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
         # Waiters with an answer that were perhaps not woken.
-        for waiters in (self.takers, self.putters, self.emptying):
+        self._ended.extend(self.ending)
+        for waiters in (self.takers, self.putters, self.emptying, *self.ending.values()):
             for waiter in [waiter for waiter in waiters if waiter.answer is not PENDING]:
                 self.strike(waiter)
                 with suppress(RuntimeError):  # It was woken.
@@ -210,7 +228,7 @@ class SharedTube:
                 return
             self.serve_waiters(now)
             if self._clock_wakes:
-                for waiter in [*self.takers, *self.putters, *self.emptying]:
+                for waiter in self.waiters():
                     if waiter.deadline is None:
                         continue
                     if waiter.deadline <= now:
@@ -249,11 +267,12 @@ class SharedTube:
             finally:
                 self._telling.release()
 
-    def statistics(self) -> Statistics:
+    def statistics(self, now: int) -> Statistics:
         """Count the tasks, the calls and the callers that wait. Under the lock."""
         engine = self.engine
         waiting = len(self.takers) + len(self.putters)
-        return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until))
+        kept = engine.done.count(now)
+        return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until), kept)
 
     def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
         """The overview of the tube. Under the lock."""
@@ -262,12 +281,19 @@ class SharedTube:
         lanes, resting = (0, 0) if engine.driver.lane is None else engine.lanes.count()
         oldest = engine.oldest_ready() if ages else None
         age = None if oldest is None else max(now - oldest.created, 0) / SECOND
-        counted, given = self.statistics(), shown(engine.options)
+        counted, given = self.statistics(now), shown(engine.options)
         return Overview(engine.driver.name, counted, now / SECOND, sessions, given, lanes, resting, 0.0, age)
+
+    def waiters(self) -> list[Waiter]:
+        """All that wait. Under the lock."""
+        return [*self.takers, *self.putters, *self.emptying, *chain.from_iterable(self.ending.values())]
 
     def enlist(self, waiter: Waiter) -> None:
         """Let a caller wait behind the others. Under the lock."""
         self._waiters_like(waiter)[waiter] = None
+        if isinstance(waiter.request, EndOf):
+            self.engine.on_end = self._ended.append
+            self._ended.append(waiter.request.id)  # It may have ended before.
         waiter.owner.waiters.add(waiter)
         self.watched = True
         if waiter.deadline is not None and self._clock_wakes:
@@ -277,10 +303,17 @@ class SharedTube:
         """End the wait of a caller. Under the lock."""
         self._waiters_like(waiter).pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
+        if isinstance(waiter.request, EndOf) and not self.ending.get(waiter.request.id):
+            self.ending.pop(waiter.request.id, None)
+            if not self.ending:
+                self.engine.on_end = None
+                self._ended.clear()
 
     def _waiters_like(self, waiter: Waiter) -> OrderedDict[Waiter, None]:
         if waiter.request is EMPTY:
             return self.emptying
+        if isinstance(waiter.request, EndOf):
+            return self.ending.setdefault(waiter.request.id, OrderedDict())
         return self.takers if waiter.request is None else self.putters
 
     def undo(self, task: object, *, is_put: bool) -> None:

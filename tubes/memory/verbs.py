@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tubes.backend.listeners import check_listener
 from tubes.backend.port import check_reason, mark_finished, words_of
 from tubes.drivers import options as known
+from tubes.drivers.done import Done
 from tubes.drivers.lists import Place, is_by_id, tasks_after
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
@@ -18,9 +19,10 @@ from tubes.drivers.tube_options import altered
 from tubes.errors import TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
+from tubes.values.codecs import encode
 from tubes.values.lane import Utube, changes_of, lane_of
 from tubes.values.lease import Lease
-from tubes.values.task import F, snapshot
+from tubes.values.task import F, TaskView, snapshot
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -138,6 +140,7 @@ class VerbPort(Port[F]):
                     elif not anybody:
                         continue
                     if entry is None:
+                        done[id] = anybody and view.__class__ is not Lease and self._forget(now, meant)
                         continue
                 entries.append(entry)
                 done[id] = True
@@ -145,6 +148,12 @@ class VerbPort(Port[F]):
 
         self._do(act)
         return mark_all_finished(those, done) if finishes else done
+
+    def _forget(self, now: int, id: int) -> bool:
+        """Forget a done task; whether it was kept."""
+        kept = self._engine.done.find(now, id) is not None
+        self._engine.done.remove(id)
+        return kept
 
     # -- one task or the tube ------------------------------------------------------------------------------------------
 
@@ -171,6 +180,12 @@ class VerbPort(Port[F]):
         if finishes:
             mark_finished(task)
         return answer
+
+    def ack_with(self, task: object, result: object) -> F:
+        """A held task is done, with a result."""
+        if self.codec is not None:
+            result = encode(self.codec, result)
+        return self._do_held(task, lambda now, entry: self._engine.ack(now, entry, result))
 
     def release(self, task: object, delay: Seconds | None, reason: str | None = None, pri: int | None = None) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
@@ -231,12 +246,19 @@ class VerbPort(Port[F]):
     def delete(self, task: object, states: str = "") -> F:
         """Remove a task; `states`: if it is in one of these."""
 
+        def check(task: Entry | Done) -> None:
+            if states and task.state not in tuple(states):
+                raise TaskNotFound(id=task.id, tube=self.shared.name, states=words_of(states))
+
         def act(now: int, entry: Entry) -> None:
-            if states and entry.state not in tuple(states):
-                raise TaskNotFound(id=entry.id, tube=self.shared.name, states=words_of(states))
+            check(entry)
             self._engine.delete(now, entry)
 
-        return self._do_any(task, act, finishes=True)
+        def forget(done: Done) -> None:
+            check(done)
+            self._engine.done.remove(done.id)
+
+        return self._do_any(task, act, finishes=True, ended=forget)
 
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take a task, whatever stands before it; None if it may not be taken now."""
@@ -257,18 +279,32 @@ class VerbPort(Port[F]):
 
     def peek(self, task: object) -> F:
         """Look at a task."""
-        return self._do_any(task, lambda now, entry: None)
+        return self._do_any(task, lambda now, entry: None, ended=lambda done: None)
 
     def kick_task(self, task: object, attempts: int | None, ttl: Seconds | None) -> F:
         """Make one buried task ready."""
         respawn = self._driver.check_kick(attempts, ttl)
         return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, *respawn))
 
-    def _do_any(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = False) -> F:
-        """Do something with any task, or with one that a lease holds; `finishes`: that ends its take."""
+    def _do_any(
+        self,
+        task: object,
+        act: Callable[[int, Entry], Entry | None],
+        *,
+        finishes: bool = False,
+        ended: Callable[[Done], None] | None = None,
+    ) -> F:
+        """Do something with any task, or with one that a lease holds; `finishes`: that ends its take.
+
+        `ended`: what is done with one that has ended, and is kept.
+        """
         id, take, view = self.refer(task)
 
         def do(now: int) -> F:
+            if ended is not None and id not in self._engine.tasks and not isinstance(view, Lease):
+                done = self._engine.find_done(now, id)
+                ended(done)
+                return self.show(done)
             entry = self._engine.leased(id, take) if isinstance(view, Lease) else self._engine.find(id)
             return self._show_after(act(now, entry) or entry, now)
 
@@ -352,11 +388,13 @@ class VerbPort(Port[F]):
 
     def statistics(self) -> Statistics:
         """Count the tasks of the tube, its calls and the callers that wait on it."""
-        return self._do(lambda now: self.shared.statistics())
+        return self._do(self.shared.statistics)
 
     def tasks(self, after: object, limit: int, state: object, utube: object) -> list[F]:
         """The tasks in a state and in a lane, after one of them."""
         id, view, most, wanted, lane = self.check_list(after, limit, state, utube)
+        if wanted is State.DONE:
+            return self._do(lambda now: self._tasks_done(now, after, id, view, most, lane))
 
         def place() -> Place:
             if after is None or is_by_id(self._driver, wanted):
@@ -370,6 +408,16 @@ class VerbPort(Port[F]):
             return [self.show(entry) for entry in tasks_after(self._engine, place(), most, wanted, lane)]
 
         return self._do(act)
+
+    def _tasks_done(
+        self, now: int, after: object, id: int, view: TaskView | None, most: int, lane: str | None
+    ) -> list[F]:
+        """The done tasks that are kept, those first that are forgotten last."""
+        last = None
+        if after is not None:
+            record = None if view is None else view._record
+            last = (record if isinstance(record, Done) else self._engine.find_done(now, id)).until, id
+        return [self.show(done) for done in self._engine.done.after(now, last, most, lane)]
 
     def alter(self, changes: Options) -> None:
         """Give the tube other options."""
@@ -395,7 +443,7 @@ class VerbPort(Port[F]):
                 port.forget()
             for session in self._store.sessions.values():
                 session.holds.pop(shared, None)
-            shared.dismiss({*shared.takers, *shared.putters, *shared.emptying}, gone)
+            shared.dismiss({*shared.waiters()}, gone)
             engine.truncate()
 
         self._do(act)

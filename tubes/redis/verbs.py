@@ -210,6 +210,10 @@ class VerbPort(Port[F]):
         """A held task is done."""
         return self.call("ack", self.about_ack(task))
 
+    def ack_with(self, task: object, result: object) -> F:
+        """A held task is done, with a result."""
+        return self.ack(task)
+
     def about_ack(self, task: object) -> Request[F]:
         """A request to ack a task, with its lane, if the caller knows that: then the server need not read the task."""
         _, _, view = self.refer(task)

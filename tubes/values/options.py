@@ -35,6 +35,8 @@ class TaskOptions(TypedDict, total=False):
     """How often the task may be taken, 1 to 1048574. When the last attempt fails, the task is buried."""
     context: Mapping[str, str] | None
     """Strings that the task carries beside its data, such as trace ids."""
+    keep_done: Seconds | None
+    """Seconds for which the task is kept after its end, with its result; 0: not at all."""
 
 
 class PutOptions(TaskOptions, total=False):
@@ -72,6 +74,10 @@ class TubeOptions(TypedDict, total=False):
     """Seconds for which keys are remembered, for tasks that are put without `key_ttl`."""
     buried_ttl: Seconds | None
     """Seconds for which a task lives once it is buried; math.inf: for ever. Its own ttl goes on if it is left out."""
+    keep_done: Seconds | None
+    """Seconds for which tasks that are put without `keep_done` are kept after their ends; 0: not at all."""
+    keep_done_max: int | None
+    """How many done tasks are kept at most: those that would be forgotten first go."""
     backoff: Backoff | Iterable[Seconds] | None
     """How long a task waits after a failed attempt: a list of seconds, or a `Backoff`."""
     max_in_flight: int | None

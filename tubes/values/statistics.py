@@ -20,6 +20,7 @@ class Statistics:
     counts under `ttl` and `delete`, as in Tarantool's queue.
     `waiting`: how many callers wait on the tube now, for a task or for room; on a server, estimated where more than a
     thousand processes wait.
+    `kept`: how many done tasks are kept now, see `keep_done`; they count nowhere else but in `done`.
     `paused`: the end of its pause, in seconds since the epoch (`math.inf`: until `resume`); None: it is not paused.
     """
 
@@ -27,6 +28,7 @@ class Statistics:
     calls: dict[str, int]
     waiting: int = 0
     paused: float | None = None
+    kept: int = 0
 
 
 def until(moment: int | None) -> float | None:

@@ -16,6 +16,7 @@ from tubes.errors import CodecError, TaskNotTaken, TubesError, cut
 from tubes.values.codecs import decode
 
 if TYPE_CHECKING:
+    from tubes.drivers.done import Done
     from tubes.drivers.entry import Entry, More
     from tubes.values.codecs import Codec
     from tubes.values.lease import Lease
@@ -107,6 +108,32 @@ class TaskView(Generic[T]):
     def reason(self) -> str | None:
         """Why the task is buried; None if nobody said so, or it is not."""
         return None if self._more is None else self._more.reason
+
+    @property
+    def keep_done(self) -> float | None:
+        """For how many seconds the task is kept after its end; None: not at all."""
+        return None if self._more is None or not self._more.keep_done else self._more.keep_done / SECOND
+
+    @property
+    def result(self) -> Any:
+        """What the holder of a done task said when it acked it; None: nothing, or the task is not done.
+
+        Raises `CodecError` if it cannot be decoded.
+        """
+        codec: Codec | None = self._tube._port.codec
+        result = getattr(self._record, "result", None)
+        return result if codec is None or result is None else decode(codec, result)
+
+    @property
+    def ended(self) -> float | None:
+        """When a done task that is kept ended: seconds since the epoch; None: it is not done, or not kept."""
+        return _seconds(getattr(self._record, "ended", None))
+
+    @property
+    def why(self) -> str | None:
+        """How a done task that is kept ended: "ack", "delete" or "ttl"; None: it is not done, or not kept."""
+        why: str | None = getattr(self._record, "why", None)
+        return why
 
     @property
     def key(self) -> str | None:
@@ -224,7 +251,7 @@ class Origin(Protocol):
     def name(self) -> str: ...
 
 
-def snapshot(kind: type[F], tube: Origin, entry: Entry, timed: bool) -> F:
+def snapshot(kind: type[F], tube: Origin, entry: Entry | Done, timed: bool) -> F:
     """The entry as it is now. In every verb's path: hence no __init__, and plain stores."""
     task = kind()
     task._tube = tube

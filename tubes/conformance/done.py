@@ -1,0 +1,288 @@
+"""Done tasks that are kept for some time, and waiting for the result of a task."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tubes import (
+    CallFailed,
+    CallTimeout,
+    DuplicateKey,
+    InvalidOption,
+    QueueClosed,
+    Task,
+    TaskNotFound,
+    TaskNotTaken,
+    TubeNotFound,
+)
+from tubes.conformance.bench import Bench, eventually, needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class DoneTasks(Bench):
+    """keep_done, result and again."""
+
+    def kept(self, tube: Any = None) -> list[int]:
+        """The ids of the done tasks that are kept."""
+        return [task.id for task in (tube or self.tube).tasks(state="done")]
+
+    def acked(self, result: object = None, **options: object) -> Task:
+        """A new task that is done, and kept unless the options say otherwise."""
+        task = self.taken(**{"keep_done": 60, **options})
+        self.tube.ack(task, result)
+        return task
+
+    def asks(self, task: Task | int, timeout: float | None = None, tube: Any = None) -> Future[Any]:
+        """A call that waits for the result of a task."""
+        future = Future[Any]()
+        asked = tube or self.tube
+
+        def call() -> None:
+            try:
+                future.set_result(asked.result(task, timeout))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=call, daemon=True).start()
+        return future
+
+    def test_a_done_task_is_kept_with_its_result(self) -> None:
+        put = self.put({"to": "ann"}, keep_done=60, context={"trace": "1"})
+        self.clock.advance(1)
+        task = self.take()
+        assert (task.keep_done, task.result, task.ended, task.why) == (60, None, None, None)
+        self.clock.advance(1)
+        assert self.tube.ack(task, {"sent": True}).state == "done"
+        for seen in (self.tube.peek(task.id), self.tube.peek(put), *self.tube.tasks(state="done")):
+            assert (seen.state, seen.data, seen.result, seen.why) == ("done", {"to": "ann"}, {"sent": True}, "ack")
+            assert (seen.id, seen.attempts, seen.context, seen.utube) == (put.id, 1, {"trace": "1"}, put.utube)
+            assert (seen.created, seen.ended) == (put.created, self.clock.now())
+        assert self.tube.result(task) == {"sent": True}
+        assert self.another().tube.result(task.id, 0) == {"sent": True}
+
+    def test_it_is_kept_for_so_long(self) -> None:
+        task = self.acked(1, keep_done=5)
+        self.clock.advance(4.999)
+        assert self.tube.peek(task).result == 1
+        self.clock.advance(0.001)
+        assert self.kept() == []
+        assert self.tube.statistics().kept == 0
+        for look in (self.tube.peek, self.tube.result, self.tube.again, self.tube.delete):
+            with pytest.raises(TaskNotFound):
+                look(task.id)
+
+    def test_without_keep_done_nothing_is_kept(self) -> None:
+        tube = self.create("keeps", keep_done=60)
+        for each, options in ((self.tube, {}), (tube, {"keep_done": 0})):
+            task = self.put(tube=each, **options)
+            each.ack(self.take(each), 1)
+            with pytest.raises(TaskNotFound):
+                each.peek(task.id)
+            assert each.tasks(state="done") == []
+
+    def test_the_tube_says_for_how_long_for_all_others(self) -> None:
+        tube = self.create("keeps", keep_done=60)
+        assert tube.options["keep_done"] == 60
+        first, second, third = (self.put(tube=tube, **options) for options in ({}, {"keep_done": 90}, {}))
+        tube.alter(keep_done=None)
+        fourth = self.put(tube=tube)
+        for _ in range(4):
+            self.clock.advance(1)
+            tube.ack(self.take(tube))
+        assert first.keep_done == third.keep_done == 60
+        assert fourth.keep_done is None
+        order = [task.id for task in self.in_order([first, second, third, fourth]) if task.id != fourth.id]
+        order.remove(second.id)
+        assert self.kept(tube) == [second.id, *reversed(order)]
+        self.clock.advance(60)
+        assert self.kept(tube) == [second.id]
+
+    def test_what_is_done_counts_nowhere_else(self) -> None:
+        tube = self.create("small", capacity=1, keep_done=60)
+        for number in range(3):
+            assert tube.put(number, **self.lane("a"))
+            tube.ack(self.take(tube))
+        counts = tube.statistics()
+        assert (counts.kept, counts.tasks["total"], counts.tasks["done"]) == (3, 0, 3)
+        assert tube.tasks() == []
+        assert tube.wait_empty(0)
+        assert self.queue.overview()["small"].statistics.kept == 3
+
+    def test_so_many_are_kept_at_most(self) -> None:
+        tube = self.create("few", keep_done=60, keep_done_max=2)
+        tasks = [self.put(tube=tube) for _ in range(3)]
+        for _ in tasks:
+            self.clock.advance(1)
+            tube.ack(self.take(tube))
+        assert self.kept(tube) == [task.id for task in reversed(self.in_order(tasks)[1:])]
+
+    def test_deletes_and_ends_by_ttl_say_why(self) -> None:
+        deleted = self.put(keep_done=60)
+        self.tube.delete(deleted)
+        many = self.put(keep_done=60)
+        self.tube.delete_many([many])
+        replaced = self.put(keep_done=60, key="k")
+        self.put(key="k", on_duplicate="replace")
+        whys = {deleted.id: "delete", many.id: "delete", replaced.id: "delete"}
+        if self.knows("ttl"):
+            late = self.put(keep_done=60, ttl=5)
+            whys[late.id] = "ttl"
+            self.clock.advance(7)
+            assert self.tube.peek(late).ended == late.created + 5
+        for id, why in whys.items():
+            assert self.tube.peek(id).why == why
+            with pytest.raises(CallFailed, match="no result"):
+                self.tube.result(id)
+
+    def test_many_are_acked_without_results(self) -> None:
+        for _ in range(3):
+            self.put(keep_done=60)
+        tasks = self.tube.take_many(3)
+        self.tube.ack_many(tasks)
+        assert sorted(self.kept()) == sorted(task.id for task in tasks)
+        assert self.tube.result(tasks[0]) is None
+
+    def test_lists_go_on_after_any_task(self) -> None:
+        tasks: list[Task] = []
+        for _ in range(4):
+            self.clock.advance(1)
+            tasks.append(self.acked(**self.lane("a")))
+        ids = [task.id for task in reversed(tasks)]
+        first = self.tube.tasks(state="done", limit=1)
+        assert [task.id for task in first] == ids[:1]
+        assert [task.id for task in self.tube.tasks(first[0], state="done")] == ids[1:]
+        assert [task.id for task in self.tube.tasks(ids[1], 1, state="done")] == ids[2:3]
+        with pytest.raises(TaskNotFound):
+            self.tube.tasks(ids[0] + 100, state="done")
+        if self.knows("lane"):
+            self.acked(**self.lane("b"))
+            assert [task.id for task in self.tube.tasks(state="done", utube="a")] == ids
+
+    def test_a_done_task_can_be_forgotten(self) -> None:
+        first, second, third, fourth = (self.acked() for _ in range(4))
+        with self.refused(TaskNotFound):
+            self.tube.delete(first, state="ready")
+        assert self.tube.delete(first).state == "done"
+        self.tube.delete(second.id, state=["ready", "done"])
+        assert self.tube.delete_many([third, third.id + 100]) == {third.id: True, third.id + 100: False}
+        assert self.kept() == [fourth.id]
+        waits = self.put()
+        self.tube.truncate(state="done")
+        assert self.kept() == []
+        assert self.state(waits) == "r"
+        self.tube.delete(self.put(keep_done=60))
+        assert len(self.kept()) == 1
+        self.tube.truncate()
+        assert self.kept() == []
+
+    def test_a_done_task_is_no_task_any_more(self) -> None:
+        task = self.acked()
+        for verb, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("bury", TaskNotFound)):
+            with self.refused(error):
+                getattr(self.tube, verb)(task.id)
+        with self.refused(TaskNotFound):
+            self.tube.kick_task(task.id)
+        assert self.tube.take_many(1, 0) == []
+
+    def test_its_key_is_free(self) -> None:
+        first = self.acked(key="k")
+        assert self.tube.peek(first).key == "k"
+        second = self.put(key="k")
+        assert second.created_now
+        with self.refused(DuplicateKey):
+            self.tube.again(first)
+
+    def test_a_done_task_can_be_done_again(self) -> None:
+        options: dict[str, Any] = {"max_attempts": 3, "context": {"a": "b"}, "key": "k"}
+        options |= {name: 40 for name in ("pri", "ttl", "ttr") if self.knows(name)} | self.lane("here")
+        old = self.acked("result", data="data", **options)
+        new = self.tube.again(old.id)
+        assert new.id > old.id
+        assert (new.state, new.data, new.attempts, new.result) == ("ready", "data", 0, None)
+        facts = ("max_attempts", "context", "key", "pri", "ttl", "ttr", "utube", "keep_done")
+        assert [getattr(new, name) for name in facts] == [getattr(old, name) for name in facts]
+        assert self.kept() == []
+        with self.refused(InvalidOption):
+            self.tube.again(new)
+        self.tube.ack(self.take())
+        with pytest.raises(TaskNotFound):
+            self.tube.again(old)
+
+    def test_a_result_is_waited_for(self) -> None:
+        other = self.another()
+        task = self.put(keep_done=60)
+        self.put()
+        calls = [self.asks(task), self.asks(task.id, 60, other.tube), self.asks(task)]
+        while (taken := self.take(other.tube)).id != task.id:
+            other.tube.ack(taken)
+        assert not any(call.done() for call in calls)
+        other.tube.ack(taken, ["result"])
+        assert [self.got(call) for call in calls] == [["result"]] * 3
+
+    def test_the_end_that_leaves_no_result_is_an_error(self) -> None:
+        ends: list[Callable[[Task], object]] = [
+            lambda task: self.tube.bury(task, "broken"),
+            lambda task: self.tube.delete(task),
+            lambda task: self.take().release(),
+        ]
+        for end in ends:
+            task = self.put(keep_done=60, max_attempts=1)
+            call = self.asks(task)
+            end(task)
+            with pytest.raises(CallFailed):
+                self.got(call)
+        task = self.put(keep_done=60)
+        call = self.asks(task)
+        self.tube.truncate()
+        with pytest.raises(TaskNotFound):
+            self.got(call)
+
+    @needs("ttl")
+    def test_the_end_of_a_ttl_ends_the_wait(self) -> None:
+        call = self.asks(self.put(keep_done=60, ttl=5))
+        assert eventually(lambda: self._later(call))
+        with pytest.raises(CallFailed, match="ttl"):
+            self.got(call)
+
+    def test_a_wait_ends_in_time(self) -> None:
+        task = self.put(keep_done=60)
+        with pytest.raises(CallTimeout):
+            self.tube.result(task, 0)
+        call = self.asks(task, 5)
+        assert eventually(lambda: self._later(call))
+        with pytest.raises(CallTimeout):
+            self.got(call)
+
+    def _later(self, call: Future[Any]) -> bool:
+        """Let time pass, and say whether the call has ended."""
+        self.clock.advance(5)
+        return call.done()
+
+    def test_a_dropped_tube_and_a_closed_queue_end_the_wait(self) -> None:
+        worker = self.another()
+        task = self.put(keep_done=60)
+        dropped, closed = self.asks(task), self.asks(task.id, tube=worker.tube)
+        worker.queue.close()
+        assert isinstance(closed.exception(10), QueueClosed)
+        self.another().tube.drop()
+        assert isinstance(dropped.exception(10), TubeNotFound)
+
+    def test_a_result_is_asked_of_tasks_that_are_kept(self) -> None:
+        task = self.put()
+        with self.refused(InvalidOption, "keep_done"):
+            self.tube.result(task)
+        with self.refused(TaskNotFound):
+            self.tube.result(task.id + 100)
+        for bad in (-1, float("nan"), True, "1"):
+            with self.refused(InvalidOption):
+                self.tube.put(0, keep_done=bad)
+            with self.refused(InvalidOption):
+                self.tube.result(task, bad)
+        with pytest.raises(InvalidOption):
+            self.create("bad", keep_done_max=0)
