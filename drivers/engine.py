@@ -16,7 +16,19 @@ from sortedcontainers import SortedDict
 
 from tubes.drivers.done import Done, DoneTasks
 from tubes.drivers.driver import Driver
-from tubes.drivers.entry import KEPT, NOTHING_MORE, REPLACED, Entry, FullEntry, Hold, More
+from tubes.drivers.entry import (
+    BURIED,
+    BURIED_WHILE_HELD,
+    KEPT,
+    KICKED,
+    NOTHING_MORE,
+    REPLACED,
+    TIMED_OUT,
+    Entry,
+    FullEntry,
+    Hold,
+    More,
+)
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
@@ -29,6 +41,9 @@ from tubes.drivers.timers import NEVER, Timers
 from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
+
+#: What most tasks have to which something happens, shared by all of them.
+_FIRST: Final = {what: More(past=what) for what in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
 
 
 def _nothing() -> None:
@@ -277,13 +292,13 @@ class Engine:
 
     def _time_out(self, at: int, entry: Entry) -> None:
         """End an attempt whose time to run is over, or the time to live of its task."""
+        self._note(entry, TIMED_OUT)
         if self._ends_taken and entry.dead <= entry.until:
             self._go(entry, "ttr")  # And then its ttl ends it, wherever it is.
         elif self._is_last(entry):
-            self._set(entry, reason="max_attempts: ttr")
             if not self._ends_taken:
                 self._note_late(at, entry)
-            self._set_aside(at, entry, "ttr_last")
+            self._set_aside(at, entry, "ttr_last", BURIED, "max_attempts: ttr")
         elif self._retry_delays is not None:
             self._delay(at, entry, self._retry_delays.after(entry.id, entry.attempts))
             self._go(entry, "ttr_delayed")
@@ -517,6 +532,17 @@ class Engine:
         """Change what few tasks have."""
         entry.more = (entry.more or NOTHING_MORE)._replace(**facts)
 
+    @staticmethod
+    def _note(entry: Entry, what: int, reason: str | None = None) -> None:
+        """Note that this has happened to a task, and why it is buried from then on."""
+        more = entry.more
+        if more is None and reason is None:
+            entry.more = _FIRST[what]
+        else:
+            # `_replace` takes three times as long.
+            key, key_ttl, most, _, met, context, past = more or NOTHING_MORE
+            entry.more = tuple.__new__(More, (key, key_ttl, most, reason, met, context, past + what))
+
     def _is_last(self, entry: Entry) -> bool:
         """Whether the attempt that ends is the last one."""
         return entry.more is not None and 0 < entry.more.max_attempts <= entry.attempts
@@ -657,10 +683,9 @@ class Engine:
         `reason`: why it is buried, if it is.
         """
         if self._is_last(entry):
-            self._set(entry, reason=reason or f"max_attempts: {why}")
             if not self._ends_taken:
                 self._note_late(now, entry)
-            self._set_aside(now, entry, "release_last")
+            self._set_aside(now, entry, "release_last", BURIED, reason or f"max_attempts: {why}")
             return
         if delay is None:
             delay = 0 if self._retry_delays is None else self._retry_delays.after(entry.id, entry.attempts)
@@ -771,14 +796,16 @@ class Engine:
     def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
         """Put a task aside until it is kicked; a buried one stays as it is."""
         if entry.state is not _BURIED:
-            if reason is not None:
-                self._set(entry, reason=reason)
-            if entry.state is _TAKEN and not self._ends_taken:
-                self._note_late(now, entry)
-            self._set_aside(now, entry, "bury")
+            what = BURIED
+            if entry.state is _TAKEN:
+                what = BURIED_WHILE_HELD
+                if not self._ends_taken:
+                    self._note_late(now, entry)
+            self._set_aside(now, entry, "bury", what, reason)
 
-    def _set_aside(self, now: int, entry: Entry, why: str) -> None:
+    def _set_aside(self, now: int, entry: Entry, why: str, what: int, reason: str | None) -> None:
         """Bury a task, for as long as the tube says."""
+        self._note(entry, what, reason)
         if self._buried_ttl == NEVER:
             entry.ttl, entry.dead = None, NEVER
         elif self._buried_ttl is not None:
@@ -789,10 +816,10 @@ class Engine:
 
     def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each."""
-        kicked = min(count, len(self._buried))
-        for _ in range(kicked):
-            self.kick_task(now, self._buried.peekitem(0)[1], attempts, ttl)
-        return kicked
+        kicked = self._buried.values()[:count]
+        for entry in kicked:
+            self._kick(now, entry, attempts, ttl)
+        return len(kicked)
 
     def kick_delayed(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
         """Make up to so many delayed tasks ready, those first whose delays end first; returns how many. O(n)."""
@@ -810,8 +837,7 @@ class Engine:
     def _kick(self, now: int, entry: Entry, attempts: int | None, ttl: int | None) -> None:
         if attempts is not None:
             self._set(entry, max_attempts=entry.attempts + attempts)
-        if entry.more is not None and entry.more.reason is not None:
-            self._set(entry, reason=None)
+        self._note(entry, KICKED)
         if ttl is not None:
             self._live(now, entry, ttl)
         self._go(entry, "kick")

@@ -23,12 +23,20 @@ class More(NamedTuple):
     context: dict[str, str] | None = None
     #: Microseconds for which the task is kept after its end.
     keep_done: int = 0
+    #: What has happened to it: `TIMED_OUT` and the others, each so often.
+    past: int = 0
 
 
 NOTHING_MORE = More()
 #: Values of `More.met`. A put that has replaced a task is not undone.
 KEPT: Final = "kept"
 REPLACED: Final = "replaced"
+#: What `More.past` counts, in 32 bits each. A release, which is frequent, has nothing to note: it is what has ended all
+#: other attempts.
+TIMED_OUT: Final = 1
+KICKED: Final = 1 << 32
+BURIED: Final = 1 << 64
+BURIED_WHILE_HELD: Final = BURIED + (1 << 96)
 
 
 class Hold(dict[int, "Entry"]):

@@ -41,6 +41,10 @@ pull(task)
 --#end
 task.state = TO
 --#if TO_BURIED
+--#if WAS_BURIED
+--#else
+note_past(task, 2)
+--#end
 --#if BURIED_TTL
 --#if WAS_BURIED
 --#else

@@ -81,6 +81,7 @@ while left > 0 do
 --#move delay
     elseif task and task.state == 't' then
       local dead = dead_of(task)
+      note_past(task, 4)
       if not ENDED_BY_TTL and is_last(task) then
         task.reason = 'max_attempts: ttr'
 --#move ttr_last t

@@ -238,6 +238,7 @@ def test_a_task_has_all_fields_in_json_whether_it_has_them_or_not(shell: Shell) 
     without, with_one = shell.json("peek", "mail")
     assert without.keys() == with_one.keys()
     assert (without["context"], with_one["context"]) == (None, {"trace": "4bf9"})
+    assert without["calls"] == {"release": 0, "ttr": 0, "bury": 0, "kick": 0}
 
 
 def test_a_hold_says_for_how_long_it_is(shell: Shell, queue: tubes.Queue) -> None:

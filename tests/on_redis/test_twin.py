@@ -86,7 +86,7 @@ def facts(answer: Any) -> Answer:
         return Answer("list", [facts(each) for each in answers])
     if isinstance(answer, Task):
         times: tuple[Any, ...] = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
-        more = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context)
+        more = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context, answer.calls)
         # Of a key that is remembered nobody knows the moments.
         times = () if answer.state == "-" and not answer.created_now else times
         shown = (answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)

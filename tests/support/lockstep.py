@@ -52,6 +52,7 @@ def shown(answer: Any) -> Any:
     return Shown(
         answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, created,
         at(answer.ttl), at(answer.ttr), at(answer.due), at(answer.expires),
+        (None if answer.state == "-" else answer.calls["release"], *list(answer.calls.values())[1:]),
     )  # fmt: skip
 
 

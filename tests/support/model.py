@@ -53,6 +53,8 @@ class Shown(NamedTuple):
     ttr: int | None
     due: int | None
     expires: int | None
+    #: How often it was released (None: it is done), timed out, buried and kicked.
+    calls: tuple[int | None, ...]
 
 
 class Kept(NamedTuple):
@@ -138,6 +140,7 @@ class Task:
     owner: Session | None = None
     attempts: int = 0
     keep_done: int = 0
+    calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("release", "ttr", "bury", "kick"), 0))
 
 
 class Model:
@@ -270,6 +273,7 @@ class Model:
         return Shown(
             task.id, task.state, task.data, task.utube, task.pri, task.attempts, task.created,
             task.ttl, task.ttr, self.due(task), task.dead,
+            (None if task.state == "-" else task.calls["release"], *list(task.calls.values())[1:]),
         )  # fmt: skip
 
     def refer(self, answer: Shown) -> Ref:
@@ -330,6 +334,8 @@ class Model:
             self.rate_limit(name).number = self.number
         for call in calls:
             self.calls[call] += 1
+            if call in task.calls:
+                task.calls[call] += 1
         self.events.append((event, self.show(task)))
 
     # -- time ----------------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ def task_json(task: tubes.Task) -> dict[str, object]:
         "key": task.key,
         "attempts": task.attempts,
         "max_attempts": task.max_attempts,
+        "calls": task.calls,
         "reason": task.reason,
         "created": task.created,
         "due": task.due,

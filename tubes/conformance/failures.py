@@ -117,6 +117,41 @@ class Failures(Bench):
         self.tube.release(self.take())
         assert self.heard(heard, [("take", task.id, "t"), ("bury", task.id, "!")])
 
+    # -- what has happened to a task -----------------------------------------------------------------------------------
+
+    def test_a_task_says_how_often_it_was_released_buried_and_kicked(self) -> None:
+        task = self.put()
+        assert task.calls == {"release": 0, "ttr": 0, "bury": 0, "kick": 0}
+        self.tube.release(self.take())
+        assert self.tube.bury(self.take()).calls == {"release": 1, "ttr": 0, "bury": 1, "kick": 0}
+        self.tube.kick()
+        self.tube._decline(self.take(), 0)
+        self.tube.bury(task.id)
+        assert self.tube.kick_task(task.id).calls == {"release": 1, "ttr": 0, "bury": 2, "kick": 2}
+        held = self.take()
+        assert held.calls == self.tube.peek(task.id).calls == {"release": 1, "ttr": 0, "bury": 2, "kick": 2}
+        assert self.tube.release(held).calls == {"release": 2, "ttr": 0, "bury": 2, "kick": 2}
+        assert self.tube.ack(self.take()).calls == {"release": 2, "ttr": 0, "bury": 2, "kick": 2}
+
+    @needs("ttr", "delay")
+    def test_a_task_says_how_often_its_time_to_run_was_over(self) -> None:
+        task = self.taken(ttr=2, max_attempts=3)
+        self.clock.advance(2)
+        assert self.tube.peek(task.id).calls == {"release": 0, "ttr": 1, "bury": 0, "kick": 0}
+        self.tube.release(self.take(), delay=5)
+        assert self.tube.kick(state="delayed") == 1
+        self.take()
+        self.clock.advance(2)
+        assert self.tube.peek(task.id).calls == {"release": 1, "ttr": 2, "bury": 1, "kick": 1}
+
+    def test_the_end_of_a_session_and_of_the_last_attempt_are_releases(self) -> None:
+        task = self.put(max_attempts=2)
+        other = self.another()
+        self.take(other.tube)
+        other.queue.close()
+        assert self.tube.peek(task.id).calls["release"] == 1
+        assert self.tube.release(self.take()).calls == {"release": 2, "ttr": 0, "bury": 1, "kick": 0}
+
     # -- dead letters --------------------------------------------------------------------------------------------------
 
     def test_who_buries_may_say_why(self) -> None:

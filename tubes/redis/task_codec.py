@@ -31,7 +31,7 @@ _SHOWN: Final = Struct(">QcIIq")
 _BEGIN: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
-_MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT = 1, 2, 4, 8, 32
+_MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT, _PAST = 1, 2, 4, 8, 32, 128
 
 
 class StoredTask:
@@ -146,7 +146,7 @@ def _read_more(raw: bytes, at: int) -> tuple[More, int]:
     flags = raw[at]
     at += 1
     key = reason = None
-    key_ttl = max_attempts = 0
+    key_ttl = max_attempts = past = 0
     if flags & _MOST:
         max_attempts, at = int.from_bytes(raw[at : at + 3], "big"), at + 3
     if flags & _KEY:
@@ -159,7 +159,9 @@ def _read_more(raw: bytes, at: int) -> tuple[More, int]:
     if flags & _CONTEXT:
         packed, at = _words_at(raw, at)
         context = _read_context(packed)
-    return More(key, key_ttl, max_attempts, reason, context=context), at
+    if flags & _PAST:
+        past, at = int.from_bytes(raw[at : at + 16], "big"), at + 16
+    return More(key, key_ttl, max_attempts, reason, context=context, past=past), at
 
 
 def _read_context(packed: bytes) -> dict[str, str]:

@@ -100,6 +100,28 @@ class TaskView(Generic[T]):
         return self._attempts
 
     @property
+    def calls(self) -> dict[str, int]:
+        """How often this has happened to the task, by the names of `Statistics.calls`: `release ttr bury kick`.
+
+        `ttr` counts timeouts: takes that were ended by the ttr. A release by the end of a session counts, a task that a
+        worker left to others does not. Of a task that is done the last attempt counts as ended by that.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("to ann")
+        ...     _ = tube.take().release()
+        ...     _ = tube.take().bury("no such address")
+        ...     _ = tube.kick()
+        ...     tube.peek(0).calls
+        {'release': 1, 'ttr': 0, 'bury': 1, 'kick': 1}
+        """
+        past = 0 if self._more is None else self._more.past
+        timeouts, kicks, buries, by_holder = (past >> bits & 0xFFFFFFFF for bits in (0, 32, 64, 96))
+        ended = self._attempts - (self._state is State.TAKEN or self._state is State.DONE)
+        return {"release": max(ended - timeouts - by_holder, 0), "ttr": timeouts, "bury": buries, "kick": kicks}
+
+    @property
     def max_attempts(self) -> int | None:
         """How often the task may be taken: when the last attempt fails it is buried. None: any number of times."""
         return None if self._more is None else self._more.max_attempts or None

@@ -5,6 +5,13 @@ local function is_last(task)
   return task.most and task.attempts >= task.most
 end
 
+-- Note what has happened to a task: its holder has buried it (1), it was buried (2), kicked (3), its time to run was over (4).
+local function note_past(task, what)
+  local counts = { unpack_struct('>I4I4I4I4', task.past or string.rep('\0', 16)) }
+  counts[what] = counts[what] + 1
+  task.past = pack('>I4I4I4I4', unpack(counts, 1, 4))
+end
+
 --#if BACKOFF
 -- How many microseconds it rests.
 local function rest_of(task)

@@ -7,6 +7,7 @@ end
 
 -- What a kicked task gets: so many more attempts, so many microseconds to live from now on ('': what it has).
 local function respawn(task, attempts, ttl)
+  note_past(task, 3)
   task.reason = false
   if attempts ~= '' then task.most = task.attempts + attempts end
 --#if TIMED

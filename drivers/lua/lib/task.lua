@@ -4,7 +4,9 @@
 --   what few tasks have, a byte of flags and
 --          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 why it is buried (a text),
 --          16 its put has removed another one: such a put is not undone,
---          32 its context (a text: of each name and value a text)
+--          32 its context (a text: of each name and value a text),
+--          128 what has happened to it: how often its holder has buried it, it was buried, kicked, and its time to run was
+--          over (4 each)
 --
 -- A text has its length in front, in a byte, or in 4 bytes after a byte of 255.
 -- Numbers are unsigned, the most significant byte first. That a task is taken stands in ':taken' only: taking and
@@ -32,7 +34,7 @@ local function text(words)
 end
 
 -- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data
--- begins); most (attempts), key, key_ttl, reason, context of the few that have them. A taken task also has its owner,
+-- begins); most (attempts), key, key_ttl, reason, context, past of the few that have them. A taken task also has its owner,
 -- the number of a session, and the number of its take.
 local function read(id, value)
   -- A table that has its size from the beginning is not made anew where it grows.
@@ -82,7 +84,7 @@ local function write(task)
 --#if LANE
   if task.lane then flags, parts = flags + 64, parts .. text(task.lane) end
 --#end
-  if task.most or task.key or task.reason or task.context then
+  if task.most or task.key or task.reason or task.context or task.past then
 --#slow
     local more, rest = 0, ''
     if task.most then more, rest = 1, pack('>I3', task.most) end
@@ -91,6 +93,7 @@ local function write(task)
     if task.reason then more, rest = more + 8, rest .. text(task.reason) end
     if task.replaces then more = more + 16 end
     if task.context then more, rest = more + 32, rest .. text(task.context) end
+    if task.past then more, rest = more + 128, rest .. task.past end
     flags, parts = flags + 128, parts .. pack('>I1', more) .. rest
 --#fast
   end

@@ -19,6 +19,7 @@ call('HDEL', M, '')
 if task.state ~= '!' then
   local due
   task.reason = ARGV[9] ~= '' and ARGV[9]
+  if task.state == 't' then note_past(task, 1) end
 --#move bury
 end
 --#include outlived
