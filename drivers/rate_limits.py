@@ -121,9 +121,10 @@ class RateLimit:
         """When the lane may start again; a moment that has passed: now."""
         interval = self.shared.interval if self.interval is None else self.interval
         last = self.starts[0]
-        if not interval or last.at < 0:
+        if last.at < 0:
             return self.blocked
-        return max(self.blocked, last.at + varied(interval, self.shared.jitter, 0, last.id, last.attempts))
+        span = varied(interval, self.shared.jitter, 0, last.id, last.attempts) if interval else 0
+        return max(self.blocked, last.at + span)
 
     def start(self, now: int, entry: Entry) -> None:
         """Note that a task of the lane is about to be taken, and cool down."""
