@@ -197,6 +197,46 @@ def test_time_goes_on_also_by_a_clock_that_was_set_back(url: str) -> None:
         assert [task.data for task in queue.tube("t").tasks()] == ["delayed", "again"]
 
 
+def test_a_clock_that_was_set_back_counts_once_also_where_a_driver_is_missing(url: str) -> None:
+    ranked = Driver("ranked", options={"pri", "delay", "utube"}, lane="utube", rank=lambda task: -task.pri)
+    with tubes.connect(url, clock=SteppingClock(10_000)) as queue:
+        queue.create_tube("t", "fifottl").put("plain", delay=100)
+        tube = queue.create_tube("ranked", ranked, interval=50)
+        tube.put("ranked", delay=100)
+        tube.put("now", utube="lane")
+        task = tube.take(0)
+        assert task is not None
+        task.ack()
+        tube.pause(100)
+    for moment in (2_000, 2_010, 2_020):
+        with tubes.connect(url, clock=SteppingClock(moment)) as queue:
+            assert queue.tube("t").peek(0).due == 2_100
+    with tubes.connect(url, clock=SteppingClock(2_030)) as queue:
+        queue.register_driver(ranked)
+        tube = queue.tube("ranked")
+        assert tube.peek(0).due == tube.statistics().paused == 2_100
+        assert [(lane.name, lane.next_start) for lane in tube.utubes()] == [("lane", 2_050)]
+
+
+def test_lanes_are_those_that_were_there(url: str) -> None:
+    clock = SteppingClock(100)
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", "utubettl")
+        tube.configure("gone", interval=5)
+        tube.put(1, utube="gone")
+        tube.truncate()
+        tube.put_many(range(2), utube="a")
+        tube.configure("a", max_in_flight=2)
+        tube.block("b", 50)
+        tube.take(0)
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.tube("t")
+        assert [(lane.name, lane.next_start) for lane in tube.utubes()] == [("a", None), ("b", 150)]
+        # The start of its last take counts.
+        tube.configure("a", interval=30)
+        assert tube.utubes()[0].next_start == 130
+
+
 def test_a_queue_that_is_forgotten_closes_the_store_when_its_lease_ends(url: str) -> None:
     clock = tubes.testing.ManualClock()
     queue = tubes.connect(url, clock=clock, session_ttl=5)

@@ -105,6 +105,15 @@ class JournaledEngine(Engine):
             if entry.more is not None and entry.more.key is not None:
                 self.note_key(entry.more.key, entry.more.key_ttl)
 
+    def note_all(self) -> None:
+        """Note all that is there: after a truncate nothing, unless that was broken off or a task came after it."""
+        self.touched.update(self.tasks)
+        self.keys.update(self._keys._gone)
+        if self.driver.lane:
+            self.rates.update(
+                name for name, *_ in self.lanes.see(len(self.lanes.by_name) + len(self.lanes.rates.alone))
+            )
+
     def note_repair(self) -> None:
         """Note what a repair may change besides what has moved."""
         self.absolute = True

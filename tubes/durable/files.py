@@ -50,8 +50,6 @@ class Files:
             raise
         #: The number of the newest tube.
         self.numbers = 0
-        #: By how much the clock was set back since the last change: all that is to come goes on where it was.
-        self.shift = 0
         self.is_open = True
         if not reads:
             _kept_open.add(self)

@@ -120,10 +120,11 @@ class Journal:
         engine, database, number, base = self._engine, self._database, self._number, self._base
         with database.transaction():
             if self.dropped or engine.truncated:
+                engine.note_all()
                 database.execute("DELETE FROM tasks WHERE key BETWEEN ? AND ?", (base, base + (1 << ID_BITS) - 1))
                 database.execute("DELETE FROM keys WHERE tube=?", (number,))
-            if self.dropped:
                 database.execute("DELETE FROM lanes WHERE tube=?", (number,))
+            if self.dropped:
                 database.execute("DELETE FROM tubes WHERE number=?", (number,))
                 database.execute("DELETE FROM done WHERE key BETWEEN ? AND ?", (base, base + (1 << ID_BITS) - 1))
             else:

@@ -94,10 +94,10 @@ def read_more(text: str) -> More:
     return more
 
 
-def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift: int) -> None:
+def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold) -> None:
     """Bring the tasks of full rows into an engine, in the order of their ids. Those that are taken are in this hold.
 
-    All moments are put back by `shift`. The indexes are up to the caller.
+    The indexes are up to the caller.
     """
     slim = not (engine.timed or engine._ranks or engine.driver.lane)
     kind: type[Entry] = Entry if slim else FullEntry
@@ -115,7 +115,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
         entry: Entry = kind()
         entry.id = entry.rank = id = key & mask
         entry.data = data
-        entry.created = created - shift
+        entry.created = created
         entry.attempts = attempts
         entry.take = 0
         entry.index = entry.hold = None
@@ -139,8 +139,8 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, shift
             entry.utube = None if lane is None else read_name(lane)
             if timed:
                 entry.ttl, entry.ttr, entry.due, entry.queued = ttl, ttr, NEVER, NEVER
-                entry.until = NEVER if until is None or until == NEVER else until - shift
-                entry.dead = NEVER if dead is None or dead == NEVER else dead - shift
+                entry.until = NEVER if until is None else until
+                entry.dead = NEVER if dead is None else dead
                 if ttl is not None or ttr is not None or entry.until != NEVER:
                     engine.dated = True
             if ranks:
@@ -274,15 +274,26 @@ def check_rate(text: str) -> None:
         raise TypeError(text)
 
 
-def read_rate(rate: RateLimit, text: str, shift: int) -> None:
+def read_rate(rate: RateLimit, text: str) -> None:
     """Give a new rate limit this state."""
     check_rate(text)
     facts = json.loads(text)
-    rate.blocked = max(facts["blocked"] - shift, 0)
+    rate.blocked = facts["blocked"]
     rate.interval, rate.max_in_flight = facts["interval"], facts["most"]
     last, before = (Start(*start) for start in facts["starts"])
-    rate.starts = _sooner(last, shift), _sooner(before, shift)
+    rate.starts = last, before
 
 
-def _sooner(start: Start, shift: int) -> Start:
-    return start if start.at < 0 else start._replace(at=max(start.at - shift, 0))
+def rate_put_back(text: str, span: int) -> str:
+    """The text of a lane whose moments are so much earlier."""
+    check_rate(text)
+    facts = json.loads(text)
+    starts = [[max(at - span, 0) if at >= 0 else at, *rest] for at, *rest in facts["starts"]]
+    return json.dumps({**facts, "blocked": max(facts["blocked"] - span, 0), "starts": starts})
+
+
+def facts_put_back(text: str, span: int) -> str:
+    """The facts of a tube whose moments are so much earlier."""
+    facts = read_facts(text)
+    pause = facts["pause"]
+    return json.dumps({**facts, "now": facts["now"] - span, "pause": pause if pause in (None, NEVER) else pause - span})

@@ -118,10 +118,9 @@ class DurableStore(MemoryStore):
     def _read_all(self) -> None:
         """Read the tubes of all namespaces whose drivers are there."""
         execute, files = self._files.database.execute, self._files
+        with files.database.transaction():
+            self._go_on()
         found = [_Tube(*row) for row in execute(f"SELECT {', '.join(_Tube._fields)} FROM tubes")]
-        written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
-        written += [rows.read_facts(tube.facts)["now"] for tube in found]
-        files.shift = max(0, max(written) - self.clock.micros())
         files.numbers = max((tube.number for tube in found), default=0)
         for tube in found:
             store = self.within(tube.namespace)
@@ -129,26 +128,45 @@ class DurableStore(MemoryStore):
             with suppress(DriverNotFound):
                 store._read(tube)
 
+    def _go_on(self) -> None:
+        """If the clock was set back since the last change, put back all moments: all goes on where it was."""
+        execute = self._files.database.execute
+        tubes = execute("SELECT number, facts FROM tubes").fetchall()
+        written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
+        written += [rows.read_facts(facts)["now"] for _, facts in tubes]
+        span = max(written) - self.clock.micros()
+        if span <= 0:
+            return
+        execute("UPDATE keys SET until=until-?", (span,))
+        execute("UPDATE tasks SET created=created-?", (span,))
+        for moment in ("until", "dead"):
+            execute(f"UPDATE tasks SET {moment}={moment}-? WHERE {moment}<{NEVER}", (span,))
+        for number, facts in tubes:
+            execute("UPDATE tubes SET facts=? WHERE number=?", (rows.facts_put_back(facts, span), number))
+        for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():
+            put_back = rows.rate_put_back(facts, span)
+            execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (put_back, number, name))
+
     def _read(self, tube: _Tube) -> None:
         """Read a tube. Under the lock, or before anybody else knows the store."""
-        number, now, shift = tube.number, self.clock.micros(), self._files.shift
+        number, now = tube.number, self.clock.micros()
         facts, base = rows.read_facts(tube.facts), number << rows.ID_BITS
         driver = rows.read_driver(tube.driver, self.registry)
         engine = JournaledEngine(tube.name, driver, rows.read_options(tube.options))
         ids = base, base + (1 << rows.ID_BITS) - 1
         hold = engine.open_hold()
         tasks = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? ORDER BY key"
-        rows.read_entries(engine, self._files.database.execute(tasks, ids), hold, shift)
+        rows.read_entries(engine, self._files.database.execute(tasks, ids), hold)
         self._count(engine, facts, tube.epoch, ids)
         for raw, id, until in self._files.database.execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
-            if until - shift > now:
+            if until > now:
                 engine.remembers = True
-                engine._keys._remember(rows.read_name(raw), id, until - shift)
+                engine._keys._remember(rows.read_name(raw), id, until)
         for raw, text in self._files.database.execute("SELECT name, facts FROM lanes WHERE tube=?", (number,)):
             engine.throttled = True
             name = rows.read_name(raw)
             engine.rates.add(name)
-            rows.read_rate(engine.lanes.rates.make(name, None), text, shift)
+            rows.read_rate(engine.lanes.rates.make(name, None), text)
         if engine.driver.lane:
             engine.lanes.rates.last_number = facts["number"]
         for row in self._files.database.execute("SELECT * FROM done WHERE key BETWEEN ? AND ?", ids):
@@ -159,8 +177,8 @@ class DurableStore(MemoryStore):
             engine.done_changed.clear()  # The rows say so.
         rebuild_indexes(engine, now)
         pause = facts["pause"]
-        if pause is not None and pause - shift > now:
-            engine.pause.begin(now, None if pause == NEVER else pause - shift - now)
+        if pause is not None and pause > now:
+            engine.pause.begin(now, None if pause == NEVER else pause - now)
         if self.reads:
             self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
             del self._unread[tube.name]
@@ -191,15 +209,9 @@ class DurableStore(MemoryStore):
             engine.next_take += count if moves & TAKE else 0
 
     def _forget(self, ids: tuple[int, int], number: int, now: int) -> None:
-        """Remove the rows of tasks and keys that have gone, and put back the moments of the others."""
-        execute, shift = self._files.database.execute, self._files.shift
+        """Remove the rows of tasks and keys that have gone."""
+        execute = self._files.database.execute
         execute(f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={rows.GONE}", ids)
-        if shift:
-            execute("UPDATE keys SET until=until-? WHERE tube=?", (shift, number))
-            execute("UPDATE tasks SET created=created-? WHERE key BETWEEN ? AND ?", (shift, *ids))
-            for moment in ("until", "dead"):
-                put_back = f"UPDATE tasks SET {moment}={moment}-? WHERE key BETWEEN ? AND ? AND {moment}<{NEVER}"
-                execute(put_back, (shift, *ids))
         execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
 
     @override
