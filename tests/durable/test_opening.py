@@ -52,8 +52,9 @@ def test_all_forms_of_the_url_name_the_same_folder(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("url", ["file:", "file://", "file://jobs", "file://host/jobs", "file:jobs?wal=1", "file:a#b"])
 def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOption) as refused:
         tubes.connect(url)
+    assert refused.value.facts["value"].startswith(url.partition("?")[0])
 
 
 def test_threads_and_event_loops_of_a_process_share_it(url: str) -> None:

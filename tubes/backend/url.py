@@ -31,7 +31,7 @@ _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that a URL may give as settings.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
 #: Settings whose values may be shown, if they match `_VALUE`.
-_SHOWN: Final = ("prefix", "namespace", "db", *ARGUMENTS)
+_SHOWN: Final = ("prefix", "namespace", "db", "sync", "mode", *ARGUMENTS)
 _VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
 _ESCAPES: Final = "in passwords, paths and settings write %40 for @, %2F for /, %23 for #, %3F for ?"
@@ -135,8 +135,9 @@ def _read_file(url: str) -> Place:
     parts = _split(url)
     if parts is None or parts.netloc or not parts.path:
         rule = f"must name a folder, as in file:jobs or file:///var/lib/jobs; {_ESCAPES}"
-        raise InvalidOption(option="url", value=f"{_FILE}{_HIDDEN}", rule=rule)
-    settings = _settings(parts.query, _FILE)
+        # What stands before an @ may be a password that got into the wrong URL.
+        raise InvalidOption(option="url", value=f"{_FILE}{_HIDDEN}" if "@" in url else url.partition("?")[0], rule=rule)
+    settings = _settings(parts.query, f"{_FILE}{parts.path}")
     return Place("file", (), unquote(parts.path), settings, _shown(f"{_FILE}{parts.path}", settings))
 
 
