@@ -37,7 +37,7 @@ from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
-from tubes.drivers.timers import NEVER, Timers
+from tubes.drivers.timers import NEVER, SLOT, Timers
 from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
@@ -250,7 +250,7 @@ class Engine:
                 self.timers.remove(entry)
         # Offer a neighbour.
         if lane is not None:
-            if lane.behind is not None or lane.rate is not None:
+            if lane.rate is not None or (lane.head is None and lane.behind is not None):
                 lane.offer_next()
             if to is _DONE:
                 lane.living -= 1
@@ -434,11 +434,15 @@ class Engine:
         if pri is None:
             pri = self._pri
         entry.pri = pri
-        if pri or self._ranks_all:
-            self._rank(entry)
-        else:
+        if not (pri or self._ranks_all):
             entry.rank = id
             entry.line = 0
+        elif self._hook is None:
+            by_pri, by_id = self._signs
+            entry.line = line = pri * by_pri
+            entry.rank = (line << 64) + id * by_id
+        else:
+            self._rank(entry)
         # A hook that raises has changed nothing up to here.
         self.next_id = id + 1
         lanes, lane = self._lanes, None
@@ -465,8 +469,15 @@ class Engine:
         else:
             lane.push(entry)
         if due != NEVER:
-            self.timers.add(entry, due)
-        if lane is not None and (lane.behind is not None or lane.rate is not None):
+            # Most share a slot with others; one that is in the heap already has none.
+            start = due & SLOT
+            slot = self.timers._slots.get(start)
+            if slot:
+                entry.queued = start
+                slot.add(entry)
+            else:
+                self.timers.add(entry, due)
+        if lane is not None and (lane.rate is not None or (lane.head is None and lane.behind is not None)):
             lane.offer_next()
         return entry
 

@@ -118,9 +118,12 @@ class Lane:
 
         If others wait behind a lane that has just become free, `offer` finds the first of them all.
         """
-        head = self.head
-        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else self.behind is not None):
-            self._stand_behind(entry)
+        head, behind = self.head, self.behind
+        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else behind is not None):
+            if behind is None or self.rate is not None:
+                self._stand_behind(entry)
+            else:
+                behind.push(entry)
             return
         if head is not None:
             self.lanes.offers.discard(head)

@@ -11,8 +11,8 @@ NEVER: Final = 1 << 62
 # Deadlines that differ only in so many low bits share a slot.
 _BITS: Final = 16
 _SPAN: Final = 1 << _BITS
-# Of a moment it leaves the beginning of its slot.
-_START: Final = -_SPAN
+#: Of a moment it leaves the beginning of its slot.
+SLOT: Final = -_SPAN
 # Deadlines that no longer count are removed when they are more than the others, and more than this.
 _STALE: Final = 64
 
@@ -66,7 +66,7 @@ class Timers(Generic[T]):
         if due < self._horizon:
             self._hurry(entry, due)
             return
-        start = entry.queued = due & _START
+        start = entry.queued = due & SLOT
         slot = self._slots.get(start)
         if slot is None:
             slot = self._add_slot(start)
