@@ -214,7 +214,10 @@ class Driver:
         """The options of any put, checked."""
         if "utube" in options and self.lane is not None and self.lane != "utube":
             options = self._with_own_name(self.lane, options)
-        checked = self._check(options, self._of_tasks)
+        # None counts as not given, also where the driver lacks the option.
+        unset = {option for option, value in options.items() if value is None and option in known.OF_TASKS}
+        given = {option: value for option, value in options.items() if option not in unset}
+        checked = self._check(given, self._of_tasks)
         if "at" in checked and "delay" in checked:
             raise InvalidOption(option="at", value=options["at"], rule="must be left out where a delay is given")
         if alone and "key" not in checked and ("on_duplicate" in checked or "key_ttl" in checked):

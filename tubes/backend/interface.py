@@ -139,7 +139,17 @@ class AnyPort(WaitLine, Protocol):
 class Port(AnyPort, Protocol[F]):
     """What the connection of a `Queue` can do with one tube."""
 
-    def put(self, data: object, options: Options, /) -> F | None: ...
+    def put(
+        self,
+        data: object,
+        options: Options,
+        utube: Any = None,
+        pri: Any = None,
+        ttl: Any = None,
+        ttr: Any = None,
+        delay: Any = None,
+        /,
+    ) -> F | None: ...
     def put_many(self, batch: Batch, /) -> list[F] | None: ...
     def take(self) -> F | None: ...
     def take_many(self, limit: int, span: int | None = None, /) -> list[F]: ...
@@ -188,7 +198,17 @@ class Port(AnyPort, Protocol[F]):
 class AsyncPort(AnyPort, Protocol[F]):
     """What the connection of an `AsyncQueue` can do with one tube."""
 
-    def put(self, data: object, options: Options, /) -> Soon[F | None]: ...
+    def put(
+        self,
+        data: object,
+        options: Options,
+        utube: Any = None,
+        pri: Any = None,
+        ttl: Any = None,
+        ttr: Any = None,
+        delay: Any = None,
+        /,
+    ) -> Soon[F | None]: ...
     def put_many(self, batch: Batch, /) -> Soon[list[F] | None]: ...
     def take(self) -> Soon[F | None]: ...
     def take_many(self, limit: int, span: int | None = None, /) -> Soon[list[F]]: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import override
@@ -49,8 +49,8 @@ class SyncedPort(DurablePort[F]):
     syncer: Syncer
 
     @override
-    def put(self, data: object, options: Mapping[str, Any]) -> F | None:
-        task = super().put(data, options)
+    def put(self, *args: Any, **named: Any) -> F | None:
+        task = super().put(*args, **named)
         self.syncer.wait()
         return task
 

@@ -10,11 +10,12 @@ from tubes.backend.port import PortBase
 from tubes.backend.waiters import PENDING
 from tubes.drivers.entry import Entry
 from tubes.drivers.many import put_many
-from tubes.drivers.options import MAX_SECONDS, SECOND
+from tubes.drivers.options import MAX_PRI, MAX_SECONDS, SECOND, UNITS
 from tubes.errors import TaskNotTaken
 from tubes.values.batch import Batch
 from tubes.values.codecs import encode
 from tubes.values.lease import NO_TAKE, Lease
+from tubes.values.options import put_options
 from tubes.values.task import FINISHED, F, TaskView, log_lost, snapshot
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Port(PortBase[F]):
         self._lock: Final = connection.store.lock
         self._micros: Final = connection.store.clock.micros
         self._engine: Final = shared.engine
+        self._has_usual: Final = shared.driver.options >= UNITS.keys()
 
     def forget(self) -> None:
         """The tube was dropped. Under the lock."""
@@ -86,34 +88,38 @@ class Port(PortBase[F]):
     # An interrupt may come at any moment. If it comes under the lock, `recover` repairs the tube; if it comes later, or
     # in a listener, `_retract` undoes what was done.
 
-    def put(self, data: object, options: Mapping[str, Any]) -> F | None:
+    def put(
+        self,
+        data: object,
+        options: Mapping[str, Any],
+        utube: Any = None,
+        pri: Any = None,
+        ttl: Any = None,
+        ttr: Any = None,
+        delay: Any = None,
+    ) -> F | None:
         """Add a task; None if there is no room."""
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        # Whole numbers and lanes are read at once, which makes a put with three of them 20 % faster. All other options
-        # go through `check_put`.
-        lane = pri = ttl = ttr = checked = None
-        delay = 0
-        for option, value in options.items():
-            if option == engine.lane_option and value.__class__ is str:
-                lane = value
-                continue
-            if value.__class__ is int and option in self._driver.options and 0 <= value <= MAX_SECONDS:
-                if option == "pri":
-                    pri = value
-                    continue
-                if option == "ttl":
-                    ttl = value * SECOND
-                    continue
-                if option == "ttr":
-                    ttr = value * SECOND
-                    continue
-                if option == "delay":
-                    delay = value * SECOND
-                    continue
+        checked: dict[str, Any] | None = None
+        # Whole numbers and lanes are read at once. All other options go through `check_put`.
+        if (
+            not options
+            and (utube is None or (utube.__class__ is str and engine.lane_option == "utube"))
+            and (pri is None or (pri.__class__ is int and 0 <= pri <= MAX_PRI and self._has_usual))
+            and (ttl is None or (ttl.__class__ is int and 0 <= ttl <= MAX_SECONDS and self._has_usual))
+            and (ttr is None or (ttr.__class__ is int and 0 <= ttr <= MAX_SECONDS and self._has_usual))
+            and (delay is None or (delay.__class__ is int and 0 <= delay <= MAX_SECONDS and self._has_usual))
+        ):
+            if ttl is not None:
+                ttl *= SECOND
+            if ttr is not None:
+                ttr *= SECOND
+            delay = 0 if delay is None else delay * SECOND
+        else:
+            options = put_options(options, utube, pri, ttl, ttr, delay)
             checked = self._driver.check_put(options)
-            break
         if self.codec is not None:
             data = encode(self.codec, data)
         task: F | None = None
@@ -132,7 +138,7 @@ class Port(PortBase[F]):
             if not engine.capacity or engine.admits(now, checked or options):
                 id = engine.next_id
                 if checked is None:
-                    entry = engine.add(now, data, pri, ttl, ttr, delay, lane)
+                    entry = engine.add(now, data, pri, ttl, ttr, delay, utube)
                 else:
                     entry = engine.put(now, data, checked)
                 task = snapshot(self.kind, self.tube, entry, engine.dated)

@@ -35,10 +35,19 @@ def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> VerbP
 class QuickPort(VerbPort[F]):
     """The port of a tube with plain tasks, whose data is stored unchanged."""
 
-    def put(self, data: object, options: Options) -> F | None:
+    def put(
+        self,
+        data: object,
+        options: Options,
+        utube: Any = None,
+        pri: Any = None,
+        ttl: Any = None,
+        ttr: Any = None,
+        delay: Any = None,
+    ) -> F | None:
         """Add a task; None if there is no room."""
-        if options:
-            return super().put(data, options)
+        if options or utube is not None or pri is not None or ttl is not None or ttr is not None or delay is not None:
+            return super().put(data, options, utube, pri, ttl, ttr, delay)
         shared = self.shared
         engine = self._engine
         lock = self._lock

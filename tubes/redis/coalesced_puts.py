@@ -17,6 +17,7 @@ from tubes.redis.scripts import replies
 from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
+from tubes.values.options import put_options
 from tubes.values.task import F
 
 if TYPE_CHECKING:
@@ -129,8 +130,9 @@ class LoopPort(BatchPort[F]):
         self.has_joined = False
         self._joins: Final = not connection.store.manual
 
-    def put(self, data: object, options: Options) -> F | None:
+    def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; None if there is no room."""
+        options = put_options(options, *usual)
         try:
             channel = self._channels.get(asyncio.get_running_loop())
         except RuntimeError:  # There is no loop in a forked child, which gets an error.

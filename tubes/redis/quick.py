@@ -19,6 +19,7 @@ from tubes.redis.port import PortConnection, Request, lane_word
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
+from tubes.values.options import put_options
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
@@ -118,8 +119,9 @@ class ThreadPort(BatchPort[F]):
             return super().call(verb, request, changes=changes)
         return show(reply)
 
-    def put(self, data: object, options: Options) -> F | None:
+    def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; None if there is no room."""
+        options = put_options(options, *usual)
         packed = self._packed_ahead()
         if packed is None or (options and "key" in options):
             return super().put(data, options)

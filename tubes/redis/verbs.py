@@ -22,6 +22,7 @@ from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.redis.validation import asked_of_lanes, describe_options
 from tubes.values.lane import changes_of, lane_of
 from tubes.values.lease import Lease
+from tubes.values.options import put_options
 from tubes.values.task import F, TaskView, log_lost
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class VerbPort(Port[F]):
 
     # -- putting and taking --------------------------------------------------------------------------------------------
 
-    def put(self, data: object, options: Options) -> F | None:
+    def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; None if there is no room."""
+        options = put_options(options, *usual)
         return self.change(self.put_encoded(*self.prepare(data, options), waits=False))
 
     def put_encoded(self, raw: bytes, options: Options, *, waits: bool) -> Flow[F | None]:

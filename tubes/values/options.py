@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.options import Seconds
@@ -55,6 +55,16 @@ class PutOptions(TaskOptions, total=False):
     """What a put does if a task has its key: keep and return that task (the default), replace it, or raise."""
     key_ttl: Seconds | None
     """Seconds for which the key is remembered after its task is gone."""
+
+
+def put_options(
+    options: Mapping[str, Any], utube: Any = None, pri: Any = None, ttl: Any = None, ttr: Any = None, delay: Any = None
+) -> Mapping[str, Any]:
+    """All options of a put in one mapping: those that `Tube.put` has parameters for, and the others."""
+    if utube is pri is ttl is ttr is delay is None:
+        return options
+    given = {"ttl": ttl, "ttr": ttr, "delay": delay, "pri": pri, "utube": utube}
+    return {**{option: value for option, value in given.items() if value is not None}, **options}
 
 
 class TubeOptions(TypedDict, total=False):
