@@ -57,39 +57,39 @@ def call_of(
     function: Callable[..., object] | str, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
     """The tube and the data of a task that calls a function, given as a function or by name."""
-    if isinstance(function, str):
-        return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}
     found: TaskFunction | None = getattr(function, _MARK, None)
     if found is None:
+        if isinstance(function, str):
+            return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}
         found = mark(function, None, TASKS)
-    found.check(args, kwargs)
+    if (len(args), *kwargs) not in found.fits:
+        found.check(args, kwargs)
     return found.tube, {"task": found.name, "args": [*args], "kwargs": kwargs}
 
 
 class TaskFunction:
     """A function that tasks call: its name, its tube, and the arguments that it takes."""
 
-    __slots__ = ("_fits", "_signature", "name", "tube")
+    __slots__ = ("_signature", "fits", "name", "tube")
 
     def __init__(self, function: Callable[..., object], name: str, tube: str) -> None:
         self.name: Final = name
         self.tube: Final = tube
         self._signature: Final = _signature_of(function)
         #: Numbers of positional arguments, with names of keywords, that are known to fit: to bind them takes longer.
-        self._fits: Final[set[tuple[object, ...]]] = set()
+        self.fits: Final[set[tuple[object, ...]]] = set()
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise `InvalidOption` if the arguments do not fit."""
-        given = (len(args), *kwargs)
-        if given in self._fits or self._signature is None:
+        if self._signature is None:
             return
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             rule = f"{self.name}{self._signature}: {cut(str, str(error), _WHY)}"
             raise InvalidOption(option="arguments", value=_shown(args, kwargs), rule=rule) from None
-        if len(self._fits) < _FITS:
-            self._fits.add(given)
+        if len(self.fits) < _FITS:
+            self.fits.add((len(args), *kwargs))
 
 
 def _shown(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
