@@ -7,25 +7,41 @@ local last, format = id + size, string.format
 local task = { created = now }
 --#end
 while id < last do
-  local flags = words[at + 1]
+  local flags, count = words[at + 1], words[at] + 0
+--#if LANE
+  -- Each names its own lane, and has the rest of its header with its data.
+  local own, named = count < 0, 'nil'
+  local laned = byte(flags) % 128 >= 64
+  if own then count = -count elseif laned then named = words[at + 4] end
+  local head = flags .. created .. (own and '' or words[at + 5])
+--#else
   local head = flags .. created .. words[at + 5]
+--#end
   local ids, stored, order, dues, lanes = unpack(byte(flags) % 2 == 1 and delayed or ready)
 --#if PRI
   task.pri = tonumber(words[at + 3])
---#end
---#if LANE
-  local named = byte(flags) % 128 >= 64 and words[at + 4] or 'nil'
 --#end
 --#if TIMED
   local due = words[at + 2] ~= '' and now + words[at + 2]
   local moment = due and format('%.0f', due)
   if due and (not soonest or due < soonest) then soonest = due end
 --#end
-  local first, count = #ids, tonumber(words[at])
+  local first = #ids
+--#if LANE
+  at = at + (own and 3 or 5)
+--#else
   at = at + 5
+--#end
   for n = first + 1, first + count do
     local text = format('%d', id)
-    ids[n], stored[2 * n - 1], stored[2 * n] = text, text, head .. words[at + n - first]
+    at = at + 1
+--#if LANE
+    if own then
+      if laned then named = words[at] end
+      at = at + 1
+    end
+--#end
+    ids[n], stored[2 * n - 1], stored[2 * n] = text, text, head .. words[at]
 --#if LIST
 --#else
     task.id = id
@@ -40,7 +56,7 @@ while id < last do
 --#end
     id = id + 1
   end
-  at = at + count + 1
+  at = at + 1
 end
 META.next = id
 if #ready[1] > 0 then

@@ -1,8 +1,16 @@
 -- Put the tasks of a batch one by one: of `words`, from `at`, with ids from `id`.
 local all = {}
 while #all < size do
-  local flags = words[at + 1]
+  local flags, count = words[at + 1], words[at] + 0
+--#if LANE
+  -- As in put_all.lua.
+  local own, named = count < 0, false
+  local laned = byte(flags) % 128 >= 64
+  if own then count = -count elseif laned then named = words[at + 4] end
+  local head = flags .. created .. (own and '' or words[at + 5])
+--#else
   local head = flags .. created .. words[at + 5]
+--#end
 --#if TIMED
   local due = words[at + 2] ~= '' and now + words[at + 2]
 --#end
@@ -10,13 +18,20 @@ while #all < size do
   local pri = tonumber(words[at + 3])
 --#end
 --#if LANE
-  local named = byte(flags) % 128 >= 64 and words[at + 4]
---#end
-  local count = tonumber(words[at])
+  at = at + (own and 3 or 5)
+--#else
   at = at + 5
-  for n = at + 1, at + count do
+--#end
+  for _ = 1, count do
+    at = at + 1
+--#if LANE
+    if own then
+      if laned then named = words[at] end
+      at = at + 1
+    end
+--#end
     local task = {
-      id = string.format('%d', id), value = head .. words[n], attempts = 0, state = 'new',
+      id = string.format('%d', id), value = head .. words[at], attempts = 0, state = 'new',
 --#if TIMED|RANK
       created = now,
 --#end
@@ -36,7 +51,7 @@ while #all < size do
     id = id + 1
     all[#all + 1] = task
   end
-  at = at + count + 1
+  at = at + 1
 end
 META.next = id
 for n = 1, size do

@@ -116,11 +116,15 @@ class BatchPort(LookingPort[F]):
 
     def _words_of(self, batch: Batch, written: list[task_codec.NewTask]) -> list[Word]:
         """What `put_many` tells of the tasks."""
+        puts = zip(written, batch.runs, strict=True)
+        if not batch.keyed:
+            return task_codec.put_words(
+                ((new, data) for new, (_, data) in puts), laned=self.shared.driver.lane is not None
+            )
         words: list[Word] = []
-        for new, (options, data) in zip(written, batch.runs, strict=True):
+        for new, (options, data) in puts:
             words += (len(data), new.flags, new.due, new.pri, new.lane, new.header)
-            if batch.keyed:
-                words += self._key_words(options) if "key" in options else ("", "")
+            words += self._key_words(options) if "key" in options else ("", "")
             words += data
         return words
 

@@ -86,15 +86,8 @@ class CoalescedPuts(ScriptCall):
         if len(self._puts) == 1:
             self.args = self._port.put_words(self._edition, *self._puts[0])
             return
-        words: list[Any] = []
-        of_all: task_codec.NewTask | None = None
-        at = 0
-        for new, raw in self._puts:
-            if new is not of_all:
-                of_all, at = new, len(words)
-                words += (0, new.flags, new.due, new.pri, new.lane, new.header)
-            words[at] += 1
-            words.append(raw)
+        laned = self._port.shared.driver.lane is not None
+        words = task_codec.put_words(((new, [raw]) for new, raw in self._puts), laned=laned)
         self.args = (len(self._puts), "", len(words), "", "", "", *words)
 
     # -- what its channel does with it as with a future ----------------------------------------------------------------

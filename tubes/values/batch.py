@@ -147,7 +147,7 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
     options = {**base, **own} if base else own
     if "at" in options and "delay" in options:  # The item's own counts.
         del options["delay" if "at" in own else "at"]
-    if "key" not in options:
+    if "key" not in options and ("on_duplicate" in given or "key_ttl" in given):
         driver.check_keyless(given)
     return options
 

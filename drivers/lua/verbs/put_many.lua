@@ -2,7 +2,8 @@
 -- ARGV  6 how many they are, 7 the list where the words are ('': they are ARGV[12…]), 8 how many words,
 --       9 how many tasks have room ('': any number), 10 how many callers in the process are going to wait if there is none
 --       ('': none), 11 the process, 12… words: for all that have the same options how many they are, and what put has for
---       ARGV[6], [8], [9] and [10]; the rest of their header; and the data of each
+--       ARGV[6], [8], [9] and [10]; the rest of their header; and the data of each. Where those differ by their lanes: how
+--       many below 0, what put has for ARGV[6], [8] and [9], and of each its lane, and the rest of its header with its data
 -- answers  the moment of the put in 7 bytes, then the id of the first; nil if there is no room
 --#include begin
 if replayed then return replayed end
