@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from tubes.backend.flow import run_async
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
@@ -99,8 +99,8 @@ class _Pipe(asyncio.Protocol):
         self.heard = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # Those of other loops, of uvloop for example, are no instances of it.
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def send(self, one: _Sent) -> None:
         self.sent.append(one)
