@@ -29,6 +29,8 @@ except tubes.ExtraMissing as error:
         ("prometheus", "prometheus_client", "tubes.metrics.prometheus", "import tubes.metrics.prometheus"),
         ("otel", "opentelemetry", "tubes.metrics.otel", "import tubes.metrics.otel"),
         ("conformance", "pytest", "tubes.conformance", "import tubes.conformance"),
+        ("http", "starlette", "tubes.serve", "import tubes.serve"),
+        ("http", "uvicorn", "tubes.serve", "import tubes.serve.server"),
         ("msgpack", "msgspec", "codec 'msgpack'", "tubes.connect(codec='msgpack')"),
     ],
 )

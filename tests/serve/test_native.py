@@ -1,0 +1,292 @@
+"""The native API, as a client in any language sees it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+import tubes
+from tests.support.served import Served
+from tubes.conformance.bench import eventually
+
+
+@pytest.fixture
+def http(served: Served, base: str) -> Iterator[httpx.Client]:
+    """A client of one's own namespace, with the tube `mail`."""
+    with httpx.Client(base_url=served.url + base, timeout=30) as client:
+        assert client.put("/tubes/mail").status_code == 201
+        yield client
+
+
+def put(http: httpx.Client, data: Any = None, tube: str = "mail", **options: Any) -> int:
+    reply = http.post(f"/tubes/{tube}/tasks", json={"data": data, **options})
+    assert reply.status_code == 201, reply.text
+    id: int = reply.json()["id"]
+    return id
+
+
+def take(http: httpx.Client, tube: str = "mail", **options: Any) -> list[dict[str, Any]]:
+    reply = http.post(f"/tubes/{tube}/take", json=options)
+    assert reply.status_code in (200, 204), reply.text
+    tasks: list[dict[str, Any]] = reply.json()["tasks"] if reply.status_code == 200 else []
+    return tasks
+
+
+def problem(reply: httpx.Response) -> tuple[int, str]:
+    assert reply.headers["content-type"] == "application/problem+json", reply.text
+    body = reply.json()
+    assert body["status"] == reply.status_code
+    return reply.status_code, body["type"].removeprefix("/problems/")
+
+
+def test_a_task_is_put_taken_and_acked_by_its_lease(http: httpx.Client) -> None:
+    reply = http.post("/tubes/mail/tasks", json={"data": {"to": "ann"}, "pri": 3, "context": {"a": "b"}})
+    assert reply.status_code == 201
+    assert http.get(str(http.base_url.join(reply.headers["location"]))).json()["state"] == "ready"
+    (task,) = take(http, ttr=60)
+    assert {name: task[name] for name in ("data", "pri", "attempts", "context", "state", "tube")} == {
+        "data": {"to": "ann"},
+        "pri": 3,
+        "attempts": 1,
+        "context": {"a": "b"},
+        "state": "taken",
+        "tube": "mail",
+    }
+    assert 50 < task["due"] - time.time() < 70
+    assert http.delete(f"/leases/{task['lease']}").status_code == 204
+    assert problem(http.delete(f"/leases/{task['lease']}")) == (409, "task-not-taken")
+    assert problem(http.get(f"/tubes/mail/tasks/{task['id']}")) == (404, "task-not-found")
+
+
+def test_data_comes_out_as_it_was_put(http: httpx.Client) -> None:
+    for data in (None, 0, 1.5, "ä\u2028", [1, {"b": []}], 2**70):
+        put(http, data)
+        assert take(http)[0]["data"] == data
+    for raw in (b"", b"\xff\0", b"NaN", b"[" * 9999):
+        assert http.post("/tubes/mail/tasks/raw?pri=1&ttl=60", content=raw).status_code == 201
+        (task,) = take(http)
+        assert (base64.b64decode(task["data_base64"]), task["pri"], "data" in task) == (raw, 1, False)
+    http.post("/tubes/mail/tasks/raw", content=b'{ "n": 1.0 }')
+    assert b'"data":{ "n": 1.0 }' in http.post("/tubes/mail/take", json={}).content
+    http.post("/tubes/mail/tasks", json={"data_base64": "AAE="})
+    assert take(http)[0]["data_base64"] == "AAE="
+
+
+def test_python_programs_share_the_tubes(served: Served, base: str, http: httpx.Client) -> None:
+    url = str(served.options[1])
+    if url == "memory://":
+        pytest.skip("memory is that of the service alone")
+    with tubes.connect(f"{url}&namespace={base.removeprefix('/v1/')}") as queue:
+        mail = queue.tube("mail")
+        mail.put({"from": "python"}, key="k")
+        (task,) = take(http)
+        assert (task["data"], task["key"]) == ({"from": "python"}, "k")
+        assert mail.ack(tubes.Lease(task["lease"])).id == task["id"]
+        put(http, ["from", "http"])
+        taken = mail.take(0)
+        assert taken is not None
+        assert taken.data == ["from", "http"]
+
+
+def test_a_name_may_have_any_character_of_a_tube(http: httpx.Client) -> None:
+    name = "a/b:c+d;$(e)"
+    path = f"/tubes/{quote(name, safe='')}"
+    assert http.put(path, json={"driver": "utubettl", "options": {"ttl": 60, "backoff": [1, 5]}}).status_code == 201
+    reply = http.post(f"{path}/tasks", json={"data": 1, "utube": "x"})
+    assert reply.headers["location"].endswith(f"{path}/tasks/0")
+    assert take(http, tube=quote(name, safe=""))[0]["tube"] == name
+    assert http.get("/tubes").json()["tubes"][name]["options"]["backoff"] == [1, 5]
+
+
+def test_a_tube_is_made_altered_and_dropped(http: httpx.Client) -> None:
+    assert http.get("/tubes/mail").json()["options"] == {"ttr": 120}
+    reply = http.put("/tubes/mail", json={"options": {"ttr": 5, "buried_ttl": "inf"}})
+    assert (reply.status_code, reply.json()["options"]) == (200, {"ttr": 5, "buried_ttl": "inf"})
+    assert http.patch("/tubes/mail", json={"options": {"buried_ttl": None}}).json()["options"] == {"ttr": 5}
+    assert problem(http.put("/tubes/mail", json={"driver": "fifo"})) == (409, "tube-exists")
+    assert problem(http.put("/tubes/other", json={"driver": "nix"})) == (400, "driver-not-found")
+    assert problem(http.put("/tubes/other", json={"options": {"nix": 1}})) == (400, "option-not-supported")
+    put(http)
+    assert len(take(http)) == 1
+    assert problem(http.delete("/tubes/mail")) == (409, "tube-busy")
+    assert http.delete("/tubes/mail?force=1").status_code == 204
+    assert problem(http.post("/tubes/mail/tasks", json={"data": 1})) == (404, "tube-not-found")
+    # A tube of the name that was dropped and made anew is found.
+    assert http.put("/tubes/mail").status_code == 201
+    assert put(http) == 0
+
+
+def test_tasks_are_listed_changed_buried_kicked_and_deleted(http: httpx.Client) -> None:
+    ids = [put(http, number, pri=number) for number in range(3)]
+    assert [task["id"] for task in http.get("/tubes/mail/tasks?limit=2").json()["tasks"]] == ids[:2]
+    assert [task["id"] for task in http.get(f"/tubes/mail/tasks?after={ids[1]}").json()["tasks"]] == ids[2:]
+    assert http.patch("/tubes/mail/tasks/2", json={"pri": 0, "data": "new"}).json()["data"] == "new"
+    assert http.post("/tubes/mail/tasks/1/bury", json={"reason": "bad"}).json()["reason"] == "bad"
+    assert [task["id"] for task in http.get("/tubes/mail/tasks?state=buried").json()["tasks"]] == [1]
+    assert http.post("/tubes/mail/tasks/1/kick").json()["state"] == "ready"
+    http.post("/tubes/mail/tasks/1/bury")
+    assert http.post("/tubes/mail/kick", json={"count": 9}).json() == {"kicked": 1}
+    assert problem(http.delete("/tubes/mail/tasks/1?state=buried,taken")) == (409, "task-not-found")
+    assert http.delete("/tubes/mail/tasks/1").status_code == 204
+    assert http.post("/tubes/mail/pause", json={"seconds": 60}).status_code == 204
+    assert take(http) == []
+    assert http.get("/tubes/mail").json()["paused"] is True
+    assert http.post("/tubes/mail/resume").status_code == 204
+    assert len(take(http, limit=9)) == 2
+    assert http.post("/tubes/mail/release-all").status_code == 204
+    assert http.post("/tubes/mail/truncate").status_code == 204
+    assert http.get("/tubes/mail").json()["tasks"]["total"] == 0
+
+
+def test_a_batch_is_put_whole_or_not(http: httpx.Client) -> None:
+    reply = http.post("/tubes/mail/tasks/batch", json={"items": [{"data": 1}, {"data": 2, "pri": 1}]})
+    assert (reply.status_code, reply.json()) == (201, {"ids": [0, 1]})
+    reply = http.post("/tubes/mail/tasks/batch", json={"items": [{"data": 1}, {"data": 2, "pri": -1}]})
+    assert problem(reply) == (400, "invalid-option")
+    assert (reply.json()["item"], reply.json()["option"]) == (1, "pri")
+    assert http.get("/tubes/mail").json()["tasks"]["ready"] == 2
+
+
+def test_leases_end_takes_many_at_a_time(http: httpx.Client) -> None:
+    for number in range(5):
+        put(http, number)
+    leases = [task["lease"] for task in take(http, limit=5)]
+    assert http.post("/leases/ack", json={"leases": [*leases[:2], leases[0]]}).json() == {"done": [True, True, False]}
+    assert http.post("/leases/release", json={"leases": leases[2:3], "delay": 60}).json() == {"done": [True]}
+    assert http.post("/leases/bury", json={"leases": leases[3:4], "reason": "bad"}).json() == {"done": [True]}
+    assert http.post("/leases/renew", json={"leases": leases[3:], "seconds": 500}).json() == {"done": [False, True]}
+    assert http.post("/leases/touch", json={"leases": leases[4:], "seconds": 500}).json() == {"done": [True]}
+    assert http.patch(f"/leases/{leases[4]}", json={"data": "half"}).json()["data"] == "half"
+    assert 900 < http.get("/tubes/mail/tasks/4").json()["due"] - time.time() < 1001
+    counts = http.get("/tubes/mail").json()["tasks"]
+    assert (counts["delayed"], counts["buried"], counts["taken"], counts["done"]) == (1, 1, 1, 2)
+    assert http.post("/tubes/mail/take", json={"ack": leases[4:]}).json() == {"tasks": [], "acked": [True]}
+    bad = http.post("/leases/ack", json={"leases": [leases[0], "nix"]})
+    assert (problem(bad), bad.json()["item"]) == ((400, "invalid-option"), 1)
+
+
+def test_a_key_and_an_idempotency_key_add_a_task_once(http: httpx.Client) -> None:
+    first = http.post("/tubes/mail/tasks", json={"data": 1, "key": "k"})
+    again = http.post("/tubes/mail/tasks", json={"data": 2, "key": "k"})
+    assert (first.status_code, again.status_code, again.json()) == (201, 200, first.json())
+    raises = http.post("/tubes/mail/tasks", json={"data": 2, "key": "k", "on_duplicate": "raise"})
+    assert problem(raises) == (409, "duplicate-key")
+    headers = {"idempotency-key": "once"}
+    codes = [http.post("/tubes/mail/tasks", json={"data": d}, headers=headers).status_code for d in (1, 1, 2)]
+    assert codes == [201, 200, 422]
+    assert http.get("/tubes/mail").json()["tasks"]["ready"] == 2
+
+
+def test_a_full_tube_refuses_or_waits_for_room(http: httpx.Client) -> None:
+    http.put("/tubes/mail", json={"options": {"capacity": 1}})
+    put(http)
+    assert problem(http.post("/tubes/mail/tasks", json={"data": 1})) == (409, "tube-full")
+    assert problem(http.post("/tubes/mail/tasks", json={"data": 1, "timeout": 0.01}))[0] == 409
+    waiting = threading.Thread(target=put, args=(http, 1), kwargs={"timeout": 20})
+    waiting.start()
+    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
+    http.delete(f"/leases/{take(http)[0]['lease']}")
+    waiting.join()
+    assert http.get("/tubes/mail").json()["tasks"]["ready"] == 1
+
+
+def test_a_poll_gets_the_first_task_of_several_tubes(http: httpx.Client) -> None:
+    http.put("/tubes/other")
+    found: list[Any] = []
+
+    def poll() -> None:
+        found.append(http.post("/take", json={"tubes": ["other", "mail"], "wait": 20}).json()["tasks"][0]["data"])
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
+    put(http, "woken")
+    polling.join()
+    assert found == ["woken"]
+    put(http, "late", pri=5)
+    put(http, "soon", tube="other", pri=1)
+    assert http.post("/take", json={"tubes": ["mail", "other"], "order": "pri"}).json()["tasks"][0]["data"] == "soon"
+
+
+def test_a_client_that_leaves_in_a_poll_loses_nothing_and_burns_no_attempt(http: httpx.Client) -> None:
+    for round in range(20):
+        for _ in range(3):
+            with pytest.raises(httpx.ReadTimeout):
+                http.post("/tubes/mail/take", json={"wait": 20}, timeout=0.02 if round % 2 else 0.001)
+        put(http, round)
+        (task,) = take(http, wait=20)
+        assert (task["data"], task["attempts"]) == (round, 1)
+        http.delete(f"/leases/{task['lease']}")
+    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "kind"),
+    [
+        ("POST", "/tubes/mail/tasks", b"{", 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": 1e999}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": "\\ud800"}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b"{}", 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": 1, "pri": "5"}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": 1, "timeout": []}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": 1, "at": "soon"}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": 1, "nix": 1}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks", b'{"data": 1, "utube": "a"}', 400, "option-not-supported"),
+        ("POST", "/tubes/mail/tasks", b'{"data": "' + b"x" * 2**20 + b'"}', 413, None),
+        ("POST", "/tubes/mail/tasks/raw?delay=nan", b"", 400, "invalid-option"),
+        ("POST", "/tubes/mail/tasks/batch", b'{"items": [1]}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/take", b'{"limit": 0}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/take", b'{"limit": 1001}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/take", b'{"wait": 601}', 400, "invalid-option"),
+        ("POST", "/tubes/mail/take", b'{"wait": {}}', 400, "invalid-option"),
+        ("POST", "/tubes/plain/take", b"{}", 400, "option-not-supported"),
+        ("POST", "/take", b'{"tubes": []}', 400, "invalid-option"),
+        ("POST", "/take", b'{"tubes": ["mail", "mail"], "order": []}', 400, "invalid-option"),
+        ("POST", "/leases/ack", b'{"leases": 1}', 400, "invalid-option"),
+        ("GET", "/tubes/mail/tasks?limit=-1", b"", 400, "invalid-option"),
+        ("GET", "/tubes/mail/tasks?limit=1&limit=2", b"", 400, "invalid-option"),
+        ("GET", "/tubes/mail/tasks?state=nix", b"", 400, "invalid-option"),
+        ("GET", "/tubes/mail/tasks/x", b"", 400, "invalid-option"),
+        ("GET", "/tubes/tubes.x", b"", 400, "invalid-option"),
+        ("GET", "/tubes/%FF", b"", 400, "invalid-option"),
+        ("PUT", "/tubes/t", b'{"driver": 5}', 400, "invalid-option"),
+        ("PUT", "/tubes/t", b'{"options": {"backoff": {"nix": 1}}}', 400, "invalid-option"),
+        ("DELETE", "/tubes/mail/take", b"", 405, "method-not-allowed"),
+        ("GET", "/tubes/mail/nix", b"", 404, "not-found"),
+    ],
+)
+def test_bad_input_gets_a_problem_and_changes_nothing(
+    http: httpx.Client, method: str, path: str, body: bytes, status: int, kind: str | None
+) -> None:
+    http.put("/tubes/plain", json={"driver": "fifo"})
+    put(http)
+    before = http.get("/tubes").json()
+    found = problem(http.request(method, path, content=body))
+    assert found[0] == status
+    assert kind is None or found[1] == kind
+    assert http.get("/tubes").json() == before
+
+
+def test_every_request_has_an_id_and_a_line_in_the_log(served: Served, http: httpx.Client) -> None:
+    reply = http.get("/tubes/mail?x=secret", headers={"x-request-id": "mine-1"})
+    assert reply.headers["x-request-id"] == "mine-1"
+    assert len(http.get("/tubes/mail", headers={"x-request-id": "bad id"}).headers["x-request-id"]) == 16
+    (line,) = [line for line in served.lines() if line["request_id"] == "mine-1"]
+    assert (line["method"], line["status"], line["client"]) == ("GET", 400, "127.0.0.1")
+    assert line["bytes"] == len(reply.content)
+    assert "secret" not in json.dumps(line)
+
+
+def test_it_is_live_and_ready(served: Served) -> None:
+    assert served.client.get("/health/live").json()["status"] == "live"
+    assert served.client.get("/health/ready").json() == {"status": "ready"}
+    assert served.client.get("/version").json() == {"version": tubes.__version__}

@@ -1,0 +1,108 @@
+"""`tubes serve` as a process: where it listens, what it serves, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+import tubes
+from tests.support.processes import python
+from tests.support.served import Served
+from tubes.errors import InvalidOption
+from tubes.serve import create_app
+from tubes.serve.server import Listen
+
+
+@pytest.mark.parametrize(
+    ("place", "refused"),
+    [
+        ("127.0.0.1:1", None),
+        ("127.9.9.9:1", None),
+        ("[::1]:1", None),
+        ("localhost:1", None),
+        ("0.0.0.0:1", "--tls-cert"),
+        ("[::]:1", "--tls-cert"),
+        ("10.0.0.1:1", "--tls-cert"),
+        ("example.com:1", "--tls-cert"),
+        ("localhost.example.com:1", "--tls-cert"),
+        ("127.0.0.1:x", "HOST:PORT"),
+        ("127.0.0.1:65536", "HOST:PORT"),
+        ("7777", "HOST:PORT"),
+    ],
+)
+def test_it_listens_beyond_this_machine_only_with_tls_and_tokens(place: str, refused: str | None) -> None:
+    if refused is None:
+        Listen.read(place).check(has_tokens=False, insecure=False)
+        return
+    with pytest.raises(InvalidOption, match=refused):
+        Listen.read(place).check(has_tokens=True, insecure=False)
+    if refused == "--tls-cert":
+        Listen.read(place).check(has_tokens=False, insecure=True)
+        with pytest.raises(InvalidOption, match="--tokens"):
+            Listen.read(place, cert="c", key="k").check(has_tokens=False, insecure=False)
+        Listen.read(place, cert="c", key="k").check(has_tokens=True, insecure=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--http", "0.0.0.0:0"), ("--tokens", "nix.json"), ("--tls-cert", "c.pem"), ("--config", "nix.toml")],
+    ids=lambda words: words[0],
+)
+def test_it_does_not_begin_with_what_it_cannot_do(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = python("-m", "tubes", "serve", *words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    _, said = done.communicate(timeout=60)
+    assert (done.returncode, said.count("\n")) == (2, 1), said
+
+
+def test_a_folder_that_is_there_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
+    (tmp_path / "tubes-data").mkdir()
+    (tmp_path / "tubes.toml").write_text("[serve]\nadmin = '127.0.0.1:0'\naccess-log = false\n")
+    for wanted in (201, 200):
+        with Served("--config", "tubes.toml", cwd=tmp_path, env={"TUBES_URL": ""}) as served:
+            assert "serves file:tubes-data (which is here" in served.said[0]
+            assert served.client.put("/v1/_/tubes/mail").status_code == wanted
+            served.client.post("/v1/_/tubes/mail/tasks", json={"data": 1})
+            assert served.admin_url != served.url
+            assert httpx.get(f"{served.admin_url}/health/ready").status_code == 200
+            assert served.lines() == []
+            assert served.stop() == 0
+    with tubes.connect(f"file:{tmp_path}/tubes-data") as queue:
+        assert queue.tube("mail").statistics().tasks["ready"] == 2
+
+
+def test_without_tokens_it_does_not_serve_web_pages(tmp_path: Path) -> None:
+    with Served(cwd=tmp_path, env={"TUBES_URL": ""}) as served:
+        assert "serves memory:// (no --url is given: tasks are lost at the end" in served.said[0]
+        for name, value in (("origin", "https://evil.example"), ("host", "evil.example:7777")):
+            reply = served.client.get("/v1/_/tubes", headers={name: value})
+            assert (reply.status_code, reply.json()["title"]) == (403, "forbidden")
+        for host in ("localhost", "[::1]:7777", "127.0.0.1"):
+            assert served.client.get("/v1/_/tubes", headers={"host": host}).status_code == 200
+
+
+def test_a_queue_without_a_codec_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="codec='json'"):
+        create_app(tubes.aio.connect("memory://"))
+
+
+def test_it_can_be_mounted_in_another_application() -> None:
+    lines: list[str] = []
+
+    async def main() -> None:
+        app = create_app(tubes.aio.connect("memory://", codec="json"), access_log=lines.append)
+        transport = httpx.ASGITransport(Starlette(routes=[Mount("/queue", app)]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            assert (await client.put("/queue/v1/shop/tubes/a%2Fb")).status_code == 201
+            reply = await client.post("/queue/v1/shop/tubes/a%2Fb/tasks", json={"data": 1})
+            assert reply.headers["location"] == "/queue/v1/shop/tubes/a%2Fb/tasks/0"
+            assert (await client.get(reply.headers["location"])).json()["data"] == 1
+
+    asyncio.run(main())
+    assert json.loads(lines[0])["path"] == "/queue/v1/shop/tubes/a%2Fb"

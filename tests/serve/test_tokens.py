@@ -1,0 +1,135 @@
+"""Tokens: who may do what, in the file and at a service that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.served import Served
+from tubes.cli.app import app
+from tubes.cli.exits import Exit
+from tubes.conformance.bench import eventually
+from tubes.errors import InvalidOption
+from tubes.serve.tokens import Grant, Tokens
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
+    return Tokens(tmp_path_factory.mktemp("tokens") / "tokens.json")
+
+
+@pytest.fixture(scope="module")
+def guarded(tokens: Tokens) -> Iterator[Served]:
+    """A service with tokens, in memory."""
+    tokens.create([Grant.read("look")])
+    with Served("--url", "memory://", "--tokens", tokens.path) as served:
+        yield served
+
+
+def client(served: Served, tokens: Tokens, *grants: str) -> httpx.Client:
+    _, text = tokens.create(map(Grant.read, grants))
+    headers = {"authorization": f"Bearer {text}"}
+    eventually(lambda: served.client.get("/v1/_/tubes", headers=headers).status_code == 200)
+    return httpx.Client(base_url=served.url, headers=headers, timeout=30)
+
+
+def test_nothing_is_allowed_that_no_grant_names(guarded: Served, tokens: Tokens) -> None:
+    with (
+        client(guarded, tokens, "manage shop") as boss,
+        client(guarded, tokens, "put shop mail*", "look shop mail.a") as maker,
+        client(guarded, tokens, "take shop *.a") as worker,
+    ):
+        for tube in ("mail.a", "mail.b", "other"):
+            assert boss.put(f"/v1/shop/tubes/{tube}").status_code == 201
+        assert boss.put("/v1/other/tubes/mail.a").status_code == 403
+        for path, code in (("shop/tubes/mail.a", 201), ("shop/tubes/mail.b", 201), ("shop/tubes/other", 403)):
+            assert maker.post(f"/v1/{path}/tasks", json={"data": 1}).status_code == code
+        assert maker.post("/v1/_/tubes/mail.a/tasks", json={"data": 1}).status_code == 403
+        assert maker.post("/v1/shop/tubes/mail.a/take", json={}).status_code == 403
+        assert maker.delete("/v1/shop/tubes/mail.a").status_code == 403
+        assert list(maker.get("/v1/shop/tubes").json()["tubes"]) == ["mail.a"]
+        assert worker.post("/v1/shop/take", json={"tubes": ["mail.a", "mail.b"]}).status_code == 403
+        lease = worker.post("/v1/shop/tubes/mail.a/take", json={}).json()["tasks"][0]["lease"]
+        assert maker.delete(f"/v1/shop/leases/{lease}").status_code == 403
+        # A lease is good in its namespace only, and cannot be made up.
+        assert worker.delete(f"/v1/other/leases/{lease}").status_code == 400
+        assert worker.delete(f"/v1/shop/leases/{lease.partition('.')[0]}").status_code == 400
+        assert worker.delete(f"/v1/shop/leases/{lease}").status_code == 204
+        # The log has the id of the token.
+        by = {line["token"] for line in guarded.lines() if "/leases/" in line["path"]}
+        assert by <= {token.id for token in tokens.all()}
+
+
+def test_without_a_valid_token_there_is_nothing(guarded: Served, tokens: Tokens) -> None:
+    _, good = tokens.create([Grant.read("look")])
+    head, _, secret = good.rpartition("_")
+    bad = (None, "", "Bearer", f"Basic {good}", f"Bearer {head}_x{secret[1:]}", "Bearer tubes_x_y", "Bearer \xff")
+    for value in bad:
+        headers = {} if value is None else {"authorization": value.encode("latin-1")}
+        reply = guarded.client.get("/v1/_/tubes", headers=headers)  # type: ignore[arg-type]
+        assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer"), value
+    assert guarded.client.get("/health/ready").status_code == 200
+    said = "".join(guarded.said) + json.dumps(guarded.lines())
+    assert secret not in said
+
+
+def test_a_token_is_revoked_and_expires(guarded: Served, tokens: Tokens) -> None:
+    with client(guarded, tokens, "look") as one:
+        revoked = max(tokens.all(), key=lambda token: token.created)
+        assert tokens.revoke(revoked.id)
+        assert not tokens.revoke(revoked.id)
+        eventually(lambda: one.get("/v1/_/tubes").status_code == 401)
+    now = time.time()
+    later = Tokens(tokens.path, now=lambda: now)
+    token, text = later.create([Grant.read("look")], "for an hour", ttl=3600)
+    assert later.find(text) == token
+    now += 3600
+    assert later.find(text) is None
+
+
+def test_the_file_has_no_token_and_is_its_owners_alone(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "t.json")
+    _, text = tokens.create([Grant.read("put,take shop mail*")])
+    assert stat.S_IMODE(os.stat(tokens.path).st_mode) == 0o600
+    assert text.rpartition("_")[2] not in tokens.path.read_text()
+    assert Tokens(tokens.path).find(text) == tokens.all()[0]
+    threads = [threading.Thread(target=Tokens(tokens.path).create, args=([Grant.read("look")],)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tokens.all()) == 9
+    tokens.path.write_text("{")
+    with pytest.raises(InvalidOption, match="is no file of tokens"):
+        Tokens(tokens.path).all()
+
+
+@pytest.mark.parametrize("text", ["", "nix", "put,nix", "put a b c", "put,"])
+def test_a_grant_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="must be RIGHTS"):
+        Grant.read(text)
+
+
+def test_the_command_creates_lists_and_revokes(tmp_path: Path) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["token", *words, "--tokens", str(tmp_path / "t.json")])
+        return done.exit_code, done.stdout
+
+    code, text = run("create", "--grant", "put,take shop mail*", "--grant", "look", "--description", "the shop")
+    token = Tokens(tmp_path / "t.json").find(text.strip())
+    assert code == Exit.DONE
+    assert token is not None
+    assert run("list")[1] == f"{token.id}  never expires  put,take shop mail*; look * *  the shop\n"
+    assert json.loads(run("list", "--json")[1])["grants"] == ["put,take shop mail*", "look * *"]
+    assert run("revoke", token.id) == (Exit.DONE, "")
+    assert run("revoke", token.id)[0] == Exit.NOT_FOUND
+    assert run("create", "--grant", "nix")[0] == Exit.USAGE

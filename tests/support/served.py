@@ -1,0 +1,74 @@
+"""Services over HTTP, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Final, Self
+
+import httpx
+
+from tests.support.processes import ROOT, python
+
+
+class Served:
+    """A `tubes serve` that runs, on a free port."""
+
+    def __init__(self, *options: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+        self.log: Final = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        #: The words of its command.
+        self.options: Final = options
+        words = ("-m", "tubes", "serve", "--http", "127.0.0.1:0", *options)
+        pipes: dict[str, Any] = {"stdout": self.log, "stderr": subprocess.PIPE, "text": True}
+        self.process: Final = python(*words, cwd=cwd or ROOT, env=env or {}, **pipes)
+        self.said: Final[list[str]] = []
+        self.url = ""
+        self.admin_url = ""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            urls = re.findall(r"https?://\S+:\d+", line)
+            if urls:
+                self.url, self.admin_url = urls[0], urls[-1]
+                break
+        assert self.url, "".join(self.said)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.client: Final = httpx.Client(base_url=self.url, timeout=30)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.said.extend(self.process.stderr)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The access log."""
+        self.log.seek(0)
+        return [json.loads(line) for line in self.log]
+
+    def stop(self, kind: signal.Signals = signal.SIGTERM) -> int:
+        """End it; returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(kind)
+        code = self.process.wait(30)
+        self._reader.join(5)
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.stop()
+        self.log.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        assert "Traceback" not in "".join(self.said), "".join(self.said)

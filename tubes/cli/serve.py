@@ -1,0 +1,197 @@
+"""`tubes serve` and `tubes token`: the service over HTTP, and who may use it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+import tubes
+from tubes.backend.url import read, redact_url, url_of_environment
+from tubes.cli.common import AsJson, Url
+from tubes.cli.exits import Exit, Stop, say
+from tubes.cli.logs import show_logs
+from tubes.cli.show import as_json, line
+
+if TYPE_CHECKING:
+    from tubes.serve import Tokens
+
+#: The folder that is served where nothing else is named, if it is there.
+_FOLDER: Final = "tubes-data"
+#: Seconds for which the session of a service outlives all its processes: longer than a restart takes.
+_SESSION_TTL: Final = 600.0
+
+
+def _configured(context: typer.Context, path: Path | None) -> Path | None:
+    """The options of a file are the defaults of the command's."""
+    if path is not None:
+        try:
+            given = tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise typer.BadParameter(f"{path}: {error}") from None
+        known = {str(option.name): option for option in context.command.params}
+        chosen = {name.replace("-", "_"): value for name, value in given.get("serve", given).items()}
+        strange = sorted(chosen.keys() - known.keys())
+        if strange:
+            raise typer.BadParameter(f"{path}: {strange[0]!r} is no option of tubes serve")
+        context.default_map = {**(context.default_map or {}), **chosen}
+    return path
+
+
+TokenFile = Annotated[
+    Path,
+    typer.Option("--tokens", metavar="FILE", help="The file of tokens.", envvar="TUBES_TOKENS", show_default=False),
+]
+
+
+def serve(
+    url: Url = None,
+    http: Annotated[str, typer.Option("--http", metavar="HOST:PORT", help="Where clients connect.")] = "127.0.0.1:7777",
+    admin: Annotated[
+        str | None, typer.Option("--admin", metavar="HOST:PORT", help="Where administrators connect.")
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens", metavar="FILE", help="Who may do what: see `tubes token create`.", envvar="TUBES_TOKENS"
+        ),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen for other machines without TLS, or without tokens.")
+    ] = False,
+    reuse_port: Annotated[
+        bool, typer.Option("--reuse-port", help="Share the address with other processes of the service.")
+    ] = False,
+    max_body: Annotated[int, typer.Option("--max-body", metavar="BYTES", min=1, help="The longest body.")] = 2**20,
+    grace: Annotated[
+        float, typer.Option("--grace", min=1, help="Seconds that requests have to end after a signal.")
+    ] = 10.0,
+    access_log: Annotated[
+        bool, typer.Option("--access-log/--no-access-log", help="Print a line of JSON for each request.")
+    ] = True,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="A TOML file with these options, in a table [serve].",
+            is_eager=True,
+            callback=_configured,
+        ),
+    ] = None,
+) -> None:
+    """Serve tubes over HTTP until SIGTERM or Ctrl-C.
+
+    Without --url and TUBES_URL it serves the folder tubes-data, if there is one here, and else tubes in memory. Several
+    processes may serve one Redis or Valkey, behind one address with --reuse-port.
+    """
+    from tubes.serve import Limits, create_app
+    from tubes.serve.server import Listen, run
+
+    if (tls_cert is None) != (tls_key is None):
+        raise Stop("--tls-cert and --tls-key belong together", Exit.USAGE)
+    others: dict[str, Any] = {"cert": tls_cert and str(tls_cert), "key": tls_key and str(tls_key)}
+    listen = Listen.read(http, shared=reuse_port, **others)
+    admin_listen = None if admin is None else Listen.read(admin, shared=reuse_port, **others)
+    known = None if tokens is None else _tokens(tokens)
+    if known is not None and not known.path.exists():
+        raise Stop(f"there is no {tokens}: tubes token create --tokens {tokens} makes it", Exit.USAGE)
+    for place in (listen, admin_listen):
+        if place is not None:
+            place.check(has_tokens=known is not None, insecure=insecure)
+    show_logs(is_one_of_many=False)
+    place_of_tubes, why = _place(url)
+    settings = read(place_of_tubes).settings
+    codec = None if "codec" in settings or not place_of_tubes.startswith("memory:") else "json"
+    session_ttl = None if "session_ttl" in settings else _SESSION_TTL
+    queue = tubes.aio.connect(place_of_tubes, codec=codec, session_ttl=session_ttl)
+    write = _write if access_log else None
+    app = create_app(queue, tokens=known, limits=Limits(body=max_body), access_log=write)
+
+    def started(urls: list[str]) -> None:
+        say(f"serves {redact_url(place_of_tubes)}{why} at {' and '.join(urls)}")
+        if known is None:
+            say("there are no tokens: everybody who gets here may do everything")
+
+    local_only = known is None and listen.is_local
+    run(app, listen, admin_listen, local_only=local_only, grace=grace, started=started)
+
+
+def _place(url: str | None) -> tuple[str, str]:
+    """The URL that is served, and why it is this one."""
+    place = url or url_of_environment()
+    if place:
+        return place, ""
+    if Path(_FOLDER).is_dir():
+        return f"file:{_FOLDER}", " (which is here, and no --url is given)"
+    return "memory://", f" (no --url is given: tasks are lost at the end; --url file:{_FOLDER} keeps them)"
+
+
+def _write(words: str) -> None:
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+token = typer.Typer(name="token", no_args_is_help=True, help="Create, list and revoke the tokens of a service.")
+
+
+def _tokens(path: Path) -> Tokens:
+    from tubes.serve import Tokens
+
+    return Tokens(path)
+
+
+@token.command("create")
+def create_token(
+    tokens: TokenFile,
+    grant: Annotated[
+        list[str],
+        typer.Option("--grant", "-g", metavar="'RIGHTS [NAMESPACE [TUBE]]'", help="For example 'put,take shop mail*'."),
+    ],
+    description: Annotated[str, typer.Option("--description", "-d", help="Whose it is.")] = "",
+    days: Annotated[float | None, typer.Option("--days", min=0, help="When it expires. Default: never.")] = None,
+) -> None:
+    """Create a token and print it. Nobody can read it again.
+
+    RIGHTS are some of put,take,look,manage,admin. A service that runs knows the token within a second.
+    """
+    from tubes.serve import Grant
+
+    ttl = None if days is None else days * 86_400
+    _, text = _tokens(tokens).create([Grant.read(each) for each in grant], description, ttl)
+    line(text)
+
+
+@token.command("list")
+def list_tokens(tokens: TokenFile, as_json_: AsJson = False) -> None:
+    """List tokens: their ids, grants and when they expire."""
+    for each in _tokens(tokens).all():
+        grants = [str(grant) for grant in each.grants]
+        if as_json_:
+            facts = {"created": each.created, "expires": each.expires, "description": each.description}
+            as_json({"id": each.id, "grants": grants, **facts})
+            continue
+        ends = "never expires" if each.expires is None else time.strftime("%Y-%m-%d", time.gmtime(each.expires))
+        line(f"{each.id}  {ends}  {'; '.join(grants)}  {each.description}".rstrip())
+
+
+@token.command("revoke")
+def revoke_token(
+    tokens: TokenFile,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id, as `tubes token list` shows it.")],
+) -> None:
+    """Revoke a token: within a second no service accepts it."""
+    if not _tokens(tokens).revoke(id):
+        raise Stop(f"there is no token {id!r}", Exit.NOT_FOUND)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (serve,)

@@ -1,0 +1,43 @@
+"""The service `tubes serve`: tubes over HTTP, for programs in any language. Extra `http`; docs/serve.md is its manual.
+
+It is a face over `tubes.aio`: it keeps no tasks of its own. Modules here may import all of `tubes` but `tubes.cli`,
+`tubes.conformance` and `tubes.spark`; `tubes.cli.serve` is the command.
+
+- `app.py` puts the application together; `service.py` is what all requests share; `server.py` runs it with uvicorn.
+- `namespaces.py` has the queue and the tubes of each namespace; `polls.py` waits as long as the client does.
+- `tokens.py` says who may do what; `leases.py` signs leases; `problems.py` makes replies of errors; `bodies.py` reads
+  bodies; `access.py` is outermost: request ids, and a line of JSON for each request.
+- `native/` is the API under `/v1`, a file for each kind of resource. `operations.py` says what an operation is.
+
+How another API is mounted: it has a folder of its own here, whose `__init__.py` has a function of the service,
+
+    def routes(service: Service) -> list[BaseRoute]:
+
+which returns routes of Starlette with their whole paths, and `app.py` has a line for it: in `_apis` for the public
+listener, in `_admin_apis` for that of `--admin`. What starts with the service (a push worker, say) is an async
+context manager, `async with` in `Service.running`. Every route can rely on this:
+
+- Paths are matched before their `%` escapes are read, so a `/` in a name is `%2F`. `{tube:name}` in the path of a route
+  is one segment, unescaped.
+- `await service.namespaces.get(name)` is a namespace. `await space.tube(name)` is a tube, which is kept: its data is
+  bytes here, of any kind, whatever the codec of the queue is. `await space.on(name, act)` calls `act(tube)`, again if
+  the tube was dropped and made anew. All takes are of one session, which the processes of a service share: end a take
+  by its lease, never by its id, and give each take a ttr.
+- `service.tokens.find(text)` is the token of a text, or None; `token.may("put", namespace, tube)` says what it may.
+  Write its id into the access log: `noted(scope)["token"] = token.id`. Nothing is allowed that no grant names.
+- `await read_body(scope, receive, limit)` raises `HTTPException(413)` while it reads.
+- `await service.polls.take(receive, space, names, limit, wait, ttr)` takes tasks as long as the client is there: if it
+  leaves, nothing is taken and no attempt is counted, and at the end of the service the list is empty.
+- An error that leaves the route becomes a reply of RFC 9457 (`problems.py`). An API with other errors catches
+  `TubesError` and `HTTPException` itself; `status_of(error)` is the status.
+- The reply has an `X-Request-ID`, and the request a line in the access log.
+"""
+
+from tubes.errors import needs
+
+with needs("tubes.serve", "http"):
+    from tubes.serve.app import create_app
+    from tubes.serve.service import Limits
+    from tubes.serve.tokens import Grant, Token, Tokens
+
+__all__ = ["Grant", "Limits", "Token", "Tokens", "create_app"]

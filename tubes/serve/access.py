@@ -1,0 +1,108 @@
+"""The outermost part: request ids, a line of JSON for each request, and paths whose escapes are not read yet."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tubes.serve.problems import ClientGone, problem, status_of
+
+_log: Final = logging.getLogger("tubes.serve")
+_NOTES: Final = "tubes.noted"
+#: The status in the log of a request whose client has left.
+GONE: Final = 499
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
+
+
+class _Name(Convertor[str]):
+    """One segment of a path, unescaped: the name of a tube may have a `/`."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
+register_url_convertor("name", _Name())
+
+
+def noted(scope: Scope) -> dict[str, Any]:
+    """What the line of this request in the access log says besides: `token`, the id of a token, for example."""
+    notes: dict[str, Any] = scope.setdefault(_NOTES, {})
+    return notes
+
+
+class Access:
+    """An application, with request ids, an access log, and a reply to every error.
+
+    `write`: gets a line for each request; None: there is no log.
+    """
+
+    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None) -> None:
+        self._app: Final = app
+        self._write: Final = write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or the lifespan."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        raw: bytes | None = scope.get("raw_path")
+        path: str = quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("ascii", "replace")
+        request_id = b""
+        for name, value in scope["headers"]:
+            if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+                request_id = value
+        request_id = request_id or secrets.token_hex(8).encode()
+        notes: dict[str, Any] = {}
+        inner = {**scope, "path": path, _NOTES: notes}
+        status, size = 0, 0
+
+        async def tell(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(inner, receive, tell)
+        except ClientGone:
+            status = status or GONE
+        except Exception as error:
+            if status_of(error) >= 500:
+                # What went wrong inside is for whoever runs the service.
+                _log.error("request %s failed", request_id.decode(), exc_info=error)
+            if status:  # Half of a reply is sent: only the end of the connection says that there is no other half.
+                raise
+            await problem(error, path)(inner, receive, tell)
+        finally:
+            if self._write is not None:
+                line = {
+                    "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                    "request_id": request_id.decode(),
+                    "client": (scope.get("client") or ("",))[0],
+                    "method": scope["method"],
+                    "path": path,
+                    "status": status,
+                    "bytes": size,
+                    "seconds": round(time.perf_counter() - began, 6),
+                    **notes,
+                }
+                self._write(json.dumps(line))

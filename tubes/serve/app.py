@@ -1,0 +1,81 @@
+"""The application: all APIs of the service, as one ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Router
+from starlette.types import Receive, Scope, Send
+
+from tubes import __version__
+from tubes.aio import AsyncQueue
+from tubes.serve import health, native
+from tubes.serve.access import Access
+from tubes.serve.service import Limits, Service
+from tubes.serve.tokens import Tokens
+
+
+def _apis(service: Service) -> list[BaseRoute]:
+    """The routes of the public listener, the busiest first."""
+    return [*native.routes(service), *health.routes(service, __version__)]
+
+
+def _admin_apis(service: Service) -> list[BaseRoute]:
+    """The routes of the listener for administrators."""
+    return health.routes(service, __version__)
+
+
+class App:
+    """The service as an ASGI application; `admin` is that for administrators, which needs an address of its own."""
+
+    def __init__(self, service: Service, access_log: Callable[[str], object] | None) -> None:
+        self.service: Final = service
+        self._app: Final = Access(_router(_apis(service), service), access_log)
+        self.admin: Final = Access(_router(_admin_apis(service), None), access_log)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or the lifespan."""
+        await self._app(scope, receive, send)
+
+
+def create_app(
+    queue: AsyncQueue,
+    *,
+    tokens: Tokens | None = None,
+    limits: Limits | None = None,
+    access_log: Callable[[str], object] | None = None,
+) -> App:
+    """The service of a queue, to be run by `tubes serve`, or to be mounted in an application of your own.
+
+    `queue`: of any backend; in memory with a codec, since data is stored as bytes. What is JSON programs with the codec
+    `json` read, too. The service closes the queue at its end.
+    `tokens`: who may do what; None: everybody may do everything, so somebody else must say who gets here.
+    `limits`: what clients may ask for.
+    `access_log`: is called with a line of JSON for each request.
+
+    >>> import tubes.aio
+    >>> queue = tubes.aio.connect("memory://", codec="json")
+    >>> app = create_app(queue)
+    """
+    return App(Service(queue, tokens, limits or Limits()), access_log)
+
+
+def _router(routes: list[BaseRoute], service: Service | None) -> Router:
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncGenerator[None]:
+        if service is None:
+            yield
+        else:
+            async with service.running():
+                yield
+
+    return Router(routes, redirect_slashes=False, default=_not_found, lifespan=lifespan)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        raise HTTPException(404, "there is nothing under this path")
+    await send({"type": "websocket.close"})

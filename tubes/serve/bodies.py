@@ -1,0 +1,94 @@
+"""The bodies of requests, within their limits, and the bodies of replies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from tubes.errors import InvalidOption
+from tubes.serve.problems import ClientGone
+from tubes.values.codecs import JsonCodec
+
+_CLOSE: Final = {"connection": "close"}
+to_json: Final = JsonCodec().encode
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The body of a request. Raises `HTTPException(413)` as soon as it is longer than so many bytes."""
+    for name, value in scope["headers"]:
+        # Refused before the client is told to go on, if it waits for that.
+        if name == b"content-length" and (len(value) > 15 or int(value) > limit):
+            raise _too_large(limit)
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body", False):
+        parts = [body]
+        size = len(body)
+        while message.get("more_body", False) and size <= limit:
+            message = await receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+        body = b"".join(parts)
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    if len(body) > limit:
+        raise _too_large(limit)
+    return body
+
+
+def _too_large(limit: int) -> HTTPException:
+    # The rest of the body is not read, so the connection cannot be used again.
+    return HTTPException(413, f"the body is longer than {limit} bytes", _CLOSE)
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decode: Final = json.JSONDecoder(parse_constant=_constant).decode
+
+
+def from_json(body: bytes) -> Any:
+    """The value of a JSON text in UTF-8. Raises ValueError."""
+    try:
+        return _decode(body.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def object_of(body: bytes) -> dict[str, Any]:
+    """The JSON object that a body is; {} if it is empty."""
+    if not body:
+        return {}
+    try:
+        found = from_json(body)
+    except ValueError as error:
+        rule = f"must be JSON in UTF-8: {error}"
+        raise InvalidOption(option="body", value=body[:80], rule=rule) from None
+    if not isinstance(found, dict):
+        raise InvalidOption(option="body", value=body[:80], rule="must be a JSON object")
+    return found  # pyright: ignore[reportUnknownVariableType]
+
+
+def list_of(option: str, value: Any, most: int) -> list[Any]:
+    """A list of at most so many."""
+    if not isinstance(value, list) or len(value) > most:  # pyright: ignore[reportUnknownArgumentType]
+        raise InvalidOption(option=option, value="...", rule=f"must be a list of at most {most}")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def encoded(data: object) -> bytes:
+    """Data from a JSON body as it is stored, so that programs with the codec `json` read it."""
+    try:
+        return to_json(data)
+    except (ValueError, RecursionError) as error:  # Half of a surrogate pair, or a number like 1e999.
+        raise InvalidOption(option="data", value="...", rule=f"must be JSON: {error}") from None
+
+
+def json_reply(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A reply that is JSON."""
+    return Response(to_json(value), status, headers, "application/json")

@@ -1,0 +1,138 @@
+"""The namespaces of a service: a queue for each, of one session that all processes of the service share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from starlette.exceptions import HTTPException
+
+from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+from tubes.drivers.driver import check_namespace, check_tube_name
+from tubes.errors import TubeNotFound, TubesError
+from tubes.values.codecs import RawCodec
+
+Value = TypeVar("Value")
+#: The session of the takes of a service. In each namespace it is another one.
+SESSION: Final = "6f0e6c52-9f60-4a3c-9d3e-3c1f7a2d5b84"
+#: The name that stands in a path for the tubes that are in no namespace.
+NONE: Final = "_"
+_RAW: Final = RawCodec()
+#: Tubes that a namespace keeps open.
+_TUBES: Final = 10_000
+
+
+class Namespace:
+    """The tubes of one namespace. `name`: as in paths, where `_` is for the tubes that are in none."""
+
+    def __init__(self, name: str, queue: AsyncQueue) -> None:
+        self.name: Final = name
+        self.queue: Final = queue
+        #: How many requests use it now.
+        self.users = 0
+        self._tubes: Final[OrderedDict[str, AsyncTube]] = OrderedDict()
+
+    @contextmanager
+    def used(self) -> Generator[Namespace]:
+        """Keep it open for a block."""
+        self.users += 1
+        try:
+            yield self
+        finally:
+            self.users -= 1
+
+    async def tube(self, name: str) -> AsyncTube:
+        """The tube of this name. Raises `TubeNotFound`."""
+        tube = self._tubes.get(name)
+        if tube is None:
+            tube = self._tubes[check_tube_name(name)] = _raw(await self.queue.tube(name))
+            if len(self._tubes) > _TUBES:
+                self._tubes.popitem(last=False)
+        return tube
+
+    async def on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
+        """Do this with the tube of this name: again, if the one that was known is dropped, and there is a new one."""
+        is_known = name in self._tubes
+        try:
+            return await act(await self.tube(name))
+        except TubeNotFound:
+            self.forget(name)
+            if not is_known:
+                raise
+        return await act(await self.tube(name))
+
+    def forget(self, name: str) -> None:
+        """Open the tube anew when it is next asked for."""
+        self._tubes.pop(name, None)
+
+    async def give_back(self, tasks: list[AsyncTask[Any]]) -> None:
+        """Make tasks ready again that nobody got: the attempt does not count."""
+        for task in tasks:
+            with suppress(TubesError):  # Its time to run ends the take as well.
+                await task._tube._decline(task, 0)
+
+
+def _raw(tube: AsyncTube) -> AsyncTube:
+    """A tube whose data is bytes here, whatever the codec is by which other programs read them."""
+    port: Any = tube._port
+    # That of a store in a folder may be in another one.
+    port.codec = getattr(port, "_port", port).codec = _RAW
+    return tube
+
+
+class Namespaces:
+    """The namespaces that are open, `most` of them at a time."""
+
+    def __init__(self, queue: AsyncQueue, most: int) -> None:
+        self._queue: Final = queue
+        self._most: Final = most
+        self._open: Final[OrderedDict[str, Namespace]] = OrderedDict()
+        self._opening: Final = asyncio.Lock()
+
+    async def get(self, name: str) -> Namespace:
+        """The namespace of this name; `_`: of the tubes that are in none."""
+        space = self._open.get(name)
+        if space is not None:
+            return space
+        check_namespace(name)
+        async with self._opening:
+            if name not in self._open:
+                await self._make_room()
+                queue = await self._queue.namespace("" if name == NONE else name)
+                try:
+                    await queue.identify(SESSION, create=True)
+                except BaseException:
+                    await queue.close()
+                    raise
+                self._open[name] = Namespace(name, queue)
+            self._open.move_to_end(name)
+            return self._open[name]
+
+    async def _make_room(self) -> None:
+        """Close the namespace whose turn was longest ago, of those that nobody uses."""
+        if len(self._open) < self._most:
+            return
+        idle = next((name for name, space in self._open.items() if not space.users), None)
+        if idle is None:
+            raise HTTPException(503, f"{self._most} namespaces are in use")
+        await self._open.pop(idle).queue.detach()
+
+    async def names(self) -> list[str]:
+        """The namespaces that have tubes."""
+        return await self._queue.namespaces()
+
+    async def ping(self) -> None:
+        """Ask the backend for something. Raises what it raises."""
+        await self._queue.namespaces()
+
+    async def close(self) -> None:
+        """Leave the session of each namespace: the other processes of the service, or the next one, go on with it."""
+        while self._open:
+            _, space = self._open.popitem()
+            with suppress(TubesError):
+                await space.queue.detach()
+        with suppress(TubesError):
+            await self._queue.close()

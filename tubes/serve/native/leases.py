@@ -1,0 +1,152 @@
+"""Leases: how the holder of a task ends its take, or gets more time. The lease is what proves that it is the holder."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from tubes.aio import AsyncTube
+from tubes.errors import TaskNotTaken, TubeNotFound, TubesError
+from tubes.serve.bodies import json_reply, list_of
+from tubes.serve.native import shapes
+from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.tasks import changes_of, shown
+from tubes.values.lease import Lease
+
+_LEASES: Final = {"leases": shapes.a_list(shapes.TEXT)}
+_DONE: Final = shapes.an_object({"done": shapes.a_list(shapes.FLAG)})
+_UPDATE: Final = {name: shapes.PUT[name] for name in ("data", "data_base64", "pri")}
+
+
+@operation("POST", "/leases/ack", body=_LEASES, required=("leases",), replies={200: _DONE})
+async def ack(call: Call) -> Response:
+    """Finish tasks. Says of each lease whether it was the hold of its task."""
+    return await _end(call, "ack")
+
+
+@operation("DELETE", "/leases/{lease}", replies={204: None})
+async def ack_one(call: Call) -> Response:
+    """Finish a task. 409: the take was over."""
+    lease = _lease(call, call.path["lease"])
+    await call.space.on(lease.tube, lambda tube: tube.ack(lease))
+    return Response(status_code=204)
+
+
+@operation("PATCH", "/leases/{lease}", body=_UPDATE, replies={200: shapes.TASK})
+async def update(call: Call) -> Response:
+    """Change the data or the priority of a task that the client holds: later takes have them."""
+    lease = _lease(call, call.path["lease"])
+    changes = changes_of(await call.body())
+    return shown(call, await call.space.on(lease.tube, lambda tube: tube.update(lease, **changes)))
+
+
+@operation(
+    "POST",
+    "/leases/release",
+    body=_LEASES | {"delay": shapes.SECONDS, "reason": shapes.TEXT, "pri": shapes.WHOLE},
+    required=("leases",),
+    replies={200: _DONE},
+)
+async def release(call: Call) -> Response:
+    """Give tasks back, at once or after a delay."""
+    return await _end(call, "release")
+
+
+@operation(
+    "POST",
+    "/leases/bury",
+    body=_LEASES | {"reason": shapes.TEXT, "pri": shapes.WHOLE},
+    required=("leases",),
+    replies={200: _DONE},
+)
+async def bury(call: Call) -> Response:
+    """Set tasks aside."""
+    return await _end(call, "bury")
+
+
+@operation(
+    "POST",
+    "/leases/renew",
+    body=_LEASES | {"seconds": shapes.SECONDS},
+    required=("leases", "seconds"),
+    replies={200: _DONE},
+)
+async def renew(call: Call) -> Response:
+    """Give takes at least so many seconds from now on."""
+    return await _end(call, "renew")
+
+
+@operation(
+    "POST",
+    "/leases/touch",
+    body=_LEASES | {"seconds": shapes.SECONDS},
+    required=("leases", "seconds"),
+    replies={200: _DONE},
+)
+async def touch(call: Call) -> Response:
+    """Add seconds to the time to run, and to the ttl, for good."""
+    return await _end(call, "touch")
+
+
+async def _end(call: Call, how: str) -> Response:
+    body = await call.body()
+    return json_reply({"done": await ended(call, body.pop("leases"), how, body)})
+
+
+def _lease(call: Call, text: object) -> Lease:
+    lease = call.service.leases.read(call.space.name, text)
+    call.check("take", lease.tube)
+    return lease
+
+
+async def ended(call: Call, texts: object, how: str, options: dict[str, Any]) -> list[bool]:
+    """Do this to the tasks of leases; returns for each whether it was the hold of its task. All are read first."""
+    leases: list[Lease] = []
+    for number, text in enumerate(list_of("leases", texts, call.service.limits.batch)):
+        try:
+            leases.append(_lease(call, text))
+        except TubesError as error:
+            raise type(error)(**error.facts, item=number) from None
+    by_tube: dict[str, list[int]] = {}
+    for number, lease in enumerate(leases):
+        by_tube.setdefault(lease.tube, []).append(number)
+    done = [False] * len(leases)
+    for name, numbers in by_tube.items():
+        those = [leases[number] for number in numbers]
+        try:
+            results = await call.space.on(name, lambda tube, those=those: _act(tube, those, how, options))  # type: ignore[misc]
+        except TubeNotFound:  # It was dropped, with the tasks.
+            continue
+        for number, result in zip(numbers, results, strict=True):
+            done[number] = result
+    return done
+
+
+async def _act(tube: AsyncTube, leases: list[Lease], how: str, options: dict[str, Any]) -> list[bool]:
+    """Do this to tasks of one tube: in one call, if there is a method for many."""
+    given = {name: value for name, value in options.items() if value is not None}
+    by_id: dict[int, bool] | None = None
+    if len({lease.id for lease in leases}) == len(leases):
+        if how == "ack":
+            by_id = await tube.ack_many(leases)
+        elif how == "renew":
+            by_id = await tube.renew_many(leases, given["seconds"])
+        elif how == "release" and given.keys() <= {"delay"}:
+            by_id = await tube.release_many(leases, **given)
+    if by_id is not None:
+        return [by_id[lease.id] for lease in leases]
+    return [await _one(tube, lease, how, given) for lease in leases]
+
+
+async def _one(tube: AsyncTube, lease: Lease, how: str, given: dict[str, Any]) -> bool:
+    try:
+        if how == "renew":
+            return (await tube.renew_many([lease], given["seconds"]))[lease.id]
+        await getattr(tube, how)(lease, **given)
+    except TaskNotTaken:
+        return False
+    return True
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (ack, ack_one, update, release, bury, renew, touch)

@@ -1,0 +1,191 @@
+"""Operations: what a method does on a path, what it is allowed to, and what it takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, quote
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from tubes.errors import InvalidOption
+from tubes.serve.bodies import object_of, read_body
+from tubes.serve.namespaces import Namespace
+from tubes.serve.service import Service
+from tubes.serve.tokens import Token
+
+#: A JSON schema, as OpenAPI has it.
+Schema: TypeAlias = dict[str, Any]
+#: Members of a body, or parameters of a query, with their schemas.
+Fields: TypeAlias = Mapping[str, Schema]
+Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
+#: What the paths of all operations begin with.
+ROOT: Final = "/v1/{namespace}"
+
+
+class Call:
+    """A request to one operation."""
+
+    __slots__ = ("operation", "path", "receive", "scope", "service", "space", "token")
+
+    def __init__(
+        self, service: Service, operation: Operation, token: Token, space: Namespace, scope: Scope, receive: Receive
+    ) -> None:
+        self.service: Final = service
+        self.operation: Final = operation
+        self.token: Final = token
+        self.space: Final = space
+        self.scope: Final = scope
+        self.receive: Final = receive
+        self.path: Final[dict[str, str]] = scope["path_params"]
+
+    @property
+    def tube(self) -> str:
+        """The name of the tube in the path."""
+        return self.path["tube"]
+
+    @property
+    def task(self) -> int:
+        """The id of the task in the path."""
+        return whole("id", self.path["id"])
+
+    def check(self, right: str, tube: str) -> None:
+        """Raise `HTTPException(403)` unless the token may do this."""
+        if not self.token.may(right, self.space.name, tube):
+            raise HTTPException(403, f"the token has no right to {right} in tube {tube!r} of {self.space.name!r}")
+
+    def url(self, *segments: object) -> str:
+        """The path of something in this namespace."""
+        parts = ("v1", self.space.name, *map(str, segments))
+        root: str = self.scope.get("root_path", "")
+        return root + "".join("/" + quote(part, safe="") for part in parts)
+
+    def query(self) -> dict[str, Any]:
+        """The parameters of the query that the operation has, each with the type of its schema."""
+        text: bytes = self.scope["query_string"]
+        if not text:
+            return {}
+        found: dict[str, Any] = {}
+        for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
+            schema = self.operation.query.get(name)
+            if schema is None or name in found:
+                rule = _not_known(self.operation.query) if schema is None else "is there twice"
+                raise InvalidOption(option=name, value=value, rule=rule)
+            found[name] = _typed(name, value, schema)
+        return found
+
+    async def raw(self) -> bytes:
+        """The body as it is."""
+        return await read_body(self.scope, self.receive, self.service.limits.body)
+
+    async def body(self) -> dict[str, Any]:
+        """The members of the JSON body. None counts as not given."""
+        found = object_of(await self.raw())
+        known = self.operation.body
+        for name in found:
+            if name not in known:
+                raise InvalidOption(option=name, value=found[name], rule=_not_known(known))
+        for name in self.operation.required:
+            if found.get(name) is None and not (name == "data" and name in found):
+                raise InvalidOption(option=name, value=None, rule="is required")
+        return found
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path. Calling it handles a request."""
+
+    method: str
+    path: str
+    handler: Handler
+    #: The right that it needs in the tube of the path; "": it checks for itself.
+    right: str
+    body: Fields = field(default_factory=dict[str, Schema])
+    required: tuple[str, ...] = ()
+    query: Fields = field(default_factory=dict[str, Schema])
+    #: What a reply is, by its status: a schema; None: it has no body.
+    replies: Mapping[int, Schema | None] = field(default_factory=dict[int, "Schema | None"])
+    #: Whether the body is any bytes.
+    takes_bytes: bool = False
+
+    @property
+    def name(self) -> str:
+        """A name that no other operation has."""
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        """The first line of what it does."""
+        return (self.handler.__doc__ or "").partition("\n")[0]
+
+
+def operation(method: str, path: str, right: str = "", **about: Any) -> Callable[[Handler], Operation]:
+    """Make an operation of a function; `path` is what follows `/v1/{namespace}`."""
+    return lambda handler: Operation(method, ROOT + path, handler, right, **about)
+
+
+class _Endpoint:
+    """The operations of one path, as an application."""
+
+    def __init__(self, service: Service, operations: dict[str, Operation]) -> None:
+        self._service: Final = service
+        self._operations: Final = operations
+        self._allow: Final = ", ".join(operations)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        operation = self._operations.get(scope["method"])
+        if operation is None:
+            raise HTTPException(405, f"this path has {self._allow}", {"allow": self._allow})
+        path: dict[str, str] = scope["path_params"]
+        token = self._service.who(scope)
+        if operation.right and not token.may(operation.right, path["namespace"], path["tube"]):
+            right, tube, namespace = operation.right, path["tube"], path["namespace"]
+            raise HTTPException(403, f"the token has no right to {right} in tube {tube!r} of {namespace!r}")
+        space = await self._service.namespaces.get(path["namespace"])
+        call = Call(self._service, operation, token, space, scope, receive)
+        if not operation.query:
+            call.query()  # Refuses what there may be.
+        response = await operation.handler(call)
+        await response(scope, receive, send)
+
+
+def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
+    """A route for each path: those first that end with a word, where others have a name there."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for each in sorted(operations, key=lambda each: each.path.endswith("}")):
+        by_path.setdefault(each.path, {})[each.method] = each
+    return [
+        Route(path.replace("}", ":name}"), _Endpoint(service, methods), name=path) for path, methods in by_path.items()
+    ]
+
+
+def whole(option: str, text: str) -> int:
+    """A whole number that stands in a path or a query."""
+    if not text.isascii() or not text.isdigit() or len(text) > 16:
+        raise InvalidOption(option=option, value=text, rule="must be a whole number from 0")
+    return int(text)
+
+
+def _typed(name: str, text: str, schema: Schema) -> Any:
+    kind = schema.get("type")
+    if kind == "integer":
+        return whole(name, text)
+    if kind == "number":
+        try:
+            return float(text)
+        except ValueError:
+            raise InvalidOption(option=name, value=text, rule="must be a number") from None
+    if kind == "boolean":
+        if text not in ("1", "0", "true", "false"):
+            raise InvalidOption(option=name, value=text, rule="must be 1, 0, true or false")
+        return text in ("1", "true")
+    return text
+
+
+def _not_known(known: Iterable[str]) -> str:
+    return f"is not known: {', '.join(known) or 'nothing'} can be given here"

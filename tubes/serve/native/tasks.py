@@ -1,0 +1,200 @@
+"""Tasks: to put, look at, change and remove them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from tubes.aio import AsyncTask, AsyncTube
+from tubes.drivers.options import micros
+from tubes.errors import InvalidOption, TubesError
+from tubes.serve.bodies import json_reply, list_of
+from tubes.serve.native import shapes
+from tubes.serve.native.operations import Call, Operation, operation
+from tubes.values.batch import Item
+
+#: Seconds for which an `Idempotency-Key` is remembered after its task is gone.
+_REMEMBERED: Final = 86_400
+_WITH_TIMEOUT: Final = {**shapes.PUT, "timeout": shapes.SECONDS}
+_QUERY: Final = {
+    name: schema for name, schema in _WITH_TIMEOUT.items() if name not in ("data", "data_base64", "context")
+}
+_UPDATE: Final = {name: shapes.PUT[name] for name in ("data", "data_base64", "pri", "delay", "at", "ttl")}
+_IDS: Final = shapes.an_object({"ids": shapes.a_list(shapes.WHOLE)})
+
+
+@operation(
+    "POST", "/tubes/{tube}/tasks", "put", body=_WITH_TIMEOUT, replies={201: shapes.PUT_REPLY, 200: shapes.PUT_REPLY}
+)
+async def put_task(call: Call) -> Response:
+    """Put a task. A task of the same key is kept, and returned with 200."""
+    body = await call.body()
+    return await _put(call, shapes.data_of(body), shapes.put_options(body))
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/tasks/raw",
+    "put",
+    query=_QUERY,
+    takes_bytes=True,
+    replies={201: shapes.PUT_REPLY, 200: shapes.PUT_REPLY},
+)
+async def put_raw(call: Call) -> Response:
+    """Put a task whose data is the body as it is. The options are in the query."""
+    options = shapes.put_options(call.query())
+    return await _put(call, await call.raw(), options)
+
+
+async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
+    key = _idempotency_key(call)
+    if key is not None:
+        if options.get("key") is not None:
+            raise InvalidOption(option="key", value=options["key"], rule="must be left out with an Idempotency-Key")
+        options |= {"key": key, "key_ttl": _REMEMBERED, "on_duplicate": "keep"}
+    timeout = options.pop("timeout", None)
+    seconds = 0.0 if timeout is None else min(micros("timeout", timeout) / 1e6, call.service.limits.wait)
+    task: AsyncTask[Any] | None
+    if not seconds:
+        task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
+    else:
+        with call.space.used():
+            waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options))
+            task = await call.service.polls.wait(call.receive, waiting, _unput)
+    if task is None:
+        raise HTTPException(409, f"tube {call.tube!r} had no room within {seconds} s")
+    if key is not None and not task.created_now and task.data != data:
+        raise HTTPException(422, "this Idempotency-Key was used with another body")
+    location = {"location": call.url("tubes", call.tube, "tasks", task.id)}
+    return json_reply({"id": task.id, "state": str(task.state)}, 201 if task.created_now else 200, location)
+
+
+async def _unput(task: AsyncTask[Any] | None) -> None:
+    """The client left while its put waited: whether it was done the client cannot know, so it stays."""
+
+
+def _idempotency_key(call: Call) -> str | None:
+    for name, value in call.scope["headers"]:
+        if name == b"idempotency-key":
+            return str(value.decode("latin-1")) or None
+    return None
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/tasks/batch",
+    "put",
+    body={"items": shapes.a_list(shapes.an_object(shapes.PUT, *shapes.PUT)), "timeout": shapes.SECONDS},
+    required=("items",),
+    replies={201: _IDS},
+)
+async def put_batch(call: Call) -> Response:
+    """Put many tasks, all or none. An error has the number of its item as `item`."""
+    body = await call.body()
+    items: list[Item[bytes]] = []
+    for number, each in enumerate(list_of("items", body["items"], call.service.limits.batch)):
+        try:
+            items.append(_item(each))
+        except TubesError as error:
+            raise type(error)(**error.facts, item=number) from None
+    tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items))
+    return json_reply({"ids": [task.id for task in tasks]}, 201)
+
+
+def _item(given: object) -> Item[bytes]:
+    if not isinstance(given, dict):
+        raise InvalidOption(option="items", value=given, rule="must be objects")
+    body: dict[str, Any] = given  # pyright: ignore[reportUnknownVariableType]
+    for name in body:
+        if name not in shapes.PUT:
+            raise InvalidOption(option=name, value=body[name], rule=f"is not known: {', '.join(shapes.PUT)} are")
+    return Item(shapes.data_of(body), **shapes.put_options(body))
+
+
+@operation(
+    "GET",
+    "/tubes/{tube}/tasks",
+    "look",
+    query={"state": shapes.TEXT, "after": shapes.WHOLE, "limit": shapes.WHOLE, "utube": shapes.TEXT},
+    replies={200: shapes.an_object({"tasks": shapes.a_list(shapes.TASK)})},
+)
+async def list_tasks(call: Call) -> Response:
+    """List tasks without taking them: those after the id `after`, 100 unless `limit` says more."""
+    query = call.query()
+    limit = min(query.pop("limit", 100), call.service.limits.batch)
+    after = query.pop("after", None)
+    tasks = await call.space.on(call.tube, lambda tube: tube.tasks(after, limit, **query))
+    return Response(
+        b'{"tasks":[%b]}' % b",".join([shapes.task_json(call, task) for task in tasks]), 200, None, "application/json"
+    )
+
+
+@operation("GET", "/tubes/{tube}/tasks/{id}", "look", replies={200: shapes.TASK})
+async def get_task(call: Call) -> Response:
+    """Show a task."""
+    return shown(call, await call.space.on(call.tube, lambda tube: tube.peek(call.task)))
+
+
+@operation("PATCH", "/tubes/{tube}/tasks/{id}", "manage", body=_UPDATE, replies={200: shapes.TASK})
+async def update_task(call: Call) -> Response:
+    """Change a task in any state, whoever holds it."""
+    changes = changes_of(await call.body())
+    return shown(call, await call.space.on(call.tube, lambda tube: tube.update(call.task, **changes)))
+
+
+def changes_of(body: dict[str, Any]) -> dict[str, Any]:
+    """What `Tube.update` is to change."""
+    data = {"data": shapes.data_of(body)} if "data" in body or "data_base64" in body else {}
+    rest = {name: value for name, value in shapes.put_options(body).items() if value is not None}
+    return data | rest
+
+
+@operation("DELETE", "/tubes/{tube}/tasks/{id}", "manage", query={"state": shapes.TEXT}, replies={204: None})
+async def delete_task(call: Call) -> Response:
+    """Remove a task in any state, or only if it is in one of these: `state=ready,delayed`."""
+    state = call.query().get("state")
+    states = None if state is None else state.split(",")
+    await call.space.on(call.tube, lambda tube: tube.delete(call.task, state=states))
+    return Response(status_code=204)
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/tasks/{id}/bury",
+    "manage",
+    body={"reason": shapes.TEXT, "pri": shapes.WHOLE},
+    replies={200: shapes.TASK},
+)
+async def bury_task(call: Call) -> Response:
+    """Set a task aside, whoever holds it."""
+    body = await call.body()
+
+    def bury(tube: AsyncTube) -> Any:
+        return tube.bury(call.task, body.get("reason"), pri=body.get("pri"))
+
+    return shown(call, await call.space.on(call.tube, bury))
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/tasks/{id}/kick",
+    "manage",
+    body={"attempts": {"type": "integer", "minimum": 1}, "ttl": shapes.SECONDS},
+    replies={200: shapes.TASK},
+)
+async def kick_task(call: Call) -> Response:
+    """Make a buried task ready."""
+    body: Any = await call.body()
+    return shown(call, await call.space.on(call.tube, lambda tube: tube.kick_task(call.task, **body)))
+
+
+def shown(call: Call, task: AsyncTask[Any]) -> Response:
+    """A task as a reply."""
+    return Response(shapes.task_json(call, task), 200, None, "application/json")
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *(put_task, list_tasks, put_raw, put_batch, get_task, update_task, delete_task, bury_task, kick_task),
+)

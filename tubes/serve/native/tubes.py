@@ -1,0 +1,151 @@
+"""Tubes: to list, create, alter and drop them, and what is done with all their tasks."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from starlette.responses import Response
+
+from tubes.errors import InvalidOption, TubeExists
+from tubes.serve.bodies import json_reply
+from tubes.serve.native import shapes
+from tubes.serve.native.operations import Call, Operation, operation
+
+_TUBE: Final = shapes.an_object({"name": shapes.TEXT, **shapes.OVERVIEW["properties"]}, "sessions", "oldest_ready_age")
+_STATE: Final = {"type": "string", "enum": ["ready", "taken", "buried", "delayed"]}
+
+
+@operation(
+    "GET",
+    "/tubes",
+    query={"ages": shapes.FLAG},
+    replies={200: shapes.an_object({"tubes": {"type": "object", "additionalProperties": shapes.OVERVIEW}})},
+)
+async def list_tubes(call: Call) -> Response:
+    """List the tubes that the token may look at, with their counts."""
+    seen = await call.space.queue.overview(ages=call.query().get("ages", False))
+    shown = {n: shapes.overview_json(o) for n, o in seen.items() if call.token.may("look", call.space.name, n)}
+    return json_reply({"tubes": shown})
+
+
+@operation("GET", "/tubes/{tube}", "look", replies={200: _TUBE})
+async def get_tube(call: Call) -> Response:
+    """Show a tube: its driver, options and counts."""
+    call.space.forget(call.tube)  # Another process may have altered it.
+    tube = await call.space.tube(call.tube)
+    options = shapes.options_json(tube.options)
+    counts = shapes.statistics_json(await tube.statistics())
+    return json_reply({"name": tube.name, "driver": tube.driver.name, "options": options, **counts})
+
+
+@operation(
+    "PUT",
+    "/tubes/{tube}",
+    "manage",
+    body={"driver": shapes.TEXT, "options": {"type": "object"}, "temporary": shapes.FLAG},
+    replies={200: _TUBE, 201: _TUBE},
+)
+async def put_tube(call: Call) -> Response:
+    """Create a tube, or give the one that exists these options.
+
+    Without a driver it is a `fifottl`. If its driver has a ttr, and the options none, that is 120 seconds.
+    """
+    body = await call.body()
+    name: Any = body.get("driver") or "fifottl"
+    options = shapes.tube_options(body.get("options") or {})
+    temporary: Any = body.get("temporary") or False
+    connection: Any = call.space.queue._connection
+    if "ttr" in connection.store.registry.find(name).options:
+        options.setdefault("ttr", call.service.limits.ttr)
+    status = 201
+    try:
+        await call.space.queue.create_tube(call.tube, name, temporary=temporary, **options)
+    except TubeExists:
+        status = 200
+        await call.space.queue.create_tube(call.tube, name, if_exists="update", temporary=temporary, **options)
+    reply = await _shown(call)
+    reply.status_code = status
+    return reply
+
+
+@operation("PATCH", "/tubes/{tube}", "manage", body={"options": {"type": "object"}}, replies={200: _TUBE})
+async def alter_tube(call: Call) -> Response:
+    """Change options of a tube; null takes one back to its default."""
+    changes = shapes.tube_options((await call.body()).get("options") or {})
+    await call.space.on(call.tube, lambda tube: tube.alter(**changes))
+    return await _shown(call)
+
+
+@operation("DELETE", "/tubes/{tube}", "manage", query={"force": shapes.FLAG}, replies={204: None})
+async def drop_tube(call: Call) -> Response:
+    """Remove a tube and its tasks; while tasks are taken, or callers wait, only with `force`."""
+    force: bool = call.query().get("force", False)
+    await call.space.on(call.tube, lambda tube: tube.drop(force=force))
+    call.space.forget(call.tube)
+    return Response(status_code=204)
+
+
+@operation("POST", "/tubes/{tube}/pause", "manage", body={"seconds": shapes.SECONDS}, replies={204: None})
+async def pause(call: Call) -> Response:
+    """Stop takes for so many seconds, or until `resume`."""
+    seconds: Any = (await call.body()).get("seconds")
+    await call.space.on(call.tube, lambda tube: tube.pause(seconds))
+    return Response(status_code=204)
+
+
+@operation("POST", "/tubes/{tube}/resume", "manage", replies={204: None})
+async def resume(call: Call) -> Response:
+    """End a pause."""
+    await call.body()
+    await call.space.on(call.tube, lambda tube: tube.resume())
+    return Response(status_code=204)
+
+
+@operation("POST", "/tubes/{tube}/truncate", "manage", body={"state": _STATE}, replies={204: None})
+async def truncate(call: Call) -> Response:
+    """Remove all tasks, or those in one state."""
+    state: Any = (await call.body()).get("state")
+    await call.space.on(call.tube, lambda tube: tube.truncate(state=state))
+    return Response(status_code=204)
+
+
+@operation("POST", "/tubes/{tube}/release-all", "manage", replies={204: None})
+async def release_all(call: Call) -> Response:
+    """Release all taken tasks, whoever holds them."""
+    await call.body()
+    await call.space.on(call.tube, lambda tube: tube.release_all())
+    return Response(status_code=204)
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/kick",
+    "manage",
+    body={
+        "count": shapes.WHOLE,
+        "attempts": {"type": "integer", "minimum": 1},
+        "ttl": shapes.SECONDS,
+        "state": {"type": "string", "enum": ["buried", "delayed"]},
+    },
+    replies={200: shapes.an_object({"kicked": shapes.WHOLE})},
+)
+async def kick(call: Call) -> Response:
+    """Make up to `count` buried tasks ready (1), or delayed ones."""
+    body = await call.body()
+    count: Any = 1 if body.get("count") is None else body["count"]
+    if count.__class__ is int and count > call.service.limits.batch:
+        rule = f"must be at most {call.service.limits.batch}"
+        raise InvalidOption(option="count", value=count, rule=rule)
+    options: Any = {name: value for name, value in body.items() if name != "count" and value is not None}
+    kicked = await call.space.on(call.tube, lambda tube: tube.kick(count, **options))
+    return json_reply({"kicked": kicked})
+
+
+async def _shown(call: Call) -> Response:
+    return await get_tube.handler(call)
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = cast(
+    "tuple[Operation, ...]",
+    (list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all, kick),
+)

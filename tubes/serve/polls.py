@@ -1,0 +1,120 @@
+"""Requests that wait: for as long as the client is there, and the service is not at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from starlette.types import Receive
+
+from tubes.aio import AsyncTask
+from tubes.serve.namespaces import Namespace
+from tubes.serve.problems import ClientGone
+
+Value = TypeVar("Value")
+
+
+class Polls:
+    """The requests that wait."""
+
+    def __init__(self) -> None:
+        self._waiting: Final[set[asyncio.Task[Any]]] = set()
+        self.closing = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """The service ends: nobody waits any more."""
+        self.closing = True
+        for gone in self._waiting:
+            gone.cancel()
+
+    async def wait(
+        self,
+        receive: Receive,
+        work: Coroutine[Any, Any, Value],
+        undo: Callable[[Value], Awaitable[object]],
+    ) -> Value | None:
+        """The result of `work`; None: the service ends. Raises `ClientGone` if the client leaves.
+
+        `undo`: what is done with a result that came too late. The body of the request must have been read.
+        """
+        loop = asyncio.get_running_loop()
+        doing, gone = loop.create_task(work), loop.create_task(_gone(receive))
+        self._waiting.add(gone)
+        if self.closing:
+            gone.cancel()
+        try:
+            await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                # The client may have left before this: let the loop read what has arrived.
+                await asyncio.sleep(0)
+            if doing.done() and (not gone.done() or gone.cancelled()):
+                return doing.result()
+        except asyncio.CancelledError:
+            await _take_back(doing, undo)
+            raise
+        finally:
+            self._waiting.discard(gone)
+            is_gone = gone.done() and not gone.cancelled()
+            gone.cancel()
+        await _take_back(doing, undo)
+        if is_gone:
+            raise ClientGone
+        return None
+
+    async def take(
+        self,
+        receive: Receive,
+        space: Namespace,
+        names: list[str],
+        limit: int,
+        wait: float,
+        ttr: float | None,
+        order: str = "tubes",
+    ) -> list[AsyncTask[Any]]:
+        """Take up to `limit` tasks of these tubes, as soon as there is one, within `wait` seconds.
+
+        Raises `ClientGone` if the client leaves before there is one: then nothing is taken, and no attempt is counted.
+        """
+        tasks = await take(space, names, limit, 0, ttr, order)
+        if tasks or not wait or self.closing:
+            return tasks
+        with space.used():
+            work = take(space, names, limit, wait, ttr, order)
+            return await self.wait(receive, work, space.give_back) or []
+
+
+async def take(
+    space: Namespace, names: list[str], limit: int, wait: float, ttr: float | None, order: str
+) -> list[AsyncTask[Any]]:
+    """Take tasks of one tube, or of several."""
+    if len(names) == 1:
+        return await space.on(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr))
+    tubes = [await space.on(name, _same) for name in names]
+    if order == "tubes":
+        return await space.queue.take_many(tubes, limit, wait, ttr=ttr)
+    task = await space.queue.take_any(tubes, wait, ttr=ttr, order="pri")
+    return [] if task is None else [task]
+
+
+async def _same(tube: Value) -> Value:
+    return tube
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _take_back(doing: asyncio.Task[Value], undo: Callable[[Value], Awaitable[object]]) -> None:
+    """End this, and undo what it has done."""
+    doing.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait((doing,))
+    if not doing.cancelled() and doing.exception() is None:
+        await undo(doing.result())

@@ -1,0 +1,277 @@
+"""Runs the application with uvicorn: where it listens, how long it waits for what clients send, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+import sys
+from asyncio import TimerHandle
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
+
+from tubes.errors import InvalidOption, needs
+from tubes.serve.access import Access
+from tubes.serve.app import App
+
+with needs("tubes.serve", "http"):
+    import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+#: Seconds until the headers, and until the whole of a request must have arrived.
+_HEADERS: Final = 5.0
+_BODY: Final = 30.0
+#: Seconds for which an idle connection stays open.
+_KEEP_ALIVE: Final = 75
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where a service listens. `cert`, `key`: files, for TLS. `shared`: other processes may listen there, too."""
+
+    host: str
+    port: int
+    cert: str | None = None
+    key: str | None = None
+    shared: bool = False
+
+    @classmethod
+    def read(cls, text: str, **others: Any) -> Listen:
+        """Where `HOST:PORT` is; an IPv6 address stands in brackets.
+
+        >>> Listen.read("[::1]:7777").host
+        '::1'
+        """
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise InvalidOption(option="http", value=text, rule="must be HOST:PORT, as in 127.0.0.1:7777")
+        return cls(host.strip("[]"), int(port), **others)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine gets there."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def check(self, *, has_tokens: bool, insecure: bool) -> None:
+        """Raise `InvalidOption` for a place where others could read along, or do what they like."""
+        if self.is_local or insecure:
+            return
+        place = f"{self.host}:{self.port}"
+        if self.cert is None:
+            rule = "is reached from other machines: give --tls-cert and --tls-key, or --insecure"
+            raise InvalidOption(option="http", value=place, rule=rule)
+        if not has_tokens:
+            rule = "is reached from other machines: give --tokens, or --insecure"
+            raise InvalidOption(option="http", value=place, rule=rule)
+
+    def open(self) -> socket.socket:
+        """A socket that is bound, so that the port is known."""
+        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self.shared:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            made.bind(address)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+
+class LocalOnly:
+    """An application for programs of this machine. It refuses what a page in a browser sends.
+
+    Any page that is open in a browser here could use a service without tokens. Its origin gives it away; or the host,
+    where a page makes its own name lead to this machine.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app: Final = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or the lifespan."""
+        for name, value in scope.get("headers", ()):
+            if name == b"origin" or (name == b"host" and not _is_local_host(value)):
+                refused = HTTPException(403, "a service without tokens is for programs on its machine only")
+                await Access(_raising(refused), None)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _is_local_host(value: bytes) -> bool:
+    host = value.decode("latin-1").rpartition("]")[0].lstrip("[") or value.decode("latin-1").partition(":")[0]
+    return Listen(host, 0).is_local
+
+
+def _raising(error: Exception) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise error
+
+    return app
+
+
+class _Protocol(HttpToolsProtocol):
+    """Ends connections whose requests do not arrive: uvicorn would wait for them as long as they like."""
+
+    _timer: TimerHandle | None = None
+    #: Whether the headers of a request, or its body, are still to come.
+    _in_headers = True
+    _in_body = False
+
+    @override
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait(_HEADERS)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_headers or self._in_body:
+            # Only for requests that come in pieces: the others need no timer.
+            if self._timer is None:
+                self._wait(_HEADERS if self._in_headers else _BODY)
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @override
+    def on_message_begin(self) -> None:
+        self._in_headers = True
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._in_headers, self._in_body = False, True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        super().on_headers_complete()
+
+    @override
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self.transport.close)
+
+
+class _Server(uvicorn.Server):
+    """One listener. Signals are for all of them, so none of them looks after those."""
+
+    on_start: Callable[[], object]
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.on_start()
+
+    @contextmanager
+    @override
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def run(
+    app: App,
+    listen: Listen,
+    admin: Listen | None,
+    *,
+    local_only: bool,
+    grace: float,
+    started: Callable[[list[str]], object],
+) -> None:
+    """Serve until SIGTERM or SIGINT, and then end all waits, and requests that have begun within `grace` seconds.
+
+    `started` is called with the URLs as soon as clients can connect.
+    """
+    with asyncio.Runner(loop_factory=_loop) as runner:
+        runner.run(_run(app, listen, admin, local_only=local_only, grace=grace, started=started))
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+async def _run(
+    app: App,
+    listen: Listen,
+    admin: Listen | None,
+    *,
+    local_only: bool,
+    grace: float,
+    started: Callable[[list[str]], object],
+) -> None:
+    public: ASGIApp = LocalOnly(app) if local_only else app
+    sockets = [listen.open()]
+    servers = [_server(public, listen, grace, lifespan="on")]
+    if admin is not None:
+        sockets.append(admin.open())
+        servers.append(_server(app.admin, admin, grace, lifespan="off"))
+
+    def stop() -> None:
+        app.service.close()
+        for server in servers:
+            if server.should_exit:
+                server.force_exit = True
+            server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(kind, stop)
+    urls = [_url(one, place) for one, place in zip(sockets, (listen, admin), strict=False) if place is not None]
+    starting = len(servers)
+
+    def one_more() -> None:
+        nonlocal starting
+        starting -= 1
+        if not starting:
+            started(urls)
+
+    for server in servers:
+        server.on_start = one_more
+    await asyncio.gather(*(server.serve([one]) for server, one in zip(servers, sockets, strict=True)))
+
+
+def _server(app: ASGIApp, listen: Listen, grace: float, lifespan: Any) -> _Server:
+    config = uvicorn.Config(
+        app,
+        http=_Protocol,
+        ws="none",
+        lifespan=lifespan,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(grace)),
+        ssl_certfile=listen.cert,
+        ssl_keyfile=listen.key,
+    )
+    return _Server(config)
+
+
+def _url(bound: socket.socket, listen: Listen) -> str:
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    return f"http{'s' if listen.cert else ''}://{host}:{bound.getsockname()[1]}"

@@ -1,0 +1,85 @@
+"""What all requests to a service share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+
+from tubes.aio import AsyncQueue
+from tubes.errors import InvalidOption
+from tubes.serve.access import noted
+from tubes.serve.leases import Leases
+from tubes.serve.namespaces import Namespaces
+from tubes.serve.polls import Polls
+from tubes.serve.tokens import ANYBODY, Token, Tokens
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What clients may ask of a service."""
+
+    #: Bytes of a body.
+    body: int = 2**20
+    #: Tasks of a batch, or of a list.
+    batch: int = 1000
+    #: Seconds for which a request may wait.
+    wait: float = 600.0
+    #: Seconds for which a client that names no ttr may work on a task of a tube that has none either.
+    ttr: float = 120.0
+    #: Namespaces that are open at the same time.
+    namespaces: int = 1000
+    #: Requests that wait at the same time.
+    polls: int = 20_000
+
+
+class Service:
+    """A queue, who may use it, and who waits."""
+
+    def __init__(self, queue: AsyncQueue, tokens: Tokens | None, limits: Limits) -> None:
+        connection: Any = queue._connection
+        if connection.store.codec is None:
+            rule = "must be connected with codec='json' in memory: the service stores bytes"
+            raise InvalidOption(option="queue", value=queue, rule=rule)
+        self.tokens: Final = tokens
+        self.limits: Final = limits
+        self.leases: Final = Leases(None if tokens is None else tokens.secret)
+        self.namespaces: Final = Namespaces(queue, limits.namespaces)
+        self.polls: Final = Polls()
+        self.started: Final = time.time()
+
+    @property
+    def closing(self) -> bool:
+        """Whether the service has been told to end."""
+        return self.polls.closing
+
+    def close(self) -> None:
+        """End all waits, and report that the service is not ready. Requests that have begun go on."""
+        self.polls.close()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """What goes on as long as the service runs."""
+        try:
+            yield
+        finally:
+            self.close()
+            await self.namespaces.close()
+
+    def who(self, scope: Scope) -> Token:
+        """Whose request this is, by its header `Authorization: Bearer`. Raises `HTTPException(401)`."""
+        if self.tokens is None:
+            return ANYBODY
+        for name, value in scope["headers"]:
+            if name == b"authorization" and value[:7].lower() == b"bearer ":
+                token = self.tokens.find(value[7:].strip().decode("latin-1"))
+                if token is None:
+                    break
+                noted(scope)["token"] = token.id
+                return token
+        raise HTTPException(401, "the request has no valid token", {"www-authenticate": "Bearer"})

@@ -1,0 +1,207 @@
+"""Tokens, their grants, and the file that has them. Only a hash of a token is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from tubes.errors import InvalidOption
+
+#: What a grant may allow. `put`: put and call. `take`: take, and end or renew what was taken. `look`: see tubes, tasks
+#: and events. `manage`: create, alter, pause and drop tubes, and change tasks that others hold. `admin`: tokens.
+RIGHTS: Final = ("put", "take", "look", "manage", "admin")
+_PREFIX: Final = "tubes"
+#: Seconds for which a file is not looked at again.
+_FRESH: Final = 1.0
+#: Decisions that a token remembers.
+_MOST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What is allowed on tubes whose names match; `*` and `?` match as in a shell."""
+
+    rights: frozenset[str]
+    namespace: str = "*"
+    tube: str = "*"
+
+    @classmethod
+    def read(cls, text: str) -> Grant:
+        """A grant of its text: rights, and perhaps a namespace and a tube.
+
+        >>> Grant.read("put,take shop mail*").tube
+        'mail*'
+        """
+        words = text.split()
+        rights = words[0].split(",") if words else []
+        if not 1 <= len(words) <= 3 or not set(rights) <= set(RIGHTS):
+            rule = f"must be RIGHTS [NAMESPACE [TUBE]], where RIGHTS are some of {','.join(RIGHTS)}"
+            raise InvalidOption(option="grant", value=text, rule=rule)
+        return cls(frozenset(rights), *words[1:])
+
+    def __str__(self) -> str:
+        return f"{','.join(right for right in RIGHTS if right in self.rights)} {self.namespace} {self.tube}"
+
+
+@dataclass(frozen=True)
+class Token:
+    """Who may do what. `expires`: seconds since the epoch; None: never."""
+
+    id: str
+    grants: tuple[Grant, ...]
+    description: str = ""
+    created: float = 0.0
+    expires: float | None = None
+    hash: str = field(default="", repr=False)
+    _known: dict[tuple[str, str, str], bool] = field(default_factory=dict[tuple[str, str, str], bool], compare=False)
+
+    def may(self, right: str, namespace: str, tube: str) -> bool:
+        """Whether a grant allows this on a tube. What no grant names is not allowed."""
+        asked = (right, namespace, tube)
+        known = self._known.get(asked)
+        if known is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            known = self._known[asked] = any(
+                right in grant.rights and fnmatchcase(namespace, grant.namespace) and fnmatchcase(tube, grant.tube)
+                for grant in self.grants
+            )
+        return known
+
+
+#: Who asks where there are no tokens: the service then listens on loopback only.
+ANYBODY: Final = Token("", (Grant(frozenset(RIGHTS)),))
+
+
+class Tokens:
+    """The tokens in a file. A change of the file counts within a second, in all processes.
+
+    `path`: the file, which `create` makes if it is missing; only its owner may read it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, now: Callable[[], float] = time.time) -> None:
+        self.path: Final = Path(path)
+        self._now: Final = now
+        self._tokens: dict[str, Token] = {}
+        self._secret = b""
+        self._stamp: tuple[int, int, int] | None = None
+        self._looked = 0.0
+
+    @property
+    def secret(self) -> bytes:
+        """The key by which leases are signed."""
+        self._refresh()
+        return self._secret
+
+    def find(self, text: str) -> Token | None:
+        """The token that a client shows; None: there is none, or it has expired."""
+        if time.monotonic() - self._looked > _FRESH:
+            self._refresh()
+        token = self._tokens.get(id_of(text))
+        if token is None or not hmac.compare_digest(token.hash, _hash(text)):
+            return None
+        return None if token.expires is not None and token.expires <= self._now() else token
+
+    def all(self) -> list[Token]:
+        """All tokens, the oldest first, also those that have expired."""
+        self._refresh()
+        return sorted(self._tokens.values(), key=lambda token: (token.created, token.id))
+
+    def create(
+        self, grants: Iterable[Grant], description: str = "", ttl: float | None = None, text: str | None = None
+    ) -> tuple[Token, str]:
+        """Add a token; returns it, and its text, which nobody can read again.
+
+        `ttl`: seconds until it expires. `text`: of at least 20 characters; None: 256 random bits.
+        """
+        if text is None:
+            text = f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+        elif len(text) < 20 or not text.isascii() or not text.isprintable():
+            raise InvalidOption(option="token", value="...", rule="must be at least 20 printable ASCII characters")
+        now = self._now()
+        expires = None if ttl is None else now + ttl
+        token = Token(id_of(text), tuple(grants), description, now, expires, _hash(text))
+        with self._changing() as tokens:
+            if token.id in tokens:
+                raise InvalidOption(option="token", value=token.id, rule="exists already")
+            tokens[token.id] = token
+        return token, text
+
+    def revoke(self, id: str) -> bool:
+        """Remove a token; returns whether there was one."""
+        with self._changing() as tokens:
+            return tokens.pop(id, None) is not None
+
+    def _refresh(self) -> None:
+        """Read the file, if it has changed."""
+        self._looked = time.monotonic()
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            self._tokens, self._stamp = {}, None
+            return
+        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if stamp == self._stamp:
+            return
+        try:
+            stored = json.loads(self.path.read_text())
+            tokens = [_read(id, facts) for id, facts in stored["tokens"].items()]
+            self._secret = bytes.fromhex(stored["secret"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            rule = f"is no file of tokens: {type(error).__name__}"
+            raise InvalidOption(option="tokens", value=str(self.path), rule=rule) from None
+        self._tokens, self._stamp = {token.id: token for token in tokens}, stamp
+
+    @contextmanager
+    def _changing(self) -> Generator[dict[str, Token]]:
+        """The tokens, to be changed by one process at a time. A reader sees the old file or the new one."""
+        with open(f"{self.path}.lock", "a", opener=_private) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._refresh()
+            tokens = dict(self._tokens)
+            yield tokens
+            secret = self._secret or secrets.token_bytes(32)
+            stored = {"secret": secret.hex(), "tokens": {token.id: _written(token) for token in tokens.values()}}
+            new = f"{self.path}.new"
+            with open(new, "w", opener=_private) as file:
+                json.dump(stored, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self.path)
+            self._refresh()
+
+
+def id_of(text: str) -> str:
+    """The id of a token, which may be shown: the one that it names, or some of its hash."""
+    parts = text.split("_", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == _PREFIX and parts[1].isalnum() else f"h{_hash(text)[:12]}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _written(token: Token) -> dict[str, Any]:
+    facts = asdict(replace(token, grants=(), _known={}))
+    del facts["id"], facts["_known"]
+    return facts | {"grants": [str(grant) for grant in token.grants]}
+
+
+def _read(id: str, facts: dict[str, Any]) -> Token:
+    grants: Any = tuple(map(Grant.read, facts.pop("grants")))
+    return Token(id, grants, **facts)
