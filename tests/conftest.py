@@ -60,6 +60,7 @@ _TOGETHER = (
     "tests/spark/test_session",
     "tests/faults/test_cluster",
     "tests/docs/test_examples",
+    "tests/serve/",
     "tests/docs/test_packaging",
     "tests/faults/test_refused_waits",
     "tests/faults/test_first_processes",

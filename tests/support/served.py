@@ -20,7 +20,8 @@ class Served:
     """A `tubes serve` that runs, on a free port."""
 
     def __init__(self, *options: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
-        self.log: Final = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        # The process writes at the end of it, wherever this one reads.
+        self.log: Final = tempfile.TemporaryFile("a+")  # noqa: SIM115
         #: The words of its command.
         self.options: Final = options
         words = ("-m", "tubes", "serve", "--http", "127.0.0.1:0", *options)
