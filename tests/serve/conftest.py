@@ -10,8 +10,6 @@ import pytest
 from tests.support.served import Served
 from tubes.testing import LocalServer
 
-pytest.importorskip("starlette", reason="needs the extra `http`")
-
 
 @pytest.fixture(scope="module", params=["memory", "valkey"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:

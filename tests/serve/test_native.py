@@ -16,6 +16,7 @@ import pytest
 import tubes
 from tests.support.served import Served
 from tubes.conformance.bench import eventually
+from tubes.worker import Worker
 
 
 @pytest.fixture
@@ -290,3 +291,109 @@ def test_it_is_live_and_ready(served: Served) -> None:
     assert served.client.get("/health/live").json()["status"] == "live"
     assert served.client.get("/health/ready").json() == {"status": "ready"}
     assert served.client.get("/version").json() == {"version": tubes.__version__}
+
+
+def test_a_session_holds_tasks_until_it_ends(http: httpx.Client) -> None:
+    http.put("/tubes/plain", json={"driver": "fifo"})
+    session = http.post("/sessions", json={"ttl": 1}).json()["session"]
+    for number in range(3):
+        put(http, number, tube="plain")
+        put(http, number)
+    (first,) = take(http, tube="plain", session=session)
+    assert http.delete(f"/leases/{first['lease']}").status_code == 204
+    take(http, tube="plain", session=session, limit=9)
+    take(http, session=session)
+    assert http.post(f"/sessions/{session}/beat").status_code == 204
+    assert http.delete(f"/sessions/{session}").status_code == 204
+    assert http.get("/tubes/plain").json()["tasks"]["ready"] == 2
+    assert http.get("/tubes/mail").json()["tasks"]["ready"] == 3
+    for path in (session, "nix", f"{'0' * 32}-1000000"):
+        assert problem(http.post(f"/sessions/{path}/beat")) == (404, "session-not-found")
+    assert problem(http.post("/tubes/mail/take", json={"session": session})) == (404, "session-not-found")
+    assert problem(http.post("/sessions", json={"ttl": 0.5})) == (400, "invalid-option")
+    # One that is not renewed ends by itself.
+    session = http.post("/sessions", json={"ttl": 1}).json()["session"]
+    assert len(take(http, tube="plain", session=session)) == 1
+    eventually(lambda: http.get("/tubes/plain").json()["tasks"]["ready"] == 2)
+
+
+def test_lanes_are_listed_configured_and_blocked(http: httpx.Client) -> None:
+    http.put("/tubes/crawl", json={"driver": "utubettl"})
+    put(http, 1, tube="crawl", utube="a/b")
+    assert http.post("/tubes/crawl/lanes/a%2Fb/block", json={"seconds": 60}).status_code == 204
+    assert http.patch("/tubes/crawl/lanes/a%2Fb", json={"max_in_flight": 5, "interval": None}).status_code == 204
+    (lane,) = http.get("/tubes/crawl/lanes").json()["lanes"]
+    assert (lane["name"], lane["ready"], lane["max_in_flight"]) == ("a/b", 1, 5)
+    assert 50 < lane["next_start"] - time.time() < 70
+    assert take(http, tube="crawl") == []
+    assert problem(http.get("/tubes/mail/lanes")) == (400, "option-not-supported")
+
+
+def test_dead_letters_are_counted_and_moved(http: httpx.Client) -> None:
+    http.put("/tubes/dead")
+    for number in range(3):
+        put(http, number, delay=60 * number)
+        http.post(f"/tubes/mail/tasks/{number}/bury", json={"reason": f"bad: {number}"})
+    put(http, 3, delay=100)
+    assert http.get("/tubes/mail/reasons").json() == {"reasons": {"bad": 3}}
+    assert http.get("/tubes/mail/due?edges=1,200").json() == {"counts": [0, 1, 0]}
+    assert http.post("/tubes/mail/move", json={"to": "dead", "limit": 2}).json() == {"moved": 2}
+    assert http.get("/tubes/dead").json()["tasks"]["ready"] == 2
+    assert problem(http.post("/tubes/mail/move", json={"to": "mail"})) == (400, "invalid-option")
+
+
+def test_a_call_gets_what_a_python_worker_returns(served: Served, base: str, http: httpx.Client) -> None:
+    assert problem(http.post("/tubes/mail/call", json={"data": 1, "timeout": 0.01})) == (504, "call-timeout")
+    url = str(served.options[1])
+    if url == "memory://":
+        return
+    http.post("/tubes/mail/truncate")
+    with tubes.connect(f"{url}&namespace={base.removeprefix('/v1/')}") as queue:
+        worker = Worker(queue)
+
+        @worker.on("mail")
+        def double(task: tubes.Task) -> object:
+            if task.data == "bad":
+                raise ValueError("no")
+            return {"twice": task.data * 2}
+
+        running = threading.Thread(target=worker.run)
+        running.start()
+        reply = http.post("/tubes/mail/call", json={"data": 21, "timeout": 20})
+        assert (reply.status_code, reply.json()) == (200, {"result": {"twice": 42}})
+        failed = http.post("/tubes/mail/call", json={"data": "bad", "timeout": 20, "max_attempts": 1})
+        assert problem(failed) == (502, "call-failed")
+        worker.stop()
+        running.join()
+
+
+def test_a_stream_has_a_window_and_releases_when_the_client_leaves(http: httpx.Client) -> None:
+    for number in range(5):
+        put(http, number)
+    with http.stream("GET", "/tubes/mail/stream?window=2") as reply:
+        assert reply.headers["content-type"].startswith("application/x-ndjson")
+        lines = reply.iter_lines()
+        got = [json.loads(next(lines)) for _ in range(2)]
+        assert http.get("/tubes/mail").json()["tasks"]["taken"] == 2
+        for _ in range(2):
+            assert http.delete(f"/leases/{got.pop(0)['lease']}").status_code == 204
+            got.append(json.loads(next(lines)))
+        assert [task["data"] for task in got] == [2, 3]
+        http.post("/tubes/mail/release-all")  # The stream finds out that its takes have ended.
+        got = [json.loads(next(lines)) for _ in range(2)]
+        assert [(task["data"], task["attempts"]) for task in got] == [(2, 2), (3, 2)]
+    eventually(lambda: http.get("/tubes/mail").json()["tasks"]["ready"] == 3)
+
+
+def test_events_are_told_to_all_who_listen(http: httpx.Client) -> None:
+    with http.stream("GET", "/events?tubes=mail") as one, http.stream("GET", "/events?tubes=mail") as other:
+        heard = [one.iter_lines(), other.iter_lines()]
+        assert [next(lines) for lines in heard] == [": listening"] * 2
+        put(http, "secret")
+        http.delete(f"/leases/{take(http)[0]['lease']}")
+        for lines in heard:
+            said = [next(lines) for _ in range(10)]
+            assert [line for line in said if line.startswith("event")] == ["event: put", "event: take", "event: delete"]
+            assert "secret" not in "".join(said)
+    assert problem(http.get("/events?tubes=nix")) == (404, "tube-not-found")
+    assert problem(http.get("/events")) == (400, "invalid-option")

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tubes.errors import TubesError
 from tubes.serve.problems import ClientGone, problem, status_of
 
 _log: Final = logging.getLogger("tubes.serve")
@@ -86,9 +87,11 @@ class Access:
         except ClientGone:
             status = status or GONE
         except Exception as error:
-            if status_of(error) >= 500:
-                # What went wrong inside is for whoever runs the service.
+            # What went wrong inside is for whoever runs the service.
+            if status_of(error) == 500:
                 _log.error("request %s failed", request_id.decode(), exc_info=error)
+            elif status_of(error) in (503, 507) and isinstance(error, TubesError):
+                _log.warning("request %s failed: %s", request_id.decode(), error)
             if status:  # Half of a reply is sent: only the end of the connection says that there is no other half.
                 raise
             await problem(error, path)(inner, receive, tell)

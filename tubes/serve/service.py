@@ -14,9 +14,11 @@ from starlette.types import Scope
 from tubes.aio import AsyncQueue
 from tubes.errors import InvalidOption
 from tubes.serve.access import noted
+from tubes.serve.events import Ends, Events
 from tubes.serve.leases import Leases
 from tubes.serve.namespaces import Namespaces
 from tubes.serve.polls import Polls
+from tubes.serve.sessions import Sessions
 from tubes.serve.tokens import ANYBODY, Token, Tokens
 
 
@@ -34,6 +36,8 @@ class Limits:
     ttr: float = 120.0
     #: Namespaces that are open at the same time.
     namespaces: int = 1000
+    #: Sessions of clients at the same time.
+    sessions: int = 10_000
     #: Requests that wait at the same time.
     polls: int = 20_000
 
@@ -50,6 +54,9 @@ class Service:
         self.limits: Final = limits
         self.leases: Final = Leases(None if tokens is None else tokens.secret)
         self.namespaces: Final = Namespaces(queue, limits.namespaces)
+        self.sessions: Final = Sessions(limits.sessions)
+        self.events: Final = Events()
+        self.ends: Final = Ends()
         self.polls: Final = Polls()
         self.started: Final = time.time()
 
@@ -69,6 +76,7 @@ class Service:
             yield
         finally:
             self.close()
+            await self.sessions.close()
             await self.namespaces.close()
 
     def who(self, scope: Scope) -> Token:

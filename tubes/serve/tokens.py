@@ -79,6 +79,10 @@ class Token:
             )
         return known
 
+    def may_somewhere(self, right: str, namespace: str) -> bool:
+        """Whether a grant allows this on some tubes of a namespace."""
+        return any(right in grant.rights and fnmatchcase(namespace, grant.namespace) for grant in self.grants)
+
 
 #: Who asks where there are no tokens: the service then listens on loopback only.
 ANYBODY: Final = Token("", (Grant(frozenset(RIGHTS)),))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
-from tubes.serve.native import leases, takes, tasks, tubes
+from tubes import __version__
+from tubes.serve.bodies import to_json
+from tubes.serve.native import leases, sessions, streams, takes, tasks, tubes
+from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
 from tubes.serve.service import Service
 
@@ -16,9 +21,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *leases.OPERATIONS,
     *tasks.OPERATIONS,
     *tubes.OPERATIONS,
+    *sessions.OPERATIONS,
+    *streams.OPERATIONS,
 )
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    """The routes of the native API."""
-    return routes_of(service, OPERATIONS)
+    """The routes of the native API, and its description."""
+    body = to_json(description(OPERATIONS, __version__))
+
+    async def openapi(request: Request) -> Response:
+        return Response(body, 200, None, "application/json")
+
+    return [*routes_of(service, OPERATIONS), Route("/openapi.json", openapi, name="openapi")]

@@ -30,6 +30,7 @@ async def ack_one(call: Call) -> Response:
     """Finish a task. 409: the take was over."""
     lease = _lease(call, call.path["lease"])
     await call.space.on(lease.tube, lambda tube: tube.ack(lease))
+    call.service.ends.tell(call.space.name, lease)
     return Response(status_code=204)
 
 
@@ -120,6 +121,8 @@ async def ended(call: Call, texts: object, how: str, options: dict[str, Any]) ->
             continue
         for number, result in zip(numbers, results, strict=True):
             done[number] = result
+            if how not in ("renew", "touch"):
+                call.service.ends.tell(call.space.name, leases[number])
     return done
 
 

@@ -102,7 +102,7 @@ class Operation:
     method: str
     path: str
     handler: Handler
-    #: The right that it needs in the tube of the path; "": it checks for itself.
+    #: The right that it needs in the tube of the path, or in any tube; "": it checks for itself.
     right: str
     body: Fields = field(default_factory=dict[str, Schema])
     required: tuple[str, ...] = ()
@@ -111,6 +111,8 @@ class Operation:
     replies: Mapping[int, Schema | None] = field(default_factory=dict[int, "Schema | None"])
     #: Whether the body is any bytes.
     takes_bytes: bool = False
+    #: What a reply with a body is.
+    media_type: str = "application/json"
 
     @property
     def name(self) -> str:
@@ -118,9 +120,9 @@ class Operation:
         return self.handler.__name__
 
     @property
-    def summary(self) -> str:
-        """The first line of what it does."""
-        return (self.handler.__doc__ or "").partition("\n")[0]
+    def about(self) -> str:
+        """What it does."""
+        return (self.handler.__doc__ or "").strip()
 
 
 def operation(method: str, path: str, right: str = "", **about: Any) -> Callable[[Handler], Operation]:
@@ -143,15 +145,21 @@ class _Endpoint:
             raise HTTPException(405, f"this path has {self._allow}", {"allow": self._allow})
         path: dict[str, str] = scope["path_params"]
         token = self._service.who(scope)
-        if operation.right and not token.may(operation.right, path["namespace"], path["tube"]):
-            right, tube, namespace = operation.right, path["tube"], path["namespace"]
-            raise HTTPException(403, f"the token has no right to {right} in tube {tube!r} of {namespace!r}")
+        if operation.right and not _may(token, operation.right, path):
+            where = f"tube {path['tube']!r} of {path['namespace']!r}" if "tube" in path else repr(path["namespace"])
+            raise HTTPException(403, f"the token has no right to {operation.right} in {where}")
         space = await self._service.namespaces.get(path["namespace"])
         call = Call(self._service, operation, token, space, scope, receive)
         if not operation.query:
             call.query()  # Refuses what there may be.
         response = await operation.handler(call)
         await response(scope, receive, send)
+
+
+def _may(token: Token, right: str, path: dict[str, str]) -> bool:
+    if "tube" in path:
+        return token.may(right, path["namespace"], path["tube"])
+    return token.may_somewhere(right, path["namespace"])
 
 
 def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:

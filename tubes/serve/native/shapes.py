@@ -128,7 +128,20 @@ def moment(text: object) -> datetime:
 def task_json(call: Call, task: AsyncTask[Any], *, leased: bool = False) -> bytes:
     """A task as JSON. Its data is not read but to see whether it is JSON, and goes out as it was put."""
     data: bytes = task.data
-    shown: dict[str, Any] = {
+    shown = facts_of(task)
+    if leased:
+        shown["lease"] = call.service.leases.given(call.space.name, task.lease)
+    try:
+        from_json(data)
+    except ValueError:
+        shown["data_base64"] = b64encode(data).decode()
+        return to_json(shown)
+    return b'%b,"data":%b}' % (to_json(shown)[:-1], data)
+
+
+def facts_of(task: AsyncTask[Any]) -> dict[str, Any]:
+    """A task but for its data."""
+    return {
         "id": task.id,
         "tube": task.tube,
         "state": str(task.state),
@@ -143,14 +156,6 @@ def task_json(call: Call, task: AsyncTask[Any], *, leased: bool = False) -> byte
         "due": task.due,
         "expires": task.expires,
     }
-    if leased:
-        shown["lease"] = call.service.leases.given(call.space.name, task.lease)
-    try:
-        from_json(data)
-    except ValueError:
-        shown["data_base64"] = b64encode(data).decode()
-        return to_json(shown)
-    return b'%b,"data":%b}' % (to_json(shown)[:-1], data)
 
 
 def statistics_json(seen: Statistics) -> dict[str, Any]:

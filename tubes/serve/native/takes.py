@@ -22,6 +22,7 @@ _TAKE: Final[Fields] = {
     "wait": shapes.SECONDS,
     "ttr": shapes.SECONDS,
     "ack": shapes.a_list(shapes.TEXT),
+    "session": shapes.TEXT,
 }
 _REPLY: Final = shapes.an_object({"tasks": shapes.a_list(shapes.TASK), "acked": shapes.a_list(shapes.FLAG)}, "acked")
 
@@ -31,7 +32,8 @@ async def take(call: Call) -> Response:
     """Take up to `limit` tasks (1), waiting up to `wait` seconds (0) for the first.
 
     `ttr`: seconds for these takes; else those of the task if its tube has a ttr, and else 120. `ack`: leases that are
-    acked first. The lease of a task is what ends its take. 204: there is none, and no lease was to be acked.
+    acked first. The lease of a task is what ends its take. `session`: the takes end with it, too; without one the tube
+    must have a ttr. 204: there is no task, and no lease was to be acked.
     """
     return await _take(call, await call.body(), [call.tube])
 
@@ -56,6 +58,8 @@ async def take_any(call: Call) -> Response:
 
 async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
     service, space = call.service, call.space
+    if body.get("session") is not None:
+        space = await service.sessions.renew(space, body["session"])
     limit = check_limit(1 if body.get("limit") is None else body["limit"])
     if limit > service.limits.batch:
         raise InvalidOption(option="limit", value=limit, rule=f"must be at most {service.limits.batch}")
@@ -71,7 +75,9 @@ async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
     for name in names:
         tube = await space.tube(name)
         if "ttr" not in tube.driver.options:
-            why = "a task of it that nobody acks would be taken for ever"
+            if space is not call.space:
+                continue
+            why = "a task that nobody acks would be taken for ever: take in a session"
             raise OptionNotSupported(driver=tube.driver.name, what="ttr", why=why)
         if ttr is None and "ttr" not in tube.options:
             ttr = service.limits.ttr

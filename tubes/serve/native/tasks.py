@@ -71,7 +71,7 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
     return json_reply({"id": task.id, "state": str(task.state)}, 201 if task.created_now else 200, location)
 
 
-async def _unput(task: AsyncTask[Any] | None) -> None:
+async def _unput(done: object) -> None:
     """The client left while its put waited: whether it was done the client cannot know, so it stays."""
 
 
@@ -111,6 +111,32 @@ def _item(given: object) -> Item[bytes]:
         if name not in shapes.PUT:
             raise InvalidOption(option=name, value=body[name], rule=f"is not known: {', '.join(shapes.PUT)} are")
     return Item(shapes.data_of(body), **shapes.put_options(body))
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/call",
+    "put",
+    body={**{name: _WITH_TIMEOUT[name] for name in _WITH_TIMEOUT if "key" not in name and name != "on_duplicate"}},
+    required=("timeout",),
+    replies={200: shapes.an_object({"result": shapes.ANY})},
+)
+async def call_handler(call: Call) -> Response:
+    """Put a task, and wait up to `timeout` seconds for what the handler of a Python worker returns."""
+    body = await call.body()
+    timeout: Any = body.pop("timeout")
+    if micros("timeout", timeout) > call.service.limits.wait * 1e6:
+        raise InvalidOption(option="timeout", value=timeout, rule=f"must be at most {call.service.limits.wait} seconds")
+    data, options = shapes.data_of(body), shapes.put_options(body)
+
+    async def work() -> list[Any]:
+        return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options))]
+
+    with call.space.used():
+        results = await call.service.polls.wait(call.receive, work(), _unput)
+    if results is None:
+        raise HTTPException(503, "the service ends: the task stays in the tube")
+    return json_reply({"result": results[0]})
 
 
 @operation(
@@ -196,5 +222,5 @@ def shown(call: Call, task: AsyncTask[Any]) -> Response:
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    *(put_task, list_tasks, put_raw, put_batch, get_task, update_task, delete_task, bury_task, kick_task),
+    *(put_task, list_tasks, put_raw, put_batch, call_handler, get_task, update_task, delete_task, bury_task, kick_task),
 )

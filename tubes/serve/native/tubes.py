@@ -12,6 +12,19 @@ from tubes.serve.native import shapes
 from tubes.serve.native.operations import Call, Operation, operation
 
 _TUBE: Final = shapes.an_object({"name": shapes.TEXT, **shapes.OVERVIEW["properties"]}, "sessions", "oldest_ready_age")
+_LANE: Final = shapes.an_object(
+    {
+        "name": shapes.TEXT,
+        "ready": shapes.WHOLE,
+        "taken": shapes.WHOLE,
+        "next_start": shapes.maybe({"type": "number"}),
+        "interval": shapes.SECONDS,
+        "max_in_flight": shapes.WHOLE,
+    }
+)
+#: Borders of a histogram.
+_EDGES: Final = 100
+_MOVED: Final = {"type": "string", "enum": ["ready", "delayed", "buried"]}
 _STATE: Final = {"type": "string", "enum": ["ready", "taken", "buried", "delayed"]}
 
 
@@ -141,11 +154,112 @@ async def kick(call: Call) -> Response:
     return json_reply({"kicked": kicked})
 
 
+@operation(
+    "POST",
+    "/tubes/{tube}/move",
+    "manage",
+    body={
+        "to": shapes.TEXT,
+        "state": {"type": "string", "enum": ["ready", "delayed", "buried"]},
+        "limit": shapes.WHOLE,
+    },
+    required=("to",),
+    replies={200: shapes.an_object({"moved": shapes.WHOLE})},
+)
+async def move(call: Call) -> Response:
+    """Move buried tasks (or those in another state) to another tube of the namespace, up to `limit`."""
+    body: Any = await call.body()
+    to = body["to"]
+    call.check("manage", to if isinstance(to, str) else "")
+    other = await call.space.tube(to)
+    most = call.service.limits.batch
+    limit = most if body.get("limit") is None else body["limit"]
+    if limit.__class__ is int and limit > most:
+        raise InvalidOption(option="limit", value=limit, rule=f"must be at most {most}")
+    state = body.get("state") or "buried"
+    moved = await call.space.on(call.tube, lambda tube: tube.move_to(other, state=state, limit=limit))
+    return json_reply({"moved": moved})
+
+
+@operation(
+    "GET",
+    "/tubes/{tube}/reasons",
+    "look",
+    replies={200: shapes.an_object({"reasons": {"type": "object", "additionalProperties": shapes.WHOLE}})},
+)
+async def reasons(call: Call) -> Response:
+    """Count the buried tasks by the kind of their reason."""
+    return json_reply({"reasons": await call.space.on(call.tube, lambda tube: tube.reasons())})
+
+
+@operation(
+    "GET",
+    "/tubes/{tube}/due",
+    "look",
+    query={"edges": shapes.TEXT},
+    replies={200: shapes.an_object({"counts": shapes.a_list(shapes.WHOLE)})},
+)
+async def due(call: Call) -> Response:
+    """Count the tasks that move by themselves before each of these seconds from now, `edges=1,60,3600`, and later."""
+    text: str = call.query().get("edges", "1,10,60,600,3600,86400")
+    try:
+        edges = [float(edge) for edge in text.split(",")[:_EDGES]]
+    except ValueError:
+        raise InvalidOption(option="edges", value=text, rule="must be seconds with , between") from None
+    return json_reply({"counts": await call.space.on(call.tube, lambda tube: tube.due_histogram(edges))})
+
+
+@operation(
+    "GET",
+    "/tubes/{tube}/lanes",
+    "look",
+    query={"limit": shapes.WHOLE},
+    replies={200: shapes.an_object({"lanes": shapes.a_list(_LANE)})},
+)
+async def list_lanes(call: Call) -> Response:
+    """List lanes by name, up to `limit` (1000)."""
+    limit = min(call.query().get("limit", 1000), call.service.limits.batch)
+    lanes = await call.space.on(call.tube, lambda tube: tube.utubes(limit))
+    return json_reply({"lanes": [lane._asdict() for lane in lanes]})
+
+
+@operation(
+    "PATCH",
+    "/tubes/{tube}/lanes/{lane}",
+    "manage",
+    body={"interval": shapes.maybe(shapes.SECONDS), "max_in_flight": shapes.maybe({"type": "integer", "minimum": 1})},
+    replies={204: None},
+)
+async def configure_lane(call: Call) -> Response:
+    """Set limits of a lane; null takes one back to that of the tube."""
+    limits: Any = await call.body()
+    await call.space.on(call.tube, lambda tube: tube.configure(call.path["lane"], **limits))
+    return Response(status_code=204)
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/lanes/{lane}/block",
+    "manage",
+    body={"seconds": shapes.SECONDS},
+    required=("seconds",),
+    replies={204: None},
+)
+async def block_lane(call: Call) -> Response:
+    """Stop takes from a lane for so many seconds."""
+    seconds: Any = (await call.body())["seconds"]
+    await call.space.on(call.tube, lambda tube: tube.block(call.path["lane"], seconds))
+    return Response(status_code=204)
+
+
 async def _shown(call: Call) -> Response:
     return await get_tube.handler(call)
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = cast(
     "tuple[Operation, ...]",
-    (list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all, kick),
+    (
+        *(list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all, kick),
+        *(move, reasons, due, list_lanes, configure_lane, block_lane),
+    ),
 )

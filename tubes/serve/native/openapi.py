@@ -1,0 +1,86 @@
+"""The description of the native API, as `/openapi.json`: made of its operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tubes.serve.native.operations import Operation, Schema
+from tubes.serve.problems import MEDIA_TYPE
+
+_NAME: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9_\-.:+/;$()]{1,255}$"}
+#: What stands in paths.
+_PARAMETERS: Final[dict[str, Schema]] = {
+    "namespace": {**_NAME, "description": "A namespace; `_`: the tubes that are in none."},
+    "tube": {**_NAME, "description": "The name of a tube, where a / is %2F."},
+    "id": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1},
+    "lease": {"type": "string", "minLength": 40},
+    "lane": {"type": "string", "minLength": 1},
+    "session": {"type": "string", "minLength": 32},
+}
+_PROBLEM: Final[Schema] = {
+    "type": "object",
+    "description": "What went wrong, as in RFC 9457; its other members are the facts of the error.",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "instance": {"type": "string"},
+    },
+    "required": ["type", "title", "status"],
+}
+
+
+def description(operations: Iterable[Operation], version: str) -> dict[str, Any]:
+    """The OpenAPI document of these operations."""
+    paths: dict[str, Any] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Task tubes", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": {"Problem": _PROBLEM},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _operation(one: Operation) -> dict[str, Any]:
+    named = re.findall(r"{(\w+)}", one.path)
+    summary, _, more = one.about.partition("\n")
+    shown: dict[str, Any] = {
+        "operationId": one.name,
+        "summary": summary,
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]} for name in named),
+            *({"name": name, "in": "query", "schema": schema} for name, schema in one.query.items()),
+        ],
+        "responses": {
+            **{str(status): _reply(schema, one.media_type) for status, schema in one.replies.items()},
+            "default": {
+                "description": "A problem.",
+                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        },
+    }
+    if more:
+        shown["description"] = " ".join(more.split())
+    if one.takes_bytes:
+        shown["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
+    elif one.body:
+        schema: Schema = {"type": "object", "properties": dict(one.body), "additionalProperties": False}
+        if one.required:
+            schema["required"] = list(one.required)
+        shown["requestBody"] = {"required": bool(one.required), "content": {"application/json": {"schema": schema}}}
+    return shown
+
+
+def _reply(schema: Schema | None, media_type: str) -> dict[str, Any]:
+    if schema is None:
+        return {"description": "Done, without a body."}
+    return {"description": "Done.", "content": {media_type: {"schema": schema}}}

@@ -1,0 +1,40 @@
+"""Sessions: what they hold is released when they end, or are not renewed in time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from tubes.serve.bodies import json_reply
+from tubes.serve.native import shapes
+from tubes.serve.native.operations import Call, Operation, operation
+
+_TTL: Final = 60
+_REPLY: Final = shapes.an_object({"session": shapes.TEXT})
+
+
+@operation("POST", "/sessions", "take", body={"ttl": shapes.SECONDS}, replies={201: _REPLY})
+async def begin_session(call: Call) -> Response:
+    """Begin a session, for `ttl` seconds (60) from its last request on. Its text is for `session` of a take."""
+    ttl = (await call.body()).get("ttl")
+    text = await call.service.sessions.begin(call.space, _TTL if ttl is None else ttl)
+    return json_reply({"session": text}, 201, {"location": call.url("sessions", text)})
+
+
+@operation("POST", "/sessions/{session}/beat", "take", replies={204: None})
+async def renew_session(call: Call) -> Response:
+    """Renew a session."""
+    await call.body()
+    await call.service.sessions.renew(call.space, call.path["session"])
+    return Response(status_code=204)
+
+
+@operation("DELETE", "/sessions/{session}", "take", replies={204: None})
+async def end_session(call: Call) -> Response:
+    """End a session, and release the tasks that it holds."""
+    await call.service.sessions.end(call.space, call.path["session"])
+    return Response(status_code=204)
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (begin_session, renew_session, end_session)

@@ -1,0 +1,159 @@
+"""Replies that do not end: tasks as lines of JSON, and changes as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from tubes.errors import InvalidOption, TubesError
+from tubes.serve.bodies import to_json
+from tubes.serve.namespaces import Namespace
+from tubes.serve.native import shapes
+from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.polls import Polls
+from tubes.values.batch import check_limit
+from tubes.values.lease import Lease
+
+#: Seconds without a word after which an empty line is sent, so that a client that is gone is found out.
+_QUIET: Final = 15.0
+#: Seconds that a client may take to read what was sent.
+_SLOW: Final = 30.0
+#: Seconds after which leases that were given out are looked at, if nobody said that they have ended.
+_LOOK: Final = 1.0
+_TUBES: Final = 100
+Write: TypeAlias = "Callable[[bytes], Awaitable[None]]"
+
+
+class _Endless(Response):
+    """A reply that goes on until the client leaves, the service ends, or `work` raises."""
+
+    def __init__(self, polls: Polls, media_type: str, work: Callable[[Write], Awaitable[None]]) -> None:
+        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"}, media_type)
+        del self.headers["content-length"]
+        self._polls: Final = polls
+        self._work: Final = work
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+        async def write(some: bytes) -> None:
+            sending = send({"type": "http.response.body", "body": some, "more_body": True})
+            await asyncio.wait_for(sending, _SLOW)
+
+        async def work() -> None:
+            # A client that reads too slowly, or a tube that is dropped: the stream ends.
+            with suppress(TimeoutError, TubesError):
+                await self._work(write)
+
+        await self._polls.wait(receive, work(), _nothing)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _nothing(result: object) -> None: ...
+
+
+@operation(
+    "GET",
+    "/tubes/{tube}/stream",
+    "take",
+    query={"window": {"type": "integer", "minimum": 1}, "ttr": shapes.SECONDS},
+    replies={200: shapes.TASK},
+    media_type="application/x-ndjson",
+)
+async def stream(call: Call) -> Response:
+    """Take tasks as they come, one a line of JSON, until the client leaves: then those that are not ended are released.
+
+    `window`: how many tasks may be taken and not ended (1 to 1000; 1). Their leases end them, as those of `take` do. An
+    empty line comes every 15 seconds.
+    """
+    query = call.query()
+    window = check_limit(query.get("window", 1))
+    if window > call.service.limits.batch:
+        raise InvalidOption(option="window", value=window, rule=f"must be at most {call.service.limits.batch}")
+    tube = await call.space.tube(call.tube)
+    ttr = query.get("ttr")
+    if ttr is None and "ttr" in tube.driver.options and "ttr" not in tube.options:
+        ttr = call.service.limits.ttr
+
+    async def work(write: Write) -> None:
+        async with await call.space.queue.session() as queue:
+            session = Namespace(call.space.name, queue)
+            with call.space.used(), call.service.ends.heard(call.space.name) as ended:
+                await _pump(call, session, window, ttr, ended, write)
+
+    return _Endless(call.service.polls, "application/x-ndjson", work)
+
+
+async def _pump(
+    call: Call, session: Namespace, window: int, ttr: float | None, ended: asyncio.Queue[Lease], write: Write
+) -> None:
+    """Take tasks and write them, as long as the window has room."""
+    open_: set[Lease] = set()
+    tube = await session.tube(call.tube)
+    while True:
+        while not ended.empty():
+            open_.discard(ended.get_nowait())
+        if len(open_) >= window:
+            try:
+                open_.discard(await asyncio.wait_for(ended.get(), _LOOK))
+            except TimeoutError:  # Perhaps another process has ended one, or its ttr.
+                open_ = {lease for lease in open_ if await _is_held(session, lease)}
+            continue
+        tasks = await tube.take_many(window - len(open_), _QUIET, ttr=ttr)
+        open_ |= {task.lease for task in tasks}
+        await write(b"".join([shapes.task_json(call, task, leased=True) + b"\n" for task in tasks]) or b"\n")
+
+
+async def _is_held(session: Namespace, lease: Lease) -> bool:
+    try:
+        await (await session.tube(lease.tube)).peek(lease)
+    except TubesError:
+        return False
+    return True
+
+
+@operation("GET", "/events", query={"tubes": shapes.TEXT}, replies={200: shapes.TEXT}, media_type="text/event-stream")
+async def events(call: Call) -> Response:
+    """Send an event for each change of a task in these tubes: `tubes=mail,jobs`.
+
+    An event has the name of the change, as in `on_task_change`, and the task without its data. `lost`: the client reads
+    too slowly, and some are missing.
+    """
+    names = [name for name in call.query().get("tubes", "").split(",") if name]
+    if not 1 <= len(names) <= _TUBES:
+        raise InvalidOption(option="tubes", value=",".join(names), rule=f"must be 1 to {_TUBES} names with , between")
+    for name in names:
+        call.check("look", name)
+        await call.space.on(name, _same)
+
+    async def work(write: Write) -> None:
+        async with call.service.events.heard(call.space, names) as changes:
+            await write(b": listening\n\n")
+            while True:
+                try:
+                    change = await asyncio.wait_for(changes.get(), _QUIET)
+                except TimeoutError:
+                    await write(b": quiet\n\n")
+                    continue
+                if change is None:
+                    await write(b"event: lost\ndata: {}\n\n")
+                    continue
+                event, task = change
+                shown: dict[str, Any] = shapes.facts_of(task)
+                await write(b"event: %b\ndata: %b\n\n" % (event.encode(), to_json(shown)))
+
+    return _Endless(call.service.polls, "text/event-stream", work)
+
+
+async def _same(tube: Any) -> Any:
+    return tube
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (stream, events)
