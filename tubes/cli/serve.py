@@ -70,6 +70,12 @@ def serve(
         bool, typer.Option("--reuse-port", help="Share the address with other processes of the service.")
     ] = False,
     max_body: Annotated[int, typer.Option("--max-body", metavar="BYTES", min=1, help="The longest body.")] = 2**20,
+    headers_within: Annotated[
+        float, typer.Option("--headers-within", metavar="SECONDS", min=0.1, help="When the headers must be there.")
+    ] = 5.0,
+    body_within: Annotated[
+        float, typer.Option("--body-within", metavar="SECONDS", min=0.1, help="When the whole request must be there.")
+    ] = 30.0,
     grace: Annotated[
         float, typer.Option("--grace", min=1, help="Seconds that requests have to end after a signal.")
     ] = 10.0,
@@ -113,7 +119,8 @@ def serve(
     session_ttl = None if "session_ttl" in settings else _SESSION_TTL
     queue = tubes.aio.connect(place_of_tubes, codec=codec, session_ttl=session_ttl)
     write = _write if access_log else None
-    app = create_app(queue, tokens=known, limits=Limits(body=max_body), access_log=write)
+    limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within)
+    app = create_app(queue, tokens=known, limits=limits, access_log=write)
 
     def started(urls: list[str]) -> None:
         say(f"serves {redact_url(place_of_tubes)}{why} at {' and '.join(urls)}")

@@ -31,7 +31,8 @@ def routes(service: Service, version: str) -> list[BaseRoute]:
         if service.closing:
             return json_reply({"status": "closing"}, 503)
         try:
-            await asyncio.wait_for(service.namespaces.ping(), _PATIENCE)
+            async with asyncio.timeout(_PATIENCE):
+                await service.namespaces.ping()
         except Exception:  # Whatever it is, requests would meet it, too.
             return json_reply({"status": "backend away"}, 503)
         return json_reply({"status": "ready"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from starlette.types import Receive
@@ -114,7 +113,6 @@ async def _gone(receive: Receive) -> None:
 async def _take_back(doing: asyncio.Task[Value], undo: Callable[[Value], Awaitable[object]]) -> None:
     """End this, and undo what it has done."""
     doing.cancel()
-    with suppress(asyncio.CancelledError):
-        await asyncio.wait((doing,))
+    await asyncio.wait((doing,))
     if not doing.cancelled() and doing.exception() is None:
         await undo(doing.result())

@@ -9,7 +9,7 @@ import socket
 import sys
 from asyncio import TimerHandle
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,14 +20,14 @@ from typing_extensions import override
 from tubes.errors import InvalidOption, needs
 from tubes.serve.access import Access
 from tubes.serve.app import App
+from tubes.serve.service import Limits
 
 with needs("tubes.serve", "http"):
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-#: Seconds until the headers, and until the whole of a request must have arrived.
-_HEADERS: Final = 5.0
-_BODY: Final = 30.0
+#: Seconds that the first request of a connection has at the end of the service.
+_LAST: Final = 0.5
 #: Seconds for which an idle connection stays open.
 _KEEP_ALIVE: Final = 75
 
@@ -124,15 +124,20 @@ def _raising(error: Exception) -> ASGIApp:
 class _Protocol(HttpToolsProtocol):
     """Ends connections whose requests do not arrive: uvicorn would wait for them as long as they like."""
 
+    #: Seconds until the headers of a request, and until all of it, must have arrived.
+    headers_within: float
+    body_within: float
     _timer: TimerHandle | None = None
     #: Whether the headers of a request, or its body, are still to come.
     _in_headers = True
     _in_body = False
+    #: Whether the next request is the last one.
+    _is_last = False
 
     @override
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait(_HEADERS)
+        self._wait(self.headers_within)
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -140,7 +145,7 @@ class _Protocol(HttpToolsProtocol):
         if self._in_headers or self._in_body:
             # Only for requests that come in pieces: the others need no timer.
             if self._timer is None:
-                self._wait(_HEADERS if self._in_headers else _BODY)
+                self._wait(self.headers_within if self._in_headers else self.body_within)
         elif self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -157,6 +162,19 @@ class _Protocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         super().on_headers_complete()
+        if self._is_last:
+            self.cycle.keep_alive = False
+
+    @override
+    def shutdown(self) -> None:
+        """The server ends. Who has just connected is served: nobody else would, and the client has been accepted."""
+        if self.cycle is not None or self._is_last:  # pyright: ignore[reportUnnecessaryComparison]
+            super().shutdown()
+            return
+        self._is_last = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wait(_LAST)
 
     @override
     def on_message_complete(self) -> None:
@@ -182,6 +200,32 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.on_start()
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End, but serve who has connected: another process that shares the address gets the next ones."""
+        loop = asyncio.get_running_loop()
+        # Copies listen on when the loop has closed its own: hardly a moment lies between the last look and the end.
+        copies = [listening.dup() for listening in sockets or ()]
+        for server in self.servers:
+            server.close()
+        arrived: list[socket.socket] = []
+        for copy in copies:
+            copy.setblocking(False)
+            try:
+                while True:
+                    arrived.append(copy.accept()[0])
+            except BlockingIOError:
+                copy.close()
+        for one in arrived:
+            await loop.connect_accepted_socket(self._protocol, one, ssl=self.config.ssl)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> HttpToolsProtocol:
+        made: HttpToolsProtocol = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     @contextmanager
     @override
@@ -225,10 +269,11 @@ async def _run(
 ) -> None:
     public: ASGIApp = LocalOnly(app) if local_only else app
     sockets = [listen.open()]
-    servers = [_server(public, listen, grace, lifespan="on")]
+    limits = app.service.limits
+    servers = [_server(public, listen, limits, grace)]
     if admin is not None:
         sockets.append(admin.open())
-        servers.append(_server(app.admin, admin, grace, lifespan="off"))
+        servers.append(_server(app.admin, admin, limits, grace))
 
     def stop() -> None:
         app.service.close()
@@ -237,6 +282,7 @@ async def _run(
                 server.force_exit = True
             server.should_exit = True
 
+    _raise_limit_of_files()
     loop = asyncio.get_running_loop()
     for kind in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(kind, stop)
@@ -251,19 +297,31 @@ async def _run(
 
     for server in servers:
         server.on_start = one_more
-    await asyncio.gather(*(server.serve([one]) for server, one in zip(servers, sockets, strict=True)))
+    async with app.service.running():
+        await asyncio.gather(*(server.serve([one]) for server, one in zip(servers, sockets, strict=True)))
 
 
-def _server(app: ASGIApp, listen: Listen, grace: float, lifespan: Any) -> _Server:
+def _raise_limit_of_files() -> None:
+    """A connection is a file, and the soft limit is for programs that use select."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Server:
+    patience = {"headers_within": limits.headers_within, "body_within": limits.body_within}
     config = uvicorn.Config(
         app,
-        http=_Protocol,
+        http=type("Protocol", (_Protocol,), patience),
         ws="none",
-        lifespan=lifespan,
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        limit_concurrency=limits.connections,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(grace)),
         ssl_certfile=listen.cert,

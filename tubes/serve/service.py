@@ -30,6 +30,11 @@ class Limits:
     body: int = 2**20
     #: Tasks of a batch, or of a list.
     batch: int = 1000
+    #: Seconds until the headers of a request, and until all of it, must have arrived.
+    headers_within: float = 5.0
+    body_within: float = 30.0
+    #: Connections at the same time; a request beyond them gets a 503.
+    connections: int = 20_000
     #: Seconds for which a request may wait.
     wait: float = 600.0
     #: Seconds for which a client that names no ttr may work on a task of a tube that has none either.

@@ -27,6 +27,8 @@ _SLOW: Final = 30.0
 #: Seconds after which leases that were given out are looked at, if nobody said that they have ended.
 _LOOK: Final = 1.0
 _TUBES: Final = 100
+#: Tasks that are written at once: what a client does not read waits in memory.
+_AT_ONCE: Final = 10
 Write: TypeAlias = "Callable[[bytes], Awaitable[None]]"
 
 
@@ -44,8 +46,9 @@ class _Endless(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
         async def write(some: bytes) -> None:
-            sending = send({"type": "http.response.body", "body": some, "more_body": True})
-            await asyncio.wait_for(sending, _SLOW)
+            # No wait_for: before Python 3.12 that forgets that it was cancelled, if the wait is over at the same time.
+            async with asyncio.timeout(_SLOW):
+                await send({"type": "http.response.body", "body": some, "more_body": True})
 
         async def work() -> None:
             # A client that reads too slowly, or a tube that is dropped: the stream ends.
@@ -102,11 +105,12 @@ async def _pump(
             open_.discard(ended.get_nowait())
         if len(open_) >= window:
             try:
-                open_.discard(await asyncio.wait_for(ended.get(), _LOOK))
+                async with asyncio.timeout(_LOOK):
+                    open_.discard(await ended.get())
             except TimeoutError:  # Perhaps another process has ended one, or its ttr.
                 open_ = {lease for lease in open_ if await _is_held(session, lease)}
             continue
-        tasks = await tube.take_many(window - len(open_), _QUIET, ttr=ttr)
+        tasks = await tube.take_many(min(window - len(open_), _AT_ONCE), _QUIET, ttr=ttr)
         open_ |= {task.lease for task in tasks}
         await write(b"".join([shapes.task_json(call, task, leased=True) + b"\n" for task in tasks]) or b"\n")
 
@@ -138,7 +142,8 @@ async def events(call: Call) -> Response:
             await write(b": listening\n\n")
             while True:
                 try:
-                    change = await asyncio.wait_for(changes.get(), _QUIET)
+                    async with asyncio.timeout(_QUIET):
+                        change = await changes.get()
                 except TimeoutError:
                     await write(b": quiet\n\n")
                     continue

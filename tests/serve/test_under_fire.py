@@ -1,0 +1,175 @@
+"""The service where clients, networks and backends are not as they should be."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+from tests.support.served import Served
+from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer
+
+HEAD = b"%b %b HTTP/1.1\r\nhost: localhost\r\n"
+
+
+def request(method: str, path: str, body: bytes = b"") -> bytes:
+    return HEAD % (method.encode(), path.encode()) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def ready(served: Served) -> bool:
+    return served.client.get("/health/ready", timeout=30).status_code == 200
+
+
+def test_at_its_end_all_polls_are_answered() -> None:
+    with Served("--url", "memory://", "--no-access-log") as served:
+        served.client.put("/v1/_/tubes/mail")
+
+        async def poll() -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(request("POST", "/v1/_/tubes/mail/take", b'{"wait": 300}'))
+            said = await reader.read()
+            writer.close()
+            return said
+
+        async def main() -> list[bytes]:
+            polls = [asyncio.create_task(poll()) for _ in range(1000)]
+            async with httpx.AsyncClient(base_url=served.url, timeout=30) as client:
+                while (await client.get("/v1/_/tubes/mail")).json()["waiting"] < 1000:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            served.process.terminate()
+            return await asyncio.gather(*polls)
+
+        answers = asyncio.run(main())
+        assert {answer.partition(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 204 No Content"}
+        assert served.process.wait(30) == 0
+
+
+def test_requests_that_do_not_arrive_end() -> None:
+    with Served("--url", "memory://", "--headers-within", 0.3, "--body-within", 0.6) as served:
+        served.client.put("/v1/_/tubes/mail")
+        whole = request("POST", "/v1/_/tubes/mail/tasks", b'{"data": 1}')
+        head = whole.partition(b"\r\n\r\n")[0]
+        for part in (b"", b"POST", head, head + b"\r\n\r\n", whole[:-1], whole + head):
+            with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+                one.sendall(part)
+                said = b"".join(iter(lambda: one.recv(4096), b""))
+                assert said.count(b"HTTP/1.1 201") == part.count(whole)
+        # One byte after the other is no way out of it.
+        with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+            sent = 0
+            with suppress(OSError):
+                while sent < 1000:
+                    one.sendall(b"a")
+                    sent += 1
+                    time.sleep(0.05)
+            assert sent < 1000
+        # The client's own connection, of which nothing was wanted meanwhile, is still there.
+        assert served.client.get("/v1/_/tubes/mail").json()["tasks"]["ready"] == 1
+
+
+def test_a_body_that_is_too_long_is_refused_while_it_is_read(tmp_path: Path) -> None:
+    with Served("--max-body", 1000, cwd=tmp_path, env={"TUBES_URL": ""}) as served:
+        for head in (b"content-length: 9999999999999999\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+                one.sendall(HEAD % (b"POST", b"/v1/_/tubes/t/tasks") + head)
+                if b"chunked" in head:
+                    one.sendall(b"3e8\r\n%b\r\n" % (b" " * 1000) + b"1\r\nx\r\n")
+                said = b"".join(iter(lambda: one.recv(4096), b""))
+            assert said.startswith(b"HTTP/1.1 413")
+        assert ready(served)
+
+
+def test_garbage_ends_its_connection_only(served: Served) -> None:
+    for garbage in (b"\0" * 999, b"GET / HTTP/9\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n", b"GET /" + b"a" * 99999):
+        with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+            one.sendall(garbage + b"\r\nx: y\r\n\r\n")
+            one.shutdown(socket.SHUT_WR)
+            while one.recv(4096):
+                pass
+    assert ready(served)
+
+
+def test_a_stream_that_nobody_reads_is_bounded(served: Served, base: str) -> None:
+    path = f"{base}/tubes/mail"
+    served.client.put(path)
+    for _ in range(60):
+        served.client.post(f"{path}/tasks/raw", content=b"x" * 900_000)
+    with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+        one.sendall(request("GET", f"{path}/stream?window=1000"))
+        one.recv(100)
+        time.sleep(0.5)
+        assert 0 < served.client.get(path).json()["tasks"]["taken"] < 60
+    eventually(lambda: served.client.get(path).json()["tasks"]["ready"] == 60)
+
+
+def test_while_the_backend_is_away_it_is_not_ready_and_goes_on_afterwards() -> None:
+    with LocalServer(appendonly="yes", appendfsync="always") as valkey, Served("--url", valkey.url) as served:
+        served.client.put("/v1/_/tubes/mail")
+        assert ready(served)
+        valkey.kill()
+        assert served.client.get("/health/ready").status_code == 503
+        assert served.client.get("/health/live").status_code == 200
+        reply = served.client.post("/v1/_/tubes/mail/tasks", json={"data": 1})
+        assert (reply.status_code, reply.json()["title"], reply.headers["retry-after"]) == (503, "connection lost", "1")
+        assert str(valkey.folder) not in reply.text
+        valkey.start()
+        eventually(lambda: ready(served))
+        assert served.client.post("/v1/_/tubes/mail/tasks", json={"data": 2}).status_code == 201
+        assert served.client.post("/v1/_/tubes/mail/take", json={}).json()["tasks"][0]["data"] == 2
+
+
+def test_a_lease_outlives_the_process_that_gave_it(url: str) -> None:
+    with Served("--url", url) as one, Served("--url", url) as other:
+        one.client.put("/v1/_/tubes/mail")
+        for number in range(3):
+            one.client.post("/v1/_/tubes/mail/tasks", json={"data": number})
+        leases = [
+            served.client.post("/v1/_/tubes/mail/take", json={}).json()["tasks"][0]["lease"]
+            for served in (one, other, one)
+        ]
+        assert other.client.delete(f"/v1/_/leases/{leases[0]}").status_code == 204
+        one.process.kill()
+        assert other.client.delete(f"/v1/_/leases/{leases[1]}").status_code == 204
+        other.stop()
+        with Served("--url", url) as third:
+            assert third.client.delete(f"/v1/_/leases/{leases[2]}").status_code == 204
+
+
+def test_processes_that_share_an_address_are_replaced_without_a_refused_connection(url: str) -> None:
+    with Served("--url", url, "--reuse-port") as one:
+        refused, served, stop = 0, 0, False
+
+        async def knock() -> None:
+            nonlocal refused, served
+            while not stop:
+                try:
+                    reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+                    writer.write(HEAD % (b"GET", b"/health/live") + b"connection: close\r\n\r\n")
+                    said = await reader.read()
+                    writer.close()
+                    served += said.startswith(b"HTTP/1.1 200")
+                    refused += not said
+                except OSError:
+                    refused += 1
+
+        async def main() -> None:
+            nonlocal stop
+            knocking = [asyncio.create_task(knock()) for _ in range(8)]
+            loop = asyncio.get_running_loop()
+            with await loop.run_in_executor(
+                None, lambda: Served("--url", url, "--reuse-port", "--http", f"127.0.0.1:{one.port}")
+            ):
+                await loop.run_in_executor(None, one.stop)
+                before = served
+                while served < before + 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                stop = True
+                await asyncio.gather(*knocking)
+
+        asyncio.run(main())
+        assert (refused, served > 200) == (0, True)
