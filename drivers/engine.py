@@ -551,8 +551,8 @@ class Engine:
             entry.more = _FIRST[what]
         else:
             # `_replace` takes three times as long.
-            key, key_ttl, most, _, met, context, past = more or NOTHING_MORE
-            entry.more = tuple.__new__(More, (key, key_ttl, most, reason, met, context, past + what))
+            key, key_ttl, most, _, met, context, keep_done, past = more or NOTHING_MORE
+            entry.more = tuple.__new__(More, (key, key_ttl, most, reason, met, context, keep_done, past + what))
 
     def _is_last(self, entry: Entry) -> bool:
         """Whether the attempt that ends is the last one."""

@@ -488,6 +488,8 @@ def test_a_store_that_nobody_refers_to_stays_open(tmp_path: Path) -> None:
     gc.collect()
     with tubes.connect(f"file:{tmp_path}") as queue:
         assert queue.tubes() == ["mail"]
+
+
 def facts_of(tube: tubes.Tube) -> list[tuple[object, ...]]:
     """What is kept of the done tasks."""
     done = tube.tasks(state="done")

@@ -156,8 +156,8 @@ def done_row(base: int, done: Done) -> Row:
     return base | done.id, done.data, done.result, done.until, json.dumps(facts)
 
 
-def read_done(row: Row, shift: int) -> Done:
-    """A done task of its row. All moments are put back by `shift`."""
+def read_done(row: Row) -> Done:
+    """A done task of its row."""
     key, data, result, until, text = row
     done = Done()
     facts = json.loads(text)
@@ -165,10 +165,14 @@ def read_done(row: Row, shift: int) -> Done:
     facts |= {"id": key & ((1 << ID_BITS) - 1), "data": data, "result": result, "until": until}
     for name, value in facts.items():
         setattr(done, name, value)
-    for name in ("created", "ended", "until", "dead"):
-        if getattr(done, name) != NEVER:
-            setattr(done, name, getattr(done, name) - shift)
     return done
+
+
+def done_put_back(text: str, span: int) -> str:
+    """The facts of a done task, put back by a span."""
+    facts = json.loads(text)
+    moments = {name: facts[name] - span for name in ("created", "ended", "dead") if facts[name] != NEVER}
+    return json.dumps(facts | moments)
 
 
 def driver_text(driver: Driver) -> str:

@@ -141,6 +141,9 @@ class DurableStore(MemoryStore):
         execute("UPDATE tasks SET created=created-?", (span,))
         for moment in ("until", "dead"):
             execute(f"UPDATE tasks SET {moment}={moment}-? WHERE {moment}<{NEVER}", (span,))
+        for key, until, facts in execute("SELECT key, until, facts FROM done").fetchall():
+            put_back = until - span, rows.done_put_back(facts, span), key
+            execute("UPDATE done SET until=?, facts=? WHERE key=?", put_back)
         for number, facts in tubes:
             execute("UPDATE tubes SET facts=? WHERE number=?", (rows.facts_put_back(facts, span), number))
         for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():
@@ -170,11 +173,10 @@ class DurableStore(MemoryStore):
         if engine.driver.lane:
             engine.lanes.rates.last_number = facts["number"]
         for row in self._files.database.execute("SELECT * FROM done WHERE key BETWEEN ? AND ?", ids):
-            done = rows.read_done(row, shift)
+            done = rows.read_done(row)
             engine.done.add(done, 0)
             engine.dated = engine.dated or done.ttl is not None or done.ttr is not None
-        if not shift:
-            engine.done_changed.clear()  # The rows say so.
+        engine.done_changed.clear()  # The rows say so.
         rebuild_indexes(engine, now)
         pause = facts["pause"]
         if pause is not None and pause > now:
