@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
 from tubes.drivers.options import NO_LANE
-from tubes.errors import InvalidOption
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -28,16 +27,6 @@ class Place(NamedTuple):
 
 #: Before all tasks.
 START: Final = Place()
-
-
-def check_state(state: object) -> State | None:
-    """The state that a list is of; None: of all."""
-    for known in (_READY, _TAKEN, _DELAYED, _BURIED, _DONE):
-        if state == known:
-            return known
-    if state is None:
-        return None
-    raise InvalidOption(option="state", value=state, rule="must be 'ready', 'taken', 'delayed', 'buried' or 'done'")
 
 
 def is_by_id(driver: Driver, state: State | None) -> bool:

@@ -5,8 +5,11 @@ The table follows `tarantool/queue` 1.5.0; where it differs, the project's READM
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
+
+from tubes.errors import InvalidOption
 
 
 def _names(letter: str, word: str) -> Any:
@@ -54,6 +57,26 @@ class State(StrEnum):
 
     # Enum hashes in Python; a state is the key of a lookup in every move.
     __hash__ = str.__hash__
+
+
+_STATES: Final = (State.READY, State.TAKEN, State.DELAYED, State.BURIED, State.DONE)
+
+
+def check_state(state: object, among: Sequence[State] = _STATES, *, several: str = "") -> State:
+    """The state that a caller names, one of these, else `InvalidOption`; `several`: how the rule ends that it names."""
+    for known in among:
+        if isinstance(state, str) and state == known:
+            return known
+    *words, last = (f"'{known}'" for known in among)
+    raise InvalidOption(option="state", value=state, rule=f"must be {', '.join(words)} or {last}{several}")
+
+
+def check_states(states: object) -> tuple[State, ...]:
+    """The states that a caller names, one or several; None: none."""
+    if states is None:
+        return ()
+    named = [states] if isinstance(states, str) or not isinstance(states, Iterable) else [*states] or [states]
+    return tuple(check_state(state, several=", or several in a list") for state in named)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 class Move(NamedTuple):

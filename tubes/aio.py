@@ -31,13 +31,12 @@ from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
 from tubes.backend.moving import SOME, check_move, fewer, item_again, items_of, next_some
-from tubes.backend.port import check_end, check_kicked, check_states, how_if_exists
+from tubes.backend.port import check_end, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, EndOf, LoopWaiter
 from tubes.drivers.driver import Driver, check_namespace
-from tubes.drivers.lists import check_state
-from tubes.drivers.moves import State
+from tubes.drivers.moves import State, check_state, check_states
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import (
@@ -948,12 +947,12 @@ class AsyncTube(Generic[T, R]):
         item = item_again(old)
         new = await self.put(item.data, **item.options)
         try:
-            answer = self._port.delete(old.id, State.DONE.value)
+            answer = self._port.delete(old.id, (State.DONE,))
             if type(answer) is CoroutineType:
                 await answer
         except TaskNotFound:  # Somebody else was faster.
             with suppress(TaskNotFound):
-                answer = self._port.delete(new, State.READY.value)
+                answer = self._port.delete(new, (State.READY,))
                 if type(answer) is CoroutineType:
                     await answer
             raise
@@ -993,7 +992,7 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.kick` shows an example.
         """
-        answer = self._port.kick(count, attempts, ttl, check_kicked(state))
+        answer = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
         return await answer if type(answer) is CoroutineType else answer
 
     async def kick_task(
@@ -1148,7 +1147,7 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.truncate` shows an example.
         """
-        answer = self._port.truncate(check_state(state))
+        answer = self._port.truncate(None if state is None else check_state(state))
         if type(answer) is CoroutineType:
             await answer
 

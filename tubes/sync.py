@@ -20,13 +20,12 @@ from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
 from tubes.backend.moving import SOME, check_move, fewer, item_again, items_of, next_some
-from tubes.backend.port import check_end, check_kicked, check_states, how_if_exists
+from tubes.backend.port import check_end, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import EMPTY, EndOf, ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
-from tubes.drivers.lists import check_state
-from tubes.drivers.moves import State
+from tubes.drivers.moves import State, check_state, check_states
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import shown
 from tubes.errors import (
@@ -1020,10 +1019,10 @@ class Tube(Generic[T, R]):
         item = item_again(old)
         new = self.put(item.data, **item.options)
         try:
-            self._port.delete(old.id, State.DONE.value)
+            self._port.delete(old.id, (State.DONE,))
         except TaskNotFound:  # Somebody else was faster.
             with suppress(TaskNotFound):
-                self._port.delete(new, State.READY.value)
+                self._port.delete(new, (State.READY,))
             raise
         return new
 
@@ -1065,7 +1064,7 @@ class Tube(Generic[T, R]):
         Task(id=0, state='buried', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
         1
         """
-        return self._port.kick(count, attempts, ttl, check_kicked(state))
+        return self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
 
     def kick_task(
         self, task: Task[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
@@ -1241,7 +1240,7 @@ class Tube(Generic[T, R]):
         ...     [task.data for task in tube.tasks()]
         ['to ann']
         """
-        self._port.truncate(check_state(state))
+        self._port.truncate(None if state is None else check_state(state))
 
     def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None takes an option back to its default.

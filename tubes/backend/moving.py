@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tubes.backend.port import PortBase
-from tubes.drivers.lists import check_state
-from tubes.drivers.moves import State
+from tubes.drivers.moves import State, check_state
 from tubes.drivers.options import SECOND, Addressed, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption, TubeFull, TubesError
@@ -25,8 +24,7 @@ def check_move(source: Any, target: Any, kind: type, state: object, limit: objec
     # Another URL may lead to the same tube.
     if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
         raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
-    if check_state(state) not in (State.READY, State.DELAYED, State.BURIED):
-        raise InvalidOption(option="state", value=state, rule="must be 'ready', 'delayed' or 'buried'")
+    check_state(state, (State.READY, State.DELAYED, State.BURIED))
     return None if limit is None else whole("limit", limit)
 
 

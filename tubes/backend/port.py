@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
-from tubes.drivers.lists import check_state
-from tubes.drivers.moves import State
+from tubes.drivers.moves import State, check_state
 from tubes.drivers.options import flag, one_of, priority, text, whole
 from tubes.errors import CallFailed, InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
@@ -79,7 +78,8 @@ class PortBase(Generic[F]):
         id, _, known = (-1, 0, None) if after is None else self.refer(after)
         task = known if isinstance(known, TaskView) else None
         lane = None if utube is None else lane_of(self._driver, utube)
-        return id, task, whole("limit", limit), check_state(state), lane
+        wanted = None if state is None else check_state(state)
+        return id, task, whole("limit", limit), wanted, lane
 
     def refer(self, task: object) -> Reference:
         """Resolve a task, a lease or an id of a caller: see `Reference`.
@@ -119,32 +119,6 @@ class PortBase(Generic[F]):
             rule = f"is for another tube {name!r}: one of another store, or one that was dropped since"
             raise InvalidOption(option="lease", value=text, rule=rule)
         return lease.id, lease.take, lease
-
-
-def check_states(states: object) -> str:
-    """The letters of the states that a caller names: one or several; none: ''."""
-    if states is None:
-        return ""
-    named: Any = [states] if isinstance(states, str) or not isinstance(states, Iterable) else [*states]
-    letters = "".join(state.value for name in named for state in State if isinstance(name, str) and state == name)
-    if not named or len(letters) != len(named):
-        rule = "must be one of ready, taken, buried, delayed and done, or several in a list"
-        raise InvalidOption(option="state", value=states, rule=rule)
-    return letters
-
-
-def words_of(states: str) -> str:
-    """The states of these letters in words, for a message."""
-    return " or ".join(State(letter) for letter in states)
-
-
-def check_kicked(state: object) -> str:
-    """The letter of the state whose tasks are kicked."""
-    if isinstance(state, str):
-        for known in (State.BURIED, State.DELAYED):
-            if state == known:
-                return known.value
-    raise InvalidOption(option="state", value=state, rule="must be buried or delayed")
 
 
 def check_end(task: F) -> F | None:

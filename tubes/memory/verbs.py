@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tubes.backend.listeners import check_listener
-from tubes.backend.port import check_reason, mark_finished, words_of
+from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
 from tubes.drivers.done import Done
 from tubes.drivers.lists import Place, is_by_id, tasks_after
@@ -243,12 +243,12 @@ class VerbPort(Port[F]):
 
         return self._do_any(task, act if pri is None else self._with_pri(act, pri), finishes=True)
 
-    def delete(self, task: object, states: str = "") -> F:
+    def delete(self, task: object, states: tuple[State, ...] = ()) -> F:
         """Remove a task; `states`: if it is in one of these."""
 
         def check(task: Entry | Done) -> None:
-            if states and task.state not in tuple(states):
-                raise TaskNotFound(id=task.id, tube=self.shared.name, states=words_of(states))
+            if states and task.state not in states:
+                raise TaskNotFound(id=task.id, tube=self.shared.name, states=" or ".join(states))
 
         def act(now: int, entry: Entry) -> None:
             check(entry)
@@ -313,11 +313,11 @@ class VerbPort(Port[F]):
             mark_finished(task)
         return answer
 
-    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: str = "!") -> int:
+    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
         """Make buried or delayed tasks ready."""
         most = whole("count", count)
         respawn = self._driver.check_kick(attempts, ttl)
-        if state == "!":
+        if state is State.BURIED:
             return self._do(lambda now: self._engine.kick(now, most, *respawn))
         self.need("delay")
         return self._do(lambda now: self._engine.kick_delayed(now, most, *respawn))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tubes.backend.listeners import Listener, check_listener
-from tubes.backend.port import check_reason, mark_finished, words_of
+from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.entry import KEPT, NOTHING_MORE, More
 from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, flag, micros, whole
@@ -270,13 +270,13 @@ class VerbPort(Port[F]):
         repri = () if pri is None else (self.check_pri(pri),)
         return self.call("bury", self.about(task, why, *repri, looks=True, ends=True))
 
-    def delete(self, task: object, states: str = "") -> F:
+    def delete(self, task: object, states: tuple[State, ...] = ()) -> F:
         """Remove a task; `states`: if it is in one of these."""
-        show_task, words, lease = self.about(task, states, looks=True, ends=True)
+        show_task, words, lease = self.about(task, letters_of(states), looks=True, ends=True)
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply and reply.code == "STATE":
-                raise TaskNotFound(id=words[0], tube=self.shared.name, states=words_of(states))
+                raise TaskNotFound(id=words[0], tube=self.shared.name, states=" or ".join(states))
             return show_task(reply)
 
         return self.call("delete", (show, words, lease))
@@ -301,10 +301,10 @@ class VerbPort(Port[F]):
 
         return self.call("update", (show, words, lease))
 
-    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: str = "!") -> int:
+    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
         """Make buried or delayed tasks ready."""
         most, respawn = whole("count", count), self._respawn(attempts, ttl)
-        if state == "!":
+        if state is State.BURIED:
             return self.change(self._kick(most, respawn))
         self.need("delay")
         return self.change(self._kick_delayed(most, respawn))
@@ -439,6 +439,11 @@ class VerbPort(Port[F]):
         before, self.listener = self.listener, listener
         self.shared.subscription.note(self)
         return before
+
+
+def letters_of(states: tuple[State, ...]) -> str:
+    """The letters of states, as scripts are told them."""
+    return "".join(state.value for state in states)
 
 
 def _ignore(reply: Reply) -> None:
