@@ -841,8 +841,8 @@ class Engine:
         return len(chosen)
 
     def kick_task(self, now: int, entry: Entry, attempts: int | None = None, ttl: int | None = None) -> None:
-        """Make a buried task ready, with so many attempts and so long to live; any other one stays as it is."""
-        if entry.state is _BURIED:
+        """Make a buried or delayed task ready, with so many attempts and so long to live; others stay as they are."""
+        if entry.state is _BURIED or entry.state is _DELAYED:
             self._kick(now, entry, attempts, ttl)
 
     def _kick(self, now: int, entry: Entry, attempts: int | None, ttl: int | None) -> None:

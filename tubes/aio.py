@@ -732,14 +732,17 @@ class AsyncTube(Generic[T, R]):
         return await answer if type(answer) is CoroutineType else answer
 
     @asynccontextmanager
-    async def taking(self, timeout: Seconds | None = None) -> AsyncGenerator[AsyncTask[T]]:
+    async def taking(
+        self, timeout: Seconds | None = None, *, ttr: Seconds | None = None
+    ) -> AsyncGenerator[AsyncTask[T]]:
         """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if there is none.
 
+        `timeout`, `ttr`: as for `take`.
         If having no task is not an error: `if task := await tube.take(5):` and then `async with task:`.
 
         `Tube.taking` shows an example.
         """
-        task = await self.take(timeout)
+        task = await self.take(timeout, ttr=ttr)
         if task is None:
             raise NothingReady(tube=self.name, timeout=None if timeout is None else seconds("timeout", timeout))
         async with task:
@@ -998,7 +1001,7 @@ class AsyncTube(Generic[T, R]):
     async def kick_task(
         self, task: AsyncTask[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
     ) -> AsyncTask[T]:
-        """Make one buried task ready; a task that is not buried stays unchanged. See `kick`. O(log n).
+        """Make one buried or delayed task ready; a ready or taken one stays unchanged. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
         """
@@ -1081,12 +1084,16 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.renew_many(tasks, seconds)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def delete_many(self, tasks: Iterable[AsyncTask[T] | str | int]) -> dict[int, bool]:
+    async def delete_many(
+        self, tasks: Iterable[AsyncTask[T] | str | int], *, state: str | Iterable[str] | None = None
+    ) -> dict[int, bool]:
         """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
+
+        `state`: as for `delete`: a task that is in another state stays, and counts as if there were none.
 
         `Tube.delete_many` shows an example.
         """
-        answer = self._port.delete_many(tasks)
+        answer = self._port.delete_many(tasks, check_states(state))
         return await answer if type(answer) is CoroutineType else answer
 
     async def move_to(self, tube: AsyncTube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:

@@ -765,9 +765,10 @@ class Tube(Generic[T, R]):
         return self._port.take_task(task, span)
 
     @contextmanager
-    def taking(self, timeout: Seconds | None = None) -> Generator[Task[T]]:
+    def taking(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> Generator[Task[T]]:
         """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if there is none.
 
+        `timeout`, `ttr`: as for `take`.
         If having no task is not an error: `if task := tube.take(5):` and then `with task:`.
 
         >>> import tubes
@@ -778,7 +779,7 @@ class Tube(Generic[T, R]):
         Traceback (most recent call last):
         tubes.errors.NothingReady: no task of tube 'mail' became ready within 0 s.
         """
-        task = self.take(timeout)
+        task = self.take(timeout, ttr=ttr)
         if task is None:
             raise NothingReady(tube=self.name, timeout=None if timeout is None else seconds("timeout", timeout))
         with task:
@@ -1069,7 +1070,7 @@ class Tube(Generic[T, R]):
     def kick_task(
         self, task: Task[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
     ) -> Task[T]:
-        """Make one buried task ready; a task that is not buried stays unchanged. See `kick`. O(log n).
+        """Make one buried or delayed task ready; a ready or taken one stays unchanged. See `kick`. O(log n).
 
         Raises `TaskNotFound` if there is none.
         """
@@ -1160,8 +1161,12 @@ class Tube(Generic[T, R]):
         """
         return self._port.renew_many(tasks, seconds)
 
-    def delete_many(self, tasks: Iterable[Task[T] | str | int]) -> dict[int, bool]:
+    def delete_many(
+        self, tasks: Iterable[Task[T] | str | int], *, state: str | Iterable[str] | None = None
+    ) -> dict[int, bool]:
         """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
+
+        `state`: as for `delete`: a task that is in another state stays, and counts as if there were none.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1170,7 +1175,7 @@ class Tube(Generic[T, R]):
         ...     tube.delete_many([1, 7])
         {1: True, 7: False}
         """
-        return self._port.delete_many(tasks)
+        return self._port.delete_many(tasks, check_states(state))
 
     def move_to(self, tube: Tube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
         """Move tasks in one state to another tube, in the order in which they are listed. Returns how many.

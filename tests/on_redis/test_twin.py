@@ -333,6 +333,7 @@ class Twins:
             named = [self.which(alone=count == 1) for _ in range(count)]
             more = {"delay": self.some(None, 0, 0.5, 2)} if verb == "release_many" else {}
             more = {"seconds": self.some(0, 0.5, 3)} if verb == "renew_many" else more
+            more = {"state": self.some(None, None, "ready", ["~", "!"])} if verb == "delete_many" else more
             self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **more))
 
     def set_back(self, seconds: float) -> None:

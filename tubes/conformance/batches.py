@@ -427,6 +427,15 @@ class Batches(Bench):
         assert (self.count("total"), self.count("delete")) == (0, 4)
         assert self.tube.delete_many(ids) == dict.fromkeys(ids, False)
 
+    def test_deletes_may_name_the_states_of_the_tasks(self) -> None:
+        held, buried, ready = self.taken(), self.buried(), self.put()
+        assert list(self.tube.delete_many([ready, buried.id, held], state="buried").values()) == [False, True, False]
+        assert list(self.tube.delete_many([ready, held, 9], state=["taken", "~"]).values()) == [False, True, False]
+        bad: tuple[Any, ...] = ("x", 5, [], ["ready", "gone"], b"ready", [None])
+        assert self.refuses(lambda state: self.tube.delete_many([ready], state=state), *bad)
+        assert [*self.tube.delete_many([ready], state="!").values(), *self.tube.delete_many([ready]).values()] == [0, 1]
+        assert self.count("delete") == 3
+
     def test_verbs_on_nothing_answer_nothing(self) -> None:
         assert self.tube.ack_many([]) == self.tube.release_many([]) == self.tube.delete_many(iter(())) == {}
 

@@ -137,6 +137,16 @@ class Delay(Bench):
         assert self.refuses(lambda state: self.tube.kick(1, state=state), "ready", "x", None, ["delayed"])
         assert sorted(self.drain()) == sorted(task.id for task in (late, soon, later))
 
+    def test_one_delayed_task_can_be_kicked(self) -> None:
+        task, other = self.put(delay=20), self.put(delay=10)
+        heard = self.listen()
+        kicked = self.tube.kick_task(task, attempts=2)
+        assert (kicked.state, kicked.due, kicked.max_attempts) == ("r", None, 2)
+        assert self.state(other) == "~"
+        assert self.heard(heard, [("kick", task.id, "r")])
+        assert self.take().id == task.id
+        assert self.tube.kick_task(task.id).state == "t"
+
     @needs("ttl")
     def test_a_kicked_task_that_was_delayed_still_ends_by_its_ttl(self) -> None:
         task = self.put(delay=5, ttl=10)

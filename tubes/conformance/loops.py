@@ -74,6 +74,12 @@ class Loops(Bench):
             assert (task.id, task.state) == (put.id, State.TAKEN)
         assert self.state(put) == "-"
 
+    @needs("ttr")
+    def test_taking_may_say_for_how_long(self) -> None:
+        self.put(ttr=60)
+        with self.tube.taking(timeout=0, ttr=5) as task:
+            assert task.due == self.clock.now() + 5
+
     def test_taking_releases_what_it_took_when_its_block_raises(self) -> None:
         put = self.put()
         with pytest.raises(OopsError), self.tube.taking(timeout=0):

@@ -93,14 +93,14 @@ class VerbPort(Port[F]):
 
         return self._do_many(tasks, renew, finishes=False)
 
-    def delete_many(self, tasks: object) -> dict[int, bool]:
-        """Remove tasks."""
+    def delete_many(self, tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
+        """Remove tasks; `states`: those that are in one of these."""
 
         def delete(now: int, entries: list[Entry]) -> None:
             for entry in entries:
                 self._engine.delete(now, entry)
 
-        return self._do_many(tasks, delete, anybody=True)
+        return self._do_many(tasks, delete, anybody=True, states=states)
 
     def evict(self, tasks: list[F]) -> list[bool]:
         """Remove those of these tasks that are as they were seen; whether each was."""
@@ -124,8 +124,12 @@ class VerbPort(Port[F]):
         *,
         anybody: bool = False,
         finishes: bool = True,
+        states: tuple[State, ...] = (),
     ) -> dict[int, bool]:
-        """Do something with those of these tasks that this session holds (`anybody`: all); whether it was done."""
+        """Do something with those of these tasks that this session holds (`anybody`: all); whether it was done.
+
+        `states`: only with those that are in one of these.
+        """
         those = tasks_by_id(tasks, self.refer)
         done = dict.fromkeys(those, False)
 
@@ -140,7 +144,10 @@ class VerbPort(Port[F]):
                     elif not anybody:
                         continue
                     if entry is None:
-                        done[id] = anybody and view.__class__ is not Lease and self._forget(now, meant)
+                        forgets = anybody and view.__class__ is not Lease and (not states or State.DONE in states)
+                        done[id] = forgets and self._forget(now, meant)
+                        continue
+                    if states and entry.state not in states:
                         continue
                 entries.append(entry)
                 done[id] = True

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import uuid4
 
+from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubesError
 from tubes.redis import task_codec
@@ -17,6 +18,7 @@ from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
+from tubes.redis.verbs import letters_of
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.lease import Lease
 from tubes.values.task import F
@@ -266,9 +268,10 @@ class BatchPort(LookingPort[F]):
         self.need("ttr")
         return self.run(self._about_many("renew_many", tasks_by_id(tasks, self.refer), span, finishes=False))
 
-    def delete_many(self, tasks: object) -> dict[int, bool]:
-        """Remove tasks."""
-        return self.change(self._about_many("delete_many", tasks_by_id(tasks, self.refer), by_put=True))
+    def delete_many(self, tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
+        """Remove tasks; `states`: those that are in one of these."""
+        those = tasks_by_id(tasks, self.refer)
+        return self.change(self._about_many("delete_many", those, letters_of(states), by_put=True))
 
     def evict(self, tasks: list[F]) -> list[bool]:
         """Remove those of these tasks that are as they were seen; whether each was."""

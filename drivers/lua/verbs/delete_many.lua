@@ -1,12 +1,13 @@
--- Remove tasks, in whatever state.
--- ARGV  6… of each its id, and which task that is, as any_task.lua says
+-- Remove tasks, in whatever state, or in one of some.
+-- ARGV  6 the states ('': any), 7… of each its id, and which task that is, as any_task.lua says
 -- answers  for each '1' if it was there, '0' if it was not
 --#include begin
 if replayed then return replayed end
 local done = {}
 call('HDEL', M, '')
-for n = 6, #ARGV, 2 do
+for n = 7, #ARGV, 2 do
   local task = find_meant(ARGV[n], ARGV[n + 1])
+  if task and ARGV[6] ~= '' and not string.find(ARGV[6], task.state, 1, true) then task = nil end
   done[#done + 1] = task and '1' or '0'
   if task then
 --#move delete
