@@ -982,7 +982,7 @@ class AsyncTube(Generic[T, R]):
         *,
         attempts: int | None = None,
         ttl: Seconds | None = None,
-        state: Literal["buried", "delayed"] = "buried",
+        state: State | Literal["buried", "delayed"] = "buried",
     ) -> int:
         """Make up to `count` buried tasks ready, in their order; returns how many. O(log n) each.
 

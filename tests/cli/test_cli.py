@@ -199,6 +199,22 @@ def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: t
     assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("1\n", True)
 
 
+def test_commands_on_tasks_may_name_a_state(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifottl")
+    tube.put_many(range(5), delay=60)
+    assert shell.lines("kick", "mail", "--state", "delayed") == ["1"]
+    assert shell.lines("kick", "mail", 0, 1) == ["1"]
+    missing = shell("delete", "mail", 0, 2, "--state", "delayed", code=Exit.NOT_FOUND).stderr
+    assert missing == "tubes: there is no delayed task 0 in tube 'mail'; deleted: 2\n"
+    assert "delete 2 delayed tasks" in shell("truncate", "mail", "--state", "delayed", code=Exit.USAGE).stderr
+    assert shell.json("truncate", "mail", "--state", "delayed", "--yes") == [{"tube": "mail", "removed": 2}]
+    assert [str(task.state) for task in tube.tasks()] == ["ready", "ready"]
+    assert shell("kick", "mail", "--state", "delayed", code=Exit.NOTHING).stderr.endswith("no such delayed tasks\n")
+    for command in (("kick", "mail"), ("truncate", "mail", "--yes"), ("delete", "mail", 0)):
+        shell(*command, "--state", "lost", code=Exit.USAGE)
+    assert tube.statistics().tasks["total"] == 2
+
+
 def test_what_was_done_before_an_error_is_said(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(4))

@@ -9,10 +9,11 @@ from typing import Annotated, Any, cast
 import typer
 
 import tubes
-from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, connected, pairs, sure
+from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, complete_states, connected, pairs, sure
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, options_json, until
 from tubes.cli.streams import from_json
+from tubes.drivers.moves import check_state
 from tubes.drivers.registry import known_drivers
 
 
@@ -116,13 +117,23 @@ def resume(name: Name, url: Url = None, as_json_: AsJson = False) -> None:
         as_json({"tube": name, "paused": None})
 
 
-def truncate(name: Name, yes: Yes = False, url: Url = None, as_json_: AsJson = False) -> None:
+def truncate(
+    name: Name,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", "-s", help="Delete only tasks in this state.", autocompletion=complete_states),
+    ] = None,
+    yes: Yes = False,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
     """Delete all tasks of a tube."""
+    known = None if state is None else check_state(state)
     with connected(url) as queue:
         tube = queue.tube(name)
-        count = tube.statistics().tasks["total"]
-        sure(f"delete {count} tasks of tube {name!r}", yes=yes)
-        tube.truncate()
+        count = tube.statistics().tasks[known or "total"]
+        sure(f"delete {count} {f'{known} ' if known else ''}tasks of tube {name!r}", yes=yes)
+        tube.truncate(state=known)
         if as_json_:
             as_json({"tube": name, "removed": count})
         else:

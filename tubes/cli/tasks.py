@@ -34,6 +34,7 @@ from tubes.cli.common import (
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, data_of, line, span, task_json, words_of
 from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
+from tubes.drivers.moves import check_state
 from tubes.drivers.options import SECOND, micros
 
 #: How many lines of stdin are put in one call.
@@ -284,31 +285,39 @@ def kick(
     count: Annotated[
         int, typer.Option("--count", "-n", min=1, help="The largest number of tasks, in their order.")
     ] = 1,
-    everything: Annotated[bool, typer.Option("--all", help="Kick all buried tasks.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Kick all of them.")] = False,
+    state: Annotated[
+        str,
+        typer.Option("--state", "-s", help="Their state: buried or delayed.", autocompletion=complete_states),
+    ] = "buried",
     attempts: Annotated[int | None, typer.Option(help="Give the tasks so many more attempts.")] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds until the tasks expire, from now.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Make buried tasks ready and print how many."""
+    """Make buried or delayed tasks ready and print how many.
+
+    Tasks that are named by their ids may be in either state.
+    """
     with connected(url) as queue:
         tube = queue.tube(name)
         if ids:
-            buried: list[int] = []
+            found: list[int] = []
 
             def kick_one(task: int) -> None:
                 was = tube.peek(task).state
                 tube.kick_task(task, attempts=attempts, ttl=ttl)
-                buried.extend([task] * (was is tubes.State.BURIED))
+                found.extend([task] * (was in (tubes.State.BURIED, tubes.State.DELAYED)))
 
             each(ids, kick_one, "kicked")
-            kicked = len(buried)
+            kicked = len(found)
         else:
-            wanted = tube.statistics().tasks["buried"] if everything else count
-            kicked = tube.kick(wanted, attempts=attempts, ttl=ttl)
+            known = check_state(state, (tubes.State.BURIED, tubes.State.DELAYED))
+            wanted = tube.statistics().tasks[known] if everything else count
+            kicked = tube.kick(wanted, attempts=attempts, ttl=ttl, state=known)
         _tell(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
         if not kicked:
-            raise Stop(f"tube {name!r} has no such buried tasks", Exit.NOTHING)
+            raise Stop(f"tube {name!r} has no such {'buried or delayed' if ids else state} tasks", Exit.NOTHING)
 
 
 def bury(
@@ -354,19 +363,29 @@ def move(
             raise Stop(f"tube {name!r} has no {state} tasks", Exit.NOTHING)
 
 
-def delete(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) -> None:
+def delete(
+    name: Name,
+    ids: SomeIds,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", "-s", help="Delete only tasks in this state.", autocompletion=complete_states),
+    ] = None,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
     """Delete tasks and print how many.
 
-    Their state does not matter: workers lose the tasks they work on.
+    Without --state workers lose the tasks they work on.
     """
     with connected(url) as queue:
-        answers = queue.tube(name).delete_many(ids)
+        answers = queue.tube(name).delete_many(ids, state=state or None)
         done = [id for id, was in answers.items() if was]
         _tell(as_json_, {"tube": name, "deleted": done}, str(len(done)))
         if len(done) < len(answers):
             missing = listed(id for id, was in answers.items() if not was)
             rest = f"; deleted: {listed(done)}" if done else ""
-            raise Stop(f"there is no task {missing} in tube {name!r}{rest}", Exit.NOT_FOUND)
+            kind = f"{' or '.join(state)} task" if state else "task"
+            raise Stop(f"there is no {kind} {missing} in tube {name!r}{rest}", Exit.NOT_FOUND)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, move, delete)
