@@ -180,8 +180,7 @@ class AsyncQueue:
 
         A namespace has its own tubes, statistics, events, limits, workers and sessions: nothing of it is seen in
         another, whatever the tubes are called. It exists as soon as it has a tube. Namespaces do not nest: the method
-        does the same in each of them. It costs a session; on a server also a thread of this process for each namespace
-        that is open, which renews leases.
+        does the same in each of them. It costs a session.
 
         Raises `InvalidOption` for a bad name.
 

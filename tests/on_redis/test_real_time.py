@@ -295,3 +295,23 @@ def test_a_moment_is_one_of_the_servers_clock(url: str, face: Face) -> None:
         tube.put_many([2])
         assert abs(tube.release(tube.take(0), at=at).due - at.timestamp()) < 5
         assert tube.put(3, at=at - timedelta(seconds=120)).state == "ready"
+
+
+def test_one_thread_renews_the_sessions_of_all_namespaces(url: str, valkey: LocalServer) -> None:
+    def ends_of(name: str) -> list[float]:
+        return [ends for _, ends in client.zrange(f"{prefix}:tubes:{name}:leases", 0, -1, withscores=True)]
+
+    # Other tests may have left threads that are about to end.
+    others = {thread for thread in threading.enumerate() if thread.name == "tubes-leases"}
+    client: Any = valkey.client()
+    prefix = url.rpartition("prefix=")[2]
+    home = tubes.connect(url, session_ttl=0.3)
+    with home.namespace("team") as team, home.namespace("shop") as shop:
+        for queue in (home, team, shop):
+            queue.create_tube("mail")
+        (mine,) = {thread for thread in threading.enumerate() if thread.name == "tubes-leases"} - others
+        home.close()
+        before = {name: ends_of(name) for name in ("{team@mail}", "{shop@mail}")}
+        assert eventually(lambda: all(ends_of(name) > ends for name, ends in before.items()))
+    mine.join(10)
+    assert not mine.is_alive()

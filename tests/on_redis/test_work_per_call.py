@@ -365,8 +365,8 @@ def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monk
     assert len(before) == 5
     process_store = tube._port.shared.store
     channel = ThreadChannel(process_store.server, "b")
-    process_store._beat_once(channel)  # Now the server has the script.
-    scripts, _ = work(client, lambda: process_store._beat_once(channel))
+    process_store._beat_once(channel, set())  # Now the server has the script.
+    scripts, _ = work(client, lambda: process_store._beat_once(channel, set()))
     channel.close()
     assert scripts == 3
     after = dict(client.zrange(leases, 0, -1, withscores=True))

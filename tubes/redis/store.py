@@ -22,6 +22,7 @@ from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
+from tubes.redis.beats import Beats
 from tubes.redis.edition import Edition
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -73,6 +74,7 @@ class RedisStore:
         codec: Codec,
         lease: float,
         registry: Registry | None = None,
+        beats: Beats | None = None,
     ) -> None:
         self._key: Final = key
         self.server: Final = server
@@ -112,8 +114,7 @@ class RedisStore:
         self._channel: Final = ThreadChannel(server, "s")
         self._inbox: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
         self._helper: threading.Thread | None = None
-        self._beating: threading.Thread | None = None
-        self._stop: Final = threading.Event()
+        self._beats: Final = beats or Beats(server, lease)
         self._outage: Final = Outage()
         # Whether anything has gone wrong since the last beat.
         self._is_out = False
@@ -133,7 +134,8 @@ class RedisStore:
         with _opening:
             store = _stores.get(key)
             if store is None:
-                store = RedisStore(key, self.server, self._root, self.clock, self.codec, self.lease, self.registry)
+                shared = self.clock, self.codec, self.lease, self.registry, self._beats
+                store = RedisStore(key, self.server, self._root, *shared)
                 store.met, store._timed, store._ahead = self.met, self._timed, self._ahead
                 _stores[key] = store
             store.enter()
@@ -143,9 +145,8 @@ class RedisStore:
         """Renew this session's lease."""
         with self._lock:
             self.sessions.add(session)
-            if self._beating is None and not self.manual:
-                self._beating = threading.Thread(target=self._beat, name="tubes-leases", daemon=True)
-                self._beating.start()
+            if not (self.manual or self.closed):
+                self._beats.add(self)
 
     def leave(self) -> None:
         """Remove a connection; the last one ends the threads."""
@@ -155,8 +156,8 @@ class RedisStore:
                 return
             _stores.pop(self._key, None)
             self.closed = True
+            self._beats.discard(self)
             shared_tubes = list(self._shared_tubes.values())
-        self._stop.set()
         self._inbox.put(None)
         for shared in shared_tubes:
             shared.subscription.close()
@@ -233,25 +234,19 @@ class RedisStore:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        """Renew the leases of all sessions, three times per lease: in a thread, since event loops may be blocked."""
-        # A server that is down must not keep the sessions elsewhere waiting until their leases are over.
-        patience = min(self.lease / 12, 5.0)
-        channel = ThreadChannel(self.server, "b", patience)
-        while not self._stop.wait(self.lease / 3):
-            self._is_out = False
-            try:
-                self._beat_once(channel)
-                if not self.met:  # An `AsyncQueue` may be used without `await` and `async with`.
-                    self.meet(patience)
-            except Exception as error:  # The sessions depend on it: the next beat comes after any error.
-                self._warn("sessions could not be renewed", error)
-            if not self._is_out:
-                self._outage.end()
-        channel.close()
+    def beat(self, channel: ThreadChannel, patience: float, lost: set[str]) -> None:
+        """Renew the leases of all sessions; `lost`: the nodes that have not replied."""
+        self._is_out = False
+        try:
+            self._beat_once(channel, lost)
+            if not self.met:  # An `AsyncQueue` may be used without `await` and `async with`.
+                self.meet(patience)
+        except Exception as error:  # The sessions depend on it: the next beat comes after any error.
+            self._warn("sessions could not be renewed", error)
+        if not self._is_out:
+            self._outage.end()
 
-    def _beat_once(self, channel: ThreadChannel) -> None:
-        lost: set[str] = set()
+    def _beat_once(self, channel: ThreadChannel, lost: set[str]) -> None:
         for shared in list(self._shared_tubes.values()):
             tokens = [port.session.token for port in copied(shared.ports) if port.session is not None]
             listening = "1" if shared.subscription.listening else ""
@@ -263,6 +258,7 @@ class RedisStore:
                 node = self.server.node(shared.key)
                 # One node that does not reply must not cost the sessions on the others their leases.
                 if node in lost:
+                    self._is_out = True
                     continue
                 for first in range(0, max(len(tokens), 1), _BEATS):
                     some = tokens[first : first + _BEATS]
@@ -278,7 +274,8 @@ class RedisStore:
                 self._warn("sessions could not be renewed", error_of(reply, self.url))
         for session in copied(self.sessions):
             self._beat_shared(channel, session)
-        self.read_time(channel)
+        if not lost or self.server.node(self.prefix) not in lost:
+            self.read_time(channel)
 
     def _beat_shared(self, channel: ThreadChannel, session: RedisSession) -> None:
         try:
@@ -289,7 +286,7 @@ class RedisStore:
     def _warn(self, what: str, error: Exception) -> None:
         """Log the first of such errors, unless the store has ended."""
         self._is_out = True
-        if not self._stop.is_set():
+        if not self.closed:
             self._outage.log(what, error)
 
     def read_time(self, channel: ThreadChannel | None = None) -> None:

@@ -1,0 +1,53 @@
+"""One thread that renews the sessions of a process on one server, in all its namespaces."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tubes.redis.transport.channel import ThreadChannel
+
+if TYPE_CHECKING:
+    from tubes.redis.store import RedisStore
+    from tubes.redis.transport.server import Server
+
+
+class Beats:
+    """Renews the sessions of some stores three times per session ttl: in a thread, since event loops may be blocked."""
+
+    def __init__(self, server: Server, lease: float) -> None:
+        self._server: Final = server
+        self._lease: Final = lease
+        self._stores: Final[dict[RedisStore, None]] = {}
+        self._lock: Final = threading.Lock()
+        # Ends the thread; None: there is none.
+        self._stop: threading.Event | None = None
+
+    def add(self, store: RedisStore) -> None:
+        """Renew the sessions of this store from now on."""
+        with self._lock:
+            self._stores[store] = None
+            if self._stop is None:
+                self._stop = threading.Event()
+                threading.Thread(target=self._run, args=(self._stop,), name="tubes-leases", daemon=True).start()
+
+    def discard(self, store: RedisStore) -> None:
+        """Renew them no more. The last store ends the thread."""
+        with self._lock:
+            self._stores.pop(store, None)
+            if self._stop is not None and not self._stores:
+                self._stop.set()
+                self._stop = None
+
+    def _run(self, stop: threading.Event) -> None:
+        # A server that is down must not keep the sessions elsewhere waiting until their leases are over.
+        patience = min(self._lease / 12, 5.0)
+        channel = ThreadChannel(self._server, "b", patience)
+        while not stop.wait(self._lease / 3):
+            # What does not reply to one store is not asked for the next one.
+            lost: set[str] = set()
+            with self._lock:
+                stores = [*self._stores]
+            for store in stores:
+                store.beat(channel, patience, lost)
+        channel.close()
