@@ -132,6 +132,26 @@ def test_a_watched_tube_has_histograms_and_reasons(queue: tubes.Queue, scrape: S
     assert scrape("tubes_hold_seconds_bucket", tube="mail", le="60.0") == 1
 
 
+def test_one_collector_tells_namespaces_apart_by_a_label(queue: tubes.Queue, clock: ManualClock) -> None:
+    with queue.namespace("team") as team, queue.namespace("shop") as shop:
+        mails = {"": queue.create_tube("mail"), "team": team.create_tube("mail")}
+        for start in (queue, team):  # Wherever its own queue is.
+            scrape = Scrape(start, namespaces=True, watch=["mail"], now=clock.now)
+            assert scrape("tubes_up") == 1
+            for number, (namespace, mail) in enumerate(mails.items(), 1):
+                mail.truncate()
+                mail.put_many(range(number))
+                mail.bury(mail.put("bad"), "why")
+                assert scrape("tubes_tasks", namespace=namespace, tube="mail", state="ready") == number
+                about = {"namespace": namespace, "tube": "mail", "reason": "why"}
+                assert eventually(lambda see=scrape, about=about: see("tubes_buried_total", **about) == 1)  # type: ignore[misc]
+            shop.create_tube("cart")
+            assert scrape("tubes_waiting", namespace="shop", tube="cart") == 0
+            shop.tube("cart").drop()
+            assert scrape("tubes_waiting", namespace="shop", tube="cart") is None
+            scrape.collector.close()
+
+
 def test_a_tube_that_is_made_anew_is_watched_anew(queue: tubes.Queue, scrape: Scrape) -> None:
     for number in (1, 2):
         mail = queue.create_tube("mail")
@@ -208,7 +228,7 @@ def test_a_url_is_enough(url: str) -> None:
             scrape.collector.close()
 
 
-@pytest.mark.parametrize("options", [{"queue": 5}, {"queue": "nonsense"}, {"watch": "mail"}])
+@pytest.mark.parametrize("options", [{"queue": 5}, {"queue": "nonsense"}, {"watch": "mail"}, {"namespaces": 1}])
 def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
     with tubes.connect() as queue, pytest.raises(tubes.InvalidOption):
         Collector(**dict[str, Any]({"queue": queue}, **options))

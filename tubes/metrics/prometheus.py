@@ -19,12 +19,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
 from tubes import sync
 from tubes.backend.retry import Outage
+from tubes.drivers.options import flag
 from tubes.errors import InvalidOption, TubeNotFound, TubesError, needs
 from tubes.metrics.spans import Spans
 from tubes.values.reasons import kind_of
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 
     from tubes.sync import Queue, Tube
     from tubes.values.overview import Overview
+
+#: The metrics of a scrape by name.
+Families: TypeAlias = "dict[str, GaugeMetricFamily | CounterMetricFamily]"
+#: All tubes by namespace and name.
+Seen: TypeAlias = "dict[tuple[str, str], Overview]"
 
 #: Metrics that the store itself counts, for all programs: gauges and counters, each with its help and labels.
 _GAUGES: Final = {
@@ -83,6 +89,8 @@ class Collector(Base):
     buried tasks; True for all. A server publishes each change of such a tube, which costs it about as much as the call
     itself. Changes during a lost connection are missed.
     `ages`: also read the age of the oldest ready task, by one more call for each tube that has one.
+    `namespaces`: collect the tubes of all namespaces of the store, and of none. All metrics of tubes have a label
+    `namespace` then; "": the tube is in none.
     `timeout`: seconds that a scrape may take; after that `tubes_up` is 0 and the tubes are missing.
     `reason`: a function that returns the kind of a reason.
     `now`: the clock of the histograms, in seconds.
@@ -98,10 +106,12 @@ class Collector(Base):
         *,
         watch: Collection[str] | bool = (),
         ages: bool = True,
+        namespaces: bool = False,
         timeout: float = 5.0,
         reason: Callable[[str | None], str] = kind_of,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        flag("namespaces", namespaces)
         if isinstance(queue, str):
             queue = sync.connect(queue)
         elif isinstance(queue, sync.Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -112,48 +122,53 @@ class Collector(Base):
         if isinstance(watch, str):
             raise InvalidOption(option="watch", value=watch, rule="must be a list of names, or True")
         self._queue: Final = queue
+        # The label of all metrics of tubes, if there is one.
+        self._label: Final = ("namespace",) if namespaces else ()
+        # By namespace.
+        self._queues: Final[dict[str, Queue]] = {"": queue.namespace("") if namespaces else queue}
         self._watch: Final = watch
         self._ages: Final = ages
         self._timeout: Final = timeout
         self._reason: Final = reason
         self._now: Final = now
-        self._watched: Final[dict[str, tuple[Tube, Spans]]] = {}
+        self._watched: Final[dict[tuple[str, str], tuple[Tube, Spans]]] = {}
         self._reasons: Final[set[str]] = set()
         self._pool: Final = ThreadPoolExecutor(1, "tubes-metrics")
         self._lock: Final = threading.Lock()
-        self._looking: Future[dict[str, Overview]] | None = None
+        self._looking: Future[Seen] | None = None
         # Scrapes that fail, and tubes that cannot be watched: the next scrape tries again.
         self._outage, self._deaf = Outage(), Outage()
-        self._wait, self._hold = (_histogram(name) for name in ("tubes_wait_seconds", "tubes_hold_seconds"))
+        self._wait, self._hold = (self._histogram(name) for name in ("tubes_wait_seconds", "tubes_hold_seconds"))
         about, labels = _HEARD["tubes_buried_total"]
-        self._buried: Final = Counter("tubes_buried", about, labels, registry=None)
+        self._buried: Final = Counter("tubes_buried", about, (*self._label, *labels), registry=None)
 
     def close(self) -> None:
         """Stop listening, and end its session."""
-        self._queue.close()
+        for queue in (self._queue, *self._queues.copy().values()):
+            queue.close()
         self._pool.shutdown(wait=False)
 
     # -- collecting ----------------------------------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
         """All metrics without values, for registries that ask for the names first."""
-        yield from _families().values()
+        yield from self._families().values()
         yield from self._heard()
 
     @override
     def collect(self) -> Iterator[Metric]:
         """All metrics now."""
-        families = _families()
+        families = self._families()
         began = time.perf_counter()
         seen = self._look()
         families["tubes_up"].add_metric([], float(seen is not None))
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - began)
-        for name, one in (seen or {}).items():
-            _add(families, name, one)
+        for (namespace, name), one in (seen or {}).items():
+            _add(families, (*self._values(namespace), name), one)
         yield from families.values()
         yield from self._heard()
 
-    def _look(self) -> dict[str, Overview] | None:
+    def _look(self) -> Seen | None:
         """All tubes; None if they cannot be read in time. The next scrape waits for the same call."""
         with self._lock:
             try:
@@ -170,31 +185,44 @@ class Collector(Base):
             self._outage.end()
             return seen
 
-    def _look_and_listen(self) -> dict[str, Overview]:
-        seen = self._queue.overview(ages=self._ages)
+    def _look_and_listen(self) -> Seen:
+        if self._label:
+            self._find_namespaces()
+        seen = {
+            (namespace, name): one
+            for namespace, queue in self._queues.items()
+            for name, one in queue.overview(ages=self._ages).items()
+        }
         deaf = False
-        for name in seen:
+        for namespace, name in seen:
             if self._watch is True or (self._watch and name in self._watch):
                 try:
-                    self._listen(name)
+                    self._listen(namespace, name)
                 except TubesError as error:  # The other metrics do not need it.
                     deaf = True
                     self._deaf.log(f"tube {name!r} cannot be watched", error)
         if not deaf:
             self._deaf.end()
-        for name in self._watched.keys() - seen.keys():
-            del self._watched[name]
+        for gone in self._watched.keys() - seen.keys():
+            del self._watched[gone]
         return seen
 
-    def _listen(self, name: str) -> None:
+    def _find_namespaces(self) -> None:
+        names = {"", *self._queue.namespaces()}
+        for name in self._queues.keys() - names:
+            self._queues.pop(name).close()
+        for name in sorted(names - self._queues.keys()):
+            self._queues[name] = self._queue.namespace(name)
+
+    def _listen(self, namespace: str, name: str) -> None:
         """Listen to a tube; again, if it was dropped and created again."""
         for _ in range(2):
-            known = self._watched.pop(name, None)
+            known = self._watched.pop((namespace, name), None)
             with suppress(TubeNotFound):
                 if known is None:
-                    known = self._queue.tube(name), Spans(self, self._now)
+                    known = self._queues[namespace].tube(name), Spans(_Heard(self, namespace), self._now)
                 known[0].on_task_change(known[1])
-                self._watched[name] = known
+                self._watched[namespace, name] = known
                 return
 
     def _heard(self) -> Iterable[Metric]:
@@ -203,15 +231,15 @@ class Collector(Base):
 
     # -- what is heard -------------------------------------------------------------------------------------------------
 
-    def waited(self, tube: str, seconds: float) -> None:
+    def waited(self, tube: str, seconds: float, namespace: str = "") -> None:
         """A task was ready for so long."""
-        self._wait.labels(tube).observe(seconds)
+        self._wait.labels(*self._values(namespace), tube).observe(seconds)
 
-    def held(self, tube: str, seconds: float) -> None:
+    def held(self, tube: str, seconds: float, namespace: str = "") -> None:
         """A task was taken for so long."""
-        self._hold.labels(tube).observe(seconds)
+        self._hold.labels(*self._values(namespace), tube).observe(seconds)
 
-    def buried(self, tube: str, reason: str | None) -> None:
+    def buried(self, tube: str, reason: str | None, namespace: str = "") -> None:
         """A task was buried."""
         # A label that is not UTF-8, such as a file name in a reason, would break every later scrape.
         kind = self._reason(reason).encode(errors="replace").decode()
@@ -220,30 +248,51 @@ class Collector(Base):
                 self._reasons.add(kind)
             else:
                 kind = "other"
-        self._buried.labels(tube, kind).inc()
+        self._buried.labels(*self._values(namespace), tube, kind).inc()
+
+    # -- labels --------------------------------------------------------------------------------------------------------
+
+    def _values(self, namespace: str) -> tuple[str, ...]:
+        """The values of the labels that all metrics of tubes have besides their own."""
+        return (namespace,) if self._label else ()
+
+    def _histogram(self, name: str) -> Histogram:
+        about, labels = _HEARD[name]
+        return Histogram(name, about, (*self._label, *labels), registry=None, buckets=BUCKETS)
+
+    def _families(self) -> Families:
+        """The metrics of a scrape, empty."""
+        made: Families = {}
+        for kind, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, (about, labels) in metrics.items():
+                made[name] = kind(name, about, labels=(*self._label, *labels) if labels else ())
+        return made
 
 
-def _histogram(name: str) -> Histogram:
-    about, labels = _HEARD[name]
-    return Histogram(name, about, labels, registry=None, buckets=BUCKETS)
+class _Heard:
+    """What is heard in one namespace."""
+
+    def __init__(self, collector: Collector, namespace: str) -> None:
+        self._collector: Final = collector
+        self._namespace: Final = namespace
+
+    def waited(self, tube: str, seconds: float) -> None:
+        self._collector.waited(tube, seconds, self._namespace)
+
+    def held(self, tube: str, seconds: float) -> None:
+        self._collector.held(tube, seconds, self._namespace)
+
+    def buried(self, tube: str, reason: str | None) -> None:
+        self._collector.buried(tube, reason, self._namespace)
 
 
-def _families() -> dict[str, GaugeMetricFamily | CounterMetricFamily]:
-    """The metrics of a scrape, empty."""
-    made: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-        name: GaugeMetricFamily(name, about, labels=labels) for name, (about, labels) in _GAUGES.items()
-    }
-    made |= {name: CounterMetricFamily(name, about, labels=labels) for name, (about, labels) in _COUNTERS.items()}
-    return made
-
-
-def _add(families: dict[str, GaugeMetricFamily | CounterMetricFamily], name: str, seen: Overview) -> None:
-    """Add one tube to the metrics of a scrape."""
+def _add(families: Families, labels: tuple[str, ...], seen: Overview) -> None:
+    """Add one tube, of these labels, to the metrics of a scrape."""
     counted = seen.statistics
     for state in ("ready", "taken", "delayed", "buried"):
-        families["tubes_tasks"].add_metric([name, state], counted.tasks[state])
+        families["tubes_tasks"].add_metric([*labels, state], counted.tasks[state])
     for call, count in counted.calls.items():
-        families["tubes_calls_total"].add_metric([name, call], count)
+        families["tubes_calls_total"].add_metric([*labels, call], count)
     for metric, value in (
         ("tubes_waiting", counted.waiting),
         ("tubes_paused", counted.paused is not None),
@@ -256,4 +305,4 @@ def _add(families: dict[str, GaugeMetricFamily | CounterMetricFamily], name: str
         ("tubes_expired_total", counted.calls["ttl"]),
         ("tubes_ttr_timeouts_total", counted.calls["ttr"]),
     ):
-        families[metric].add_metric([name], float(value))
+        families[metric].add_metric(labels, float(value))
