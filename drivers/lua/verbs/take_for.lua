@@ -2,16 +2,7 @@
 -- ARGV  6 how many at most, 7 microseconds
 -- answers  as for take_many
 --#include begin
-if replayed then
---#slow
-  local tasks = {}
-  for id in string.gmatch(replayed, '%d+') do
-    tasks[#tasks + 1] = held_one(id, this_take)
-    if tasks[#tasks] then tasks[#tasks].due = due_of(tasks[#tasks].id) end
-  end
-  if #tasks > 0 then return shown_all(tasks, true) end
---#fast
-end
+--#include taken_already
 local tasks, size, stuck = {}, 0, false
 for n = 1, tonumber(ARGV[6]) do
   local id = nil
@@ -32,12 +23,4 @@ for n = 1, tonumber(ARGV[6]) do
   tasks[n] = task
   size = size + #task.value
 end
-if #tasks == 0 then
---#include flush
-  if stuck then return redis.error_reply('AGAIN there is more to do first') end
-  return {}
-end
-local reply = shown_all(tasks, stuck)
-local answer = reply[1]
---#done answer
-return reply
+--#include show_taken
