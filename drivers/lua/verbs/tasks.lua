@@ -1,44 +1,58 @@
 -- Look at tasks, in the order of their ids.
--- ARGV  6 the id from which to look, 7 how many at most, a bounded number, 8 their state, 9 '=' and their lane; '': any
+-- ARGV  6 the id from which to look, 7 how many at most, a bounded number, 8 'r': ready ones, 9 '=' and their lane; '': any
 -- answers  {the id from which to look on; 0: that was all}, and what `shown` says of each
 --#include begin
 --#include flush
 local first, most = tonumber(ARGV[6]), tonumber(ARGV[7])
 local state, lane = ARGV[8] or '', ARGV[9] or ''
-local found, size = { 0 }, 0
--- Whether there is room for more in one answer.
-local function show(id)
-  local task = find(id)
-  if task then
-    size = size + #task.value
-    if (state == '' or task.state == state) and (lane == '' or '=' .. (task.lane or 'nil') == lane) then
-      found[#found + 1] = shown(task)
-    end
-  end
-  return #found <= most and size < BYTES
-end
-if call('HLEN', M .. ':tasks') <= 2000 then
-  local ids = {}
+local ids, last
+if call('HLEN', M .. ':tasks') <= 1000 then
+  ids = {}
   for _, id in ipairs(call('HKEYS', M .. ':tasks')) do
     if tonumber(id) >= first then ids[#ids + 1] = tonumber(id) end
   end
   table.sort(ids)
-  for n = 1, #ids do
-    if not show(ids[n]) then
-      found[1] = ids[n] + 1
-      break
+  last = #ids
+else
+  -- Below `oldest` nothing lives.
+  first = math.max(first, tonumber(call('HGET', M, 'oldest') or 0))
+  last = math.min(5000, META.next - first)
+end
+local found, looked, size, n = { 0 }, 0, 0, 0
+-- Those that are not shown cost nearly as much as the others.
+while n < last and #found <= most and looked < 1000 and size < BYTES do
+  -- Small ones are read by the hundred: that saves commands.
+  local step = looked > 0 and size < 1000 * looked and 100 or 20
+  local some, there, values = {}, {}, {}
+  for at = n + 1, math.min(n + step, last) do some[#some + 1] = ids and ids[at] or first + at - 1 end
+  local read_values = call('HMGET', M .. ':tasks', unpack(some))
+  for at = 1, #some do
+    if read_values[at] then there[#there + 1], values[#values + 1] = some[at], read_values[at] end
+  end
+  n = n + #some
+  local scores = #there > 0 and call('ZMSCORE', M .. ':taken', unpack(there))
+  for at = 1, #there do
+    local value, score = values[at], scores[at]
+    looked, size = looked + 1, size + #value
+    if state == '' or (not score and byte(value, 1) % 4 == 0) then
+      local task = read(there[at], value)
+      if lane == '' or '=' .. (task.lane or 'nil') == lane then
+        if score then note_take(task, score + 0) end
+--#if TIMED
+        task.due = due_of(task.id)
+--#end
+        found[#found + 1] = shown(task)
+      end
+    end
+    if #found > most or size >= BYTES then
+      found[1] = there[at] + 1
+      return found
     end
   end
-  return found
 end
--- Below `oldest` nothing lives.
-first = math.max(first, tonumber(call('HGET', M, 'oldest') or 0))
-local last = math.min(first + 5000, tonumber(META.next)) - 1
-if last + 1 < tonumber(META.next) then found[1] = last + 1 end
-for id = first, last do
-  if not show(id) then
-    found[1] = id + 1
-    break
-  end
+if ids then
+  found[1] = ids[n + 1] or 0
+elseif first + n < tonumber(META.next) then
+  found[1] = first + n
 end
 return found
