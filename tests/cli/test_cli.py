@@ -199,6 +199,34 @@ def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: t
     assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("1\n", True)
 
 
+def test_times_are_measured_on_demand(shell: Shell, queue: tubes.Queue) -> None:
+    tube, over = queue.create_tube("mail"), threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.01):
+            tube.put("to ann")
+            with tube.taking(timeout=0):
+                pass
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        (seen,) = shell.json("stats", "mail", "--measure", 0.5)
+        shown = shell("stats", "mail", "--measure", 0.2).stdout
+    finally:
+        over.set()
+        worker.join()
+    for times in (seen["waited"], seen["held"]):
+        assert times["count"] > 0
+        assert 0 <= times["median"] <= times["p99"] <= times["max"] <= times["sum"] < 10
+    assert re.search(r"^waited +[1-9]\d* times  sum ", shown, re.MULTILINE)
+    idle = queue.create_tube("idle").name
+    (seen,) = shell.json("stats", idle, "--measure", 0)
+    assert seen["held"] == {"count": 0, "sum": 0, "median": None, "p99": None, "max": None}
+    shell("stats", "--measure", 1, code=Exit.USAGE)
+    shell("stats", "mail", "--measure", -1, code=Exit.USAGE)
+
+
 def test_commands_on_tasks_may_name_a_state(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put_many(range(5), delay=60)

@@ -6,9 +6,10 @@ import dataclasses
 import json
 import math
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -30,8 +31,11 @@ from tubes.cli.show import (
     text,
     until,
 )
+from tubes.metrics.spans import Spans
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
+#: The longest time for which `stats` measures.
+_LONGEST = 86_400
 #: Within so many seconds tasks move by themselves, in the statistics of a tube.
 _SOON = (60.0, 3600.0)
 
@@ -73,6 +77,12 @@ def stats(
             autocompletion=complete_tubes,
         ),
     ] = None,
+    measure: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0, max=_LONGEST, help="Measure so long how long tasks of TUBE wait and are held."
+        ),
+    ] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -80,7 +90,10 @@ def stats(
 
     Without a name it prints a line for each tube. With a name it prints all that is counted in this tube.
     """
-    with connected(url, looks=True) as queue:
+    if name is None and measure is not None:
+        raise Stop("--measure needs the name of a TUBE", Exit.USAGE)
+    with connected(url, looks=measure is None) as queue:
+        times = {} if name is None or measure is None else _measured(queue.tube(name), measure)
         seen = queue.overview(ages=True)
         if name is not None:
             if name not in seen:
@@ -88,12 +101,50 @@ def stats(
             seen = {name: seen[name]}
         if as_json_:
             for one, about in seen.items():
-                as_json(overview_json(one, about))
+                as_json(overview_json(one, about) | times)
         elif name is None:
             console().print(_many(seen))
         else:
             due = queue.tube(name).due_histogram(_SOON)
-            console().print(_one(seen[name], due))
+            console().print(_one(seen[name], due, times))
+
+
+class _Times:
+    """Seconds for which tasks have waited and were held, while somebody listens."""
+
+    def __init__(self) -> None:
+        self.waits: Final = array("d")
+        self.holds: Final = array("d")
+
+    def waited(self, tube: str, seconds: float) -> None:
+        """A task was ready for so long."""
+        self.waits.append(seconds)
+
+    def held(self, tube: str, seconds: float) -> None:
+        """A task was taken for so long."""
+        self.holds.append(seconds)
+
+    def buried(self, tube: str, reason: str | None) -> None:
+        """A task was buried."""
+
+
+def _measured(tube: library.Tube, seconds: float) -> dict[str, dict[str, float | None]]:
+    """How long tasks wait until they are taken, and are held then: of those that do so in these seconds."""
+    times = _Times()
+    tube.on_task_change(Spans(times, time.monotonic))
+    time.sleep(seconds)
+    tube.on_task_change(None)
+    return {"waited": _spread(times.waits), "held": _spread(times.holds)}
+
+
+def _spread(spans: array[float]) -> dict[str, float | None]:
+    """How many they are, their sum, and how they are spread."""
+    ordered = sorted(spans)
+
+    def at(share: float) -> float | None:
+        return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
+
+    return {"count": len(ordered), "sum": sum(ordered), "median": at(0.5), "p99": at(0.99), "max": at(1)}
 
 
 def overview_json(name: str, seen: library.Overview) -> dict[str, object]:
@@ -139,7 +190,7 @@ def _many(seen: dict[str, library.Overview]) -> Grid:
     return made
 
 
-def _one(seen: library.Overview, due: list[int]) -> Any:
+def _one(seen: library.Overview, due: list[int], times: dict[str, dict[str, float | None]]) -> Any:
     made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
@@ -157,6 +208,9 @@ def _one(seen: library.Overview, due: list[int]) -> Any:
         made.add_row(text("utubes"), text(f"{seen.utubes}, of which {seen.resting} rest"))
     made.add_row(text("pause"), text(pause_of(seen) or "no", "yellow" if counted.paused else ""))
     made.add_row(text("calls"), text("  ".join(f"{call} {count}" for call, count in counted.calls.items() if count)))
+    for what, spread in times.items():
+        words = "  ".join(f"{name} {value:.3g}s" for name, value in spread.items() if name != "count" and value)
+        made.add_row(text(what), text(f"{spread['count']} times  {words}"))
     made.add_row(text("driver"), text(seen.driver))
     if seen.options is None:
         made.add_row(text("options"), text("cannot be read: see tubes check", "red"))
