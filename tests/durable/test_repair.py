@@ -35,7 +35,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mails = queue.create_tube("mails", "fifottl", max_attempts=3)
         mails.put_many(["x" * 100] * TASKS)
         mails.bury(7, "why")
-        pages = queue.create_tube("pages", "utubettl", interval=5, key_ttl=50)
+        pages = queue.create_tube("pages", "utubettl", interval=5, key_ttl=50, keep_done=100)
         for number in range(60):
             pages.put(number, utube=str(number % 3), key=str(number), ttl=500)
         for task in pages.take_many(2, timeout=0):
@@ -78,6 +78,7 @@ def test_where_nothing_is_damaged_nothing_is_done(folder: Path) -> None:
         ("UPDATE tubes SET driver='{}', options=7", "facts", TASKS),
         ("DELETE FROM tubes WHERE name='mails'", "facts", TASKS),
         ("UPDATE lanes SET facts='[]'", "facts", TASKS),
+        ("UPDATE done SET until='soon'", "facts", TASKS),
     ],
 )
 def test_rows_that_make_no_sense_are_named_and_made_anew(folder: Path, harm: str, kind: str, kept: int) -> None:

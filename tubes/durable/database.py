@@ -109,6 +109,7 @@ class Database:
         self.executemany: Final = self._cursors[1].executemany
         if reads:
             copy(path, self.connection)
+            self.execute(_DONE)
         else:
             self._begin_to_write()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")

@@ -110,9 +110,7 @@ class JournaledEngine(Engine):
         self.touched.update(self.tasks)
         self.keys.update(self._keys._gone)
         if self.driver.lane:
-            self.rates.update(
-                name for name, *_ in self.lanes.see(len(self.lanes.by_name) + len(self.lanes.rates.alone))
-            )
+            self.rates.update(self.lanes.by_name, self.lanes.rates.alone)
 
     def note_repair(self) -> None:
         """Note what a repair may change besides what has moved."""

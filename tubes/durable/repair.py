@@ -129,11 +129,11 @@ def _save(folder: Path, url: str) -> list[Problem]:
 def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     """Copy what can be read, as it is; returns how many tubes and tasks that were."""
     before = new.total_changes
-    for table, width in (("store", 2), ("keys", 4), ("lanes", 3), ("tubes", 7), ("tasks", 13)):
+    for table, width in (("store", 2), ("keys", 4), ("lanes", 3), ("done", 5), ("tubes", 7), ("tasks", 13)):
         if table == "tubes":
             before = new.total_changes
         select, put = f"SELECT * FROM {table}", f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * width)})"
-        key = {"store": "name", "tubes": "number", "tasks": "key"}.get(table, "tube")
+        key = {"store": "name", "tubes": "number", "tasks": "key", "done": "key"}.get(table, "tube")
         try:
             new.executemany(put, old.execute(f"{select} ORDER BY {key}"))
         except _ERRORS:
@@ -178,9 +178,8 @@ def _tasks_between(old: sqlite3.Connection, new: sqlite3.Connection) -> Generato
 def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
     """The rows of a sound file that make no sense."""
     ids = [*_wrong_tasks(file, mends=mends), *_wrong_mores(file, mends=mends)]
-    tasks = [f"{key >> rows.ID_BITS}/{key & ((1 << rows.ID_BITS) - 1)}" for key in ids]
-    facts = [*_wrong_tubes(file, mends=mends), *_wrong_keys_and_lanes(file, mends=mends)]
-    found = {"row": tasks, "facts": facts}
+    facts = [*_wrong_tubes(file, mends=mends), *_wrong_others(file, mends=mends)]
+    found = {"row": [_task(key) for key in ids], "facts": facts}
     return [Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=mends) for kind, wrong in found.items() if wrong]
 
 
@@ -245,8 +244,12 @@ def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[str]:
     return found
 
 
-def _wrong_keys_and_lanes(file: sqlite3.Connection, *, mends: bool) -> list[str]:
-    """Those whose rows make no sense, which are left out."""
+def _task(key: int) -> str:
+    return f"{key >> rows.ID_BITS}/{key & ((1 << rows.ID_BITS) - 1)}"
+
+
+def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[str]:
+    """Keys, lanes and done tasks whose rows make no sense, which are left out."""
     known = "tube IN (SELECT number FROM tubes)"
     sound = f"typeof(key)='blob' AND typeof(id)='integer' AND typeof(until)='integer' AND {known}"
     keys = [
@@ -261,10 +264,13 @@ def _wrong_keys_and_lanes(file: sqlite3.Connection, *, mends: bool) -> list[str]
         )
         if not (fits and _can(rows.read_name, name) and _can(rows.check_rate, text))
     ]
+    done = [row[0] for row in file.execute("SELECT * FROM done") if not _can(rows.read_done, row)]
     if mends:
         file.executemany("DELETE FROM keys WHERE tube IS ? AND key IS ?", keys)
         file.executemany("DELETE FROM lanes WHERE tube IS ? AND name IS ?", lanes)
-    return [*(f"key {key!r}" for _, key in keys), *(f"lane {name!r}" for _, name in lanes)]
+        file.executemany("DELETE FROM done WHERE key=?", [(key,) for key in done])
+    names = [*(f"key {key!r}" for _, key in keys), *(f"lane {name!r}" for _, name in lanes)]
+    return [*names, *(f"done task {_task(key)}" for key in done)]
 
 
 def _can(read: Callable[[Any], object], value: object) -> bool:

@@ -13,6 +13,7 @@ from typing_extensions import override
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.timers import NEVER
 from tubes.durable import rows
+from tubes.durable.database import PUT_DONE
 from tubes.durable.engine import ACK, PUT, TAKE, JournaledEngine
 from tubes.durable.files import Files
 from tubes.durable.journal import Journal
@@ -141,9 +142,9 @@ class DurableStore(MemoryStore):
         execute("UPDATE tasks SET created=created-?", (span,))
         for moment in ("until", "dead"):
             execute(f"UPDATE tasks SET {moment}={moment}-? WHERE {moment}<{NEVER}", (span,))
-        for key, until, facts in execute("SELECT key, until, facts FROM done").fetchall():
-            put_back = until - span, rows.done_put_back(facts, span), key
-            execute("UPDATE done SET until=?, facts=? WHERE key=?", put_back)
+        for row in execute("SELECT * FROM done").fetchall():
+            base = row[0] >> rows.ID_BITS << rows.ID_BITS
+            execute(PUT_DONE, rows.done_put_back(base, rows.read_done(row), span))
         for number, facts in tubes:
             execute("UPDATE tubes SET facts=? WHERE number=?", (rows.facts_put_back(facts, span), number))
         for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():

@@ -66,7 +66,7 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
         "set what made no sense as it is in a new task; left out those without data",
     ),
     "facts": (
-        "rows of tubes, keys or lanes that make no sense: {}",
+        "rows of tubes, keys, lanes or done tasks that make no sense: {}",
         "makes those of tubes from their tasks; leaves out the others",
         "made those of tubes from their tasks; left out the others",
     ),
