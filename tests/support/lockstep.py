@@ -63,12 +63,12 @@ class Lockstep:
     names and numbers, wherever they come from.
     """
 
-    def __init__(self, driver: Driver, options: dict[str, Any]) -> None:
+    def __init__(self, driver: Driver, options: dict[str, Any], url: str = "memory://") -> None:
         self.driver = driver
         self.options = options
         self.clock = ManualClock()
         self.face = SyncFace()
-        self.root = tubes.connect("memory://", clock=self.clock, session_ttl=LEASE)
+        self.root = tubes.connect(url, clock=self.clock, session_ttl=LEASE)
         self.model = Model(driver, self.checked(options), micros("lease", LEASE))
         self.workers: list[Worker] = []
         self.sessions: deque[tuple[Session, str]] = deque(maxlen=6)

@@ -261,14 +261,19 @@ SELDOM: list[Callable[[Lockstep, Random], object]] = [
 @every_driver
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 def test_every_long_run_does_what_the_model_does(driver: Driver, seed: int) -> None:
+    run_beside_the_model(driver, seed, "memory://", VERBS)
+
+
+def run_beside_the_model(driver: Driver, seed: int, url: str, verbs: int) -> None:
+    """So many random verbs on a store, and on the model."""
     rng = Random(seed)
-    run = Lockstep(driver, given({name: rng.choice(OF_TUBES[name]) for name in mine(driver, OF_TUBES)}))
+    run = Lockstep(driver, given({name: rng.choice(OF_TUBES[name]) for name in mine(driver, OF_TUBES)}), url)
     # Some runs have a few tasks at a time, some have many; some know a few priorities, some know many.
     crowd = rng.choice([4, 12, 40, 120])
     values = {**VALUES, "pri": rng.choice([VALUES["pri"], [None, *range(100)]])}
     names, weights = list(WEIGHTS), [weight for weight, _ in WEIGHTS.values()]
     try:
-        for number in range(VERBS):
+        for number in range(verbs):
             if rng.random() < 0.5 * (1 - len(run.model.tasks) / crowd):
                 run.put(rng.randrange(64), given({name: rng.choice(values[name]) for name in mine(driver, values)}))
             elif rng.random() < 0.05 * (1 - len(run.model.tasks) / crowd):

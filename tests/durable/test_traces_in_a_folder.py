@@ -1,0 +1,50 @@
+"""What the golden traces and the model say holds in a folder, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tests.golden.deviations import BY_QUIRK, USUAL
+from tests.golden.replay import Replay
+from tests.golden.traces import TRACES
+from tests.support.internals import port_of
+from tests.unit.test_model import DRIVERS, run_beside_the_model
+from tubes.conformance import SyncFace
+from tubes.drivers.invariants import check_engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.golden.traces import Trace
+
+#: Random ones, and of those that were written by hand every fifth.
+SOME = [trace for number, trace in enumerate(TRACES) if not number % 5]
+
+
+class FolderFace(SyncFace):
+    """Threads, on a folder in the place of memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"file:{folder}/{uuid4().hex}"
+
+    def connect(self, url: Any, **options: Any) -> tubes.Queue:  # type: ignore[override]
+        assert url == "memory://"
+        return tubes.connect(self.url, **options)
+
+
+@pytest.mark.parametrize("trace", SOME, ids=str)
+def test_a_trace_is_met_to_its_end_and_can_be_read_again(tmp_path: Path, trace: Trace) -> None:
+    face = FolderFace(tmp_path)
+    Replay(face, trace, USUAL | {BY_QUIRK[quirk] for quirk in trace.quirks}).run()
+    with tubes.connect(face.url) as queue:
+        for name in queue.tubes():
+            check_engine(port_of(queue.tube(name)).shared.engine)
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_a_long_run_does_what_the_model_does(tmp_path: Path, name: str) -> None:
+    run_beside_the_model(DRIVERS[name], 1, f"file:{tmp_path}", 500)
