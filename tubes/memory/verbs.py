@@ -131,7 +131,7 @@ class VerbPort(Port[F]):
         `states`: only with those that are in one of these.
         """
         those = tasks_by_id(tasks, self.refer)
-        done = dict.fromkeys(those, False)
+        done = dict.fromkeys(those, True)
 
         def act(now: int) -> None:
             found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
@@ -142,7 +142,7 @@ class VerbPort(Port[F]):
                     if view.__class__ is Lease:
                         entry = self._engine.find_leased(meant, take)
                     elif not anybody:
-                        continue
+                        entry = None
                     if entry is None:
                         forgets = anybody and view.__class__ is not Lease and (not states or State.DONE in states)
                         done[id] = forgets and self._forget(now, meant)
@@ -150,7 +150,6 @@ class VerbPort(Port[F]):
                     if states and entry.state not in states:
                         continue
                 entries.append(entry)
-                done[id] = True
             verb(now, entries)
 
         self._do(act)

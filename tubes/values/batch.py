@@ -182,7 +182,8 @@ def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
 
 def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
     """Mark the tasks for which the call succeeded as finished by their callers."""
-    for id, (_, _, task) in those.items():
-        if task is not None and done[id] and task.__class__ is not Lease:
+    finished = those.values() if False not in done.values() else [those[id] for id in those if done[id]]
+    for _, _, task in finished:
+        if task is not None and task.__class__ is not Lease:
             task._take = FINISHED  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
     return done
