@@ -114,6 +114,7 @@ def test_the_table_of_keys_has_all_keys_that_the_scripts_name() -> None:
     assert cells("key") == {f"tubes:{{name}}:{key}" for key in named} | {
         "tubes:names",
         "tubes:namespaces",
+        "tubes:rate:<token>:<right>",
         "tubes:{name}:chunks:<write>",
         "tubes:{name}:skipped:<stream>",
         "tubes:{name}:staged:<batch>",

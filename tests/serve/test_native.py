@@ -397,3 +397,14 @@ def test_events_are_told_to_all_who_listen(http: httpx.Client) -> None:
             assert "secret" not in "".join(said)
     assert problem(http.get("/events?tubes=nix")) == (404, "tube-not-found")
     assert problem(http.get("/events")) == (400, "invalid-option")
+
+
+def test_the_trace_of_a_put_comes_out_at_the_take(http: httpx.Client) -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    for headers in ({"traceparent": parent, "tracestate": "x=1"}, {"traceparent": "nix", "tracestate": "x=1"}):
+        http.post("/tubes/mail/tasks", json={"data": 1, "context": {"mine": "1"}}, headers=headers)
+        http.post("/tubes/mail/tasks/raw", content=b"1", headers=headers)
+        http.post("/tubes/mail/tasks/batch", json={"items": [{"data": 1}]}, headers=headers)
+    contexts = [task["context"] for task in take(http, limit=9)]
+    traced = {"traceparent": parent, "tracestate": "x=1"}
+    assert contexts == [{**traced, "mine": "1"}, traced, traced, {"mine": "1"}, {}, {}]

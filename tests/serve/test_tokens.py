@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -14,11 +15,13 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+import tubes
 from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
+from tubes.serve.rates import Rate, Rates
 from tubes.serve.tokens import Grant, Tokens
 
 
@@ -133,3 +136,52 @@ def test_the_command_creates_lists_and_revokes(tmp_path: Path) -> None:
     assert run("revoke", token.id) == (Exit.DONE, "")
     assert run("revoke", token.id)[0] == Exit.NOT_FOUND
     assert run("create", "--grant", "nix")[0] == Exit.USAGE
+
+
+def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
+    _, text = tokens.create([Grant.read("manage,put,look")], rates={"put": Rate(5, 1000)})
+    headers = {"authorization": f"Bearer {text}"}
+    with Served("--url", url, "--tokens", tokens.path) as one, Served("--url", url, "--tokens", tokens.path) as other:
+        one.client.put("/v1/_/tubes/mail", headers=headers)
+        path = "/v1/_/tubes/mail/tasks"
+        replies = [each.client.post(path, json={"data": 1}, headers=headers) for each in (one, other) * 4]
+        assert sorted(reply.status_code for reply in replies) == [201] * 5 + [429] * 3
+        assert 190 <= int(replies[-1].headers["retry-after"]) <= 200
+        assert one.client.get("/v1/_/tubes/mail", headers=headers).json()["tasks"]["ready"] == 5
+
+
+@pytest.mark.parametrize("on", ["memory://", "valkey"])
+def test_a_call_that_was_given_back_may_come_again(on: str, request: pytest.FixtureRequest) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(request.getfixturevalue("url") if on == "valkey" else on) as queue:
+            rates, rate = Rates(queue), Rate(2, 1000)
+            assert [await rates.wait("x", rate) for _ in range(2)] == [0, 0]
+            assert 499 < await rates.wait("x", rate) <= 500
+            assert await rates.wait("y", rate) == 0
+            await rates.give_back("x", rate)
+            assert await rates.wait("x", rate) == 0
+            for _ in range(5):  # Nothing is saved up.
+                await rates.give_back("x", rate)
+            assert [await rates.wait("x", rate) > 0 for _ in range(3)] == [False, False, True]
+
+    asyncio.run(main())
+
+
+def test_a_rate_goes_on_as_time_passes() -> None:
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        rates, rate = Rates(tubes.aio.connect("memory://"), lambda: now), Rate(3, 3)
+        assert [await rates.wait("x", rate) for _ in range(4)] == [0, 0, 0, 1]
+        for _ in range(5):
+            now += 1
+            assert [await rates.wait("x", rate) for _ in range(2)] == [0, 1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["", "5", "0/1", "5/0", "5/x", "-5/1", "1e9/1"])
+def test_a_rate_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="CALLS/SECONDS"):
+        Rate.read(text)

@@ -13,7 +13,7 @@ import typer
 
 import tubes
 from tubes.backend.url import read, redact_url, url_of_environment
-from tubes.cli.common import AsJson, Url
+from tubes.cli.common import AsJson, Url, pairs
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
 from tubes.cli.show import as_json, line
@@ -165,16 +165,21 @@ def create_token(
         typer.Option("--grant", "-g", metavar="'RIGHTS [NAMESPACE [TUBE]]'", help="For example 'put,take shop mail*'."),
     ],
     description: Annotated[str, typer.Option("--description", "-d", help="Whose it is.")] = "",
+    rate: Annotated[
+        list[str] | None,
+        typer.Option("--rate", metavar="RIGHT=CALLS/SECONDS", help="How often, for example put=100/60."),
+    ] = None,
     days: Annotated[float | None, typer.Option("--days", min=0, help="When it expires. Default: never.")] = None,
 ) -> None:
     """Create a token and print it. Nobody can read it again.
 
     RIGHTS are some of put,take,look,manage,admin. A service that runs knows the token within a second.
     """
-    from tubes.serve import Grant
+    from tubes.serve import Grant, Rate
 
+    rates = {right: Rate.read(text) for right, text in pairs(rate or [], "--rate").items()}
     ttl = None if days is None else days * 86_400
-    _, text = _tokens(tokens).create([Grant.read(each) for each in grant], description, ttl)
+    _, text = _tokens(tokens).create([Grant.read(each) for each in grant], description, ttl, rates=rates)
     line(text)
 
 
@@ -185,10 +190,12 @@ def list_tokens(tokens: TokenFile, as_json_: AsJson = False) -> None:
         grants = [str(grant) for grant in each.grants]
         if as_json_:
             facts = {"created": each.created, "expires": each.expires, "description": each.description}
-            as_json({"id": each.id, "grants": grants, **facts})
+            rates = {right: str(rate) for right, rate in each.rates.items()}
+            as_json({"id": each.id, "grants": grants, "rates": rates, **facts})
             continue
         ends = "never expires" if each.expires is None else time.strftime("%Y-%m-%d", time.gmtime(each.expires))
-        line(f"{each.id}  {ends}  {'; '.join(grants)}  {each.description}".rstrip())
+        limits = "".join(f"  {right}={rate}" for right, rate in each.rates.items())
+        line(f"{each.id}  {ends}  {'; '.join(grants)}{limits}  {each.description}".rstrip())
 
 
 @token.command("revoke")

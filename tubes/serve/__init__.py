@@ -5,8 +5,10 @@ It is a face over `tubes.aio`: it keeps no tasks of its own. Modules here may im
 
 - `app.py` puts the application together; `service.py` is what all requests share; `server.py` runs it with uvicorn.
 - `namespaces.py` has the queue and the tubes of each namespace; `polls.py` waits as long as the client does.
-- `tokens.py` says who may do what; `leases.py` signs leases; `problems.py` makes replies of errors; `bodies.py` reads
-  bodies; `access.py` is outermost: request ids, and a line of JSON for each request.
+- `sessions.py` keeps the sessions of clients; `events.py` tells who listens of changes.
+- `tokens.py` says who may do what, `rates.py` how often; `leases.py` signs leases.
+- `problems.py` makes replies of errors; `bodies.py` reads bodies; `access.py` is outermost: request ids, and a line of
+  JSON for each request. `health.py` has what whoever looks after the service asks.
 - `native/` is the API under `/v1`, a file for each kind of resource. `operations.py` says what an operation is.
 
 How another API is mounted: it has a folder of its own here, whose `__init__.py` has a function of the service,
@@ -25,6 +27,9 @@ context manager, `async with` in `Service.running`. Every route can rely on this
   by its lease, never by its id, and give each take a ttr.
 - `service.tokens.find(text)` is the token of a text, or None; `token.may("put", namespace, tube)` says what it may.
   Write its id into the access log: `noted(scope)["token"] = token.id`. Nothing is allowed that no grant names.
+- `await service.count(token, "put")` counts against the token's rate limits, over all processes, and raises
+  `HTTPException(429)` with `Retry-After`; `service.rates` has the limits themselves: `wait`, and `give_back` for a call
+  that came to nothing.
 - `await read_body(scope, receive, limit)` raises `HTTPException(413)` while it reads.
 - `await service.polls.take(receive, space, names, limit, wait, ttr)` takes tasks as long as the client is there: if it
   leaves, nothing is taken and no attempt is counted, and at the end of the service the list is empty.
@@ -37,7 +42,8 @@ from tubes.errors import needs
 
 with needs("tubes.serve", "http"):
     from tubes.serve.app import create_app
+    from tubes.serve.rates import Rate
     from tubes.serve.service import Limits
     from tubes.serve.tokens import Grant, Token, Tokens
 
-__all__ = ["Grant", "Limits", "Token", "Tokens", "create_app"]
+__all__ = ["Grant", "Limits", "Rate", "Token", "Tokens", "create_app"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from tubes.serve.events import Ends, Events
 from tubes.serve.leases import Leases
 from tubes.serve.namespaces import Namespaces
 from tubes.serve.polls import Polls
+from tubes.serve.rates import Rates
 from tubes.serve.sessions import Sessions
 from tubes.serve.tokens import ANYBODY, Token, Tokens
 
@@ -60,6 +62,7 @@ class Service:
         self.leases: Final = Leases(None if tokens is None else tokens.secret)
         self.namespaces: Final = Namespaces(queue, limits.namespaces)
         self.sessions: Final = Sessions(limits.sessions)
+        self.rates: Final = Rates(queue)
         self.events: Final = Events()
         self.ends: Final = Ends()
         self.polls: Final = Polls()
@@ -83,6 +86,14 @@ class Service:
             self.close()
             await self.sessions.close()
             await self.namespaces.close()
+
+    async def count(self, token: Token, right: str) -> None:
+        """Count a use of a right. Raises `HTTPException(429)` if the token has used it too often."""
+        rate = token.rates.get(right)
+        wait = await self.rates.wait(f"{token.id}:{right}", rate) if rate is not None else 0
+        if wait:
+            retry = {"retry-after": str(math.ceil(wait))}
+            raise HTTPException(429, f"the token may {right} {rate} times in seconds: wait {wait:.3f} s", retry)
 
     def who(self, scope: Scope) -> Token:
         """Whose request this is, by its header `Authorization: Bearer`. Raises `HTTPException(401)`."""

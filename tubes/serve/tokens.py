@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tubes.errors import InvalidOption
+from tubes.serve.rates import Rate
 
 #: What a grant may allow. `put`: put and call. `take`: take, and end or renew what was taken. `look`: see tubes, tasks
 #: and events. `manage`: create, alter, pause and drop tubes, and change tasks that others hold. `admin`: tokens.
@@ -63,6 +64,8 @@ class Token:
     description: str = ""
     created: float = 0.0
     expires: float | None = None
+    #: How often it may use a right.
+    rates: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
     hash: str = field(default="", repr=False)
     _known: dict[tuple[str, str, str], bool] = field(default_factory=dict[tuple[str, str, str], bool], compare=False)
 
@@ -123,10 +126,16 @@ class Tokens:
         return sorted(self._tokens.values(), key=lambda token: (token.created, token.id))
 
     def create(
-        self, grants: Iterable[Grant], description: str = "", ttl: float | None = None, text: str | None = None
+        self,
+        grants: Iterable[Grant],
+        description: str = "",
+        ttl: float | None = None,
+        text: str | None = None,
+        rates: Mapping[str, Rate] | None = None,
     ) -> tuple[Token, str]:
         """Add a token; returns it, and its text, which nobody can read again.
 
+        `rates`: how often it may use a right, by its name.
         `ttl`: seconds until it expires. `text`: of at least 20 characters; None: 256 random bits.
         """
         if text is None:
@@ -135,12 +144,19 @@ class Tokens:
             raise InvalidOption(option="token", value="...", rule="must be at least 20 printable ASCII characters")
         now = self._now()
         expires = None if ttl is None else now + ttl
-        token = Token(id_of(text), tuple(grants), description, now, expires, _hash(text))
+        token = Token(id_of(text), tuple(grants), description, now, expires, rates or {}, _hash(text))
         with self._changing() as tokens:
             if token.id in tokens:
                 raise InvalidOption(option="token", value=token.id, rule="exists already")
             tokens[token.id] = token
         return token, text
+
+    def limit(self, id: str, rates: Mapping[str, Rate]) -> bool:
+        """Give a token these rates instead of those that it has; returns whether there is one."""
+        with self._changing() as tokens:
+            if id in tokens:
+                tokens[id] = replace(tokens[id], rates=rates)
+            return id in tokens
 
     def revoke(self, id: str) -> bool:
         """Remove a token; returns whether there was one."""
@@ -201,11 +217,13 @@ def _private(path: str, flags: int) -> int:
 
 
 def _written(token: Token) -> dict[str, Any]:
-    facts = asdict(replace(token, grants=(), _known={}))
+    facts = asdict(replace(token, grants=(), rates={}, _known={}))
     del facts["id"], facts["_known"]
-    return facts | {"grants": [str(grant) for grant in token.grants]}
+    rates = {right: str(rate) for right, rate in token.rates.items()}
+    return facts | {"grants": [str(grant) for grant in token.grants], "rates": rates}
 
 
 def _read(id: str, facts: dict[str, Any]) -> Token:
     grants: Any = tuple(map(Grant.read, facts.pop("grants")))
-    return Token(id, grants, **facts)
+    rates: Any = {right: Rate.read(text) for right, text in facts.pop("rates", {}).items()}
+    return Token(id, grants, rates=rates, **facts)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PLAIN: Final = frozenset(
     {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "heads", "ids"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
-    | {"check_meta", "overview", "stream_slots"}
+    | {"check_meta", "overview", "stream_slots", "rate"}
 )
 #: Fields of the meta hash whose names come with the call.
 _GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}

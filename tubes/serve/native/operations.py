@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -23,6 +24,8 @@ Schema: TypeAlias = dict[str, Any]
 #: Members of a body, or parameters of a query, with their schemas.
 Fields: TypeAlias = Mapping[str, Schema]
 Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
+#: A `traceparent` of the W3C.
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}.{0,64}")
 #: What the paths of all operations begin with.
 ROOT: Final = "/v1/{namespace}"
 
@@ -77,6 +80,16 @@ class Call:
                 raise InvalidOption(option=name, value=value, rule=rule)
             found[name] = _typed(name, value, schema)
         return found
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace of the request, as the context of a task carries it."""
+        found = {
+            name.decode(): value.decode("latin-1")
+            for name, value in self.scope["headers"]
+            if name in (b"traceparent", b"tracestate")
+        }
+        return found if _TRACE.fullmatch(found.get("traceparent", "")) else {}
 
     async def raw(self) -> bytes:
         """The body as it is."""
@@ -148,6 +161,8 @@ class _Endpoint:
         if operation.right and not _may(token, operation.right, path):
             where = f"tube {path['tube']!r} of {path['namespace']!r}" if "tube" in path else repr(path["namespace"])
             raise HTTPException(403, f"the token has no right to {operation.right} in {where}")
+        if token.rates:
+            await self._service.count(token, operation.right)
         space = await self._service.namespaces.get(path["namespace"])
         call = Call(self._service, operation, token, space, scope, receive)
         if not operation.query:

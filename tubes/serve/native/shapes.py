@@ -109,11 +109,14 @@ def data_of(body: dict[str, Any]) -> bytes:
         raise InvalidOption(option="data_base64", value=text, rule="must be base64") from None
 
 
-def put_options(body: dict[str, Any]) -> dict[str, Any]:
-    """The options of `Tube.put` in a body."""
+def put_options(body: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
+    """The options of `Tube.put` in a body. The task carries the trace of the request, unless it has one of its own."""
     options = {name: value for name, value in body.items() if name not in ("data", "data_base64")}
     if options.get("at") is not None:
         options["at"] = moment(options["at"])
+    context = options.get("context")
+    if trace and (context is None or (isinstance(context, dict) and "traceparent" not in context)):
+        options["context"] = {**trace, **(context or {})}
     return options
 
 

@@ -41,6 +41,7 @@ async def take(call: Call) -> Response:
 @operation(
     "POST",
     "/take",
+    "take",
     body={**_TAKE, "tubes": shapes.a_list(shapes.TEXT), "order": {"type": "string", "enum": ["tubes", "pri"]}},
     required=("tubes",),
     replies={200: _REPLY, 204: None},

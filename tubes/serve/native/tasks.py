@@ -31,7 +31,7 @@ _IDS: Final = shapes.an_object({"ids": shapes.a_list(shapes.WHOLE)})
 async def put_task(call: Call) -> Response:
     """Put a task. A task of the same key is kept, and returned with 200."""
     body = await call.body()
-    return await _put(call, shapes.data_of(body), shapes.put_options(body))
+    return await _put(call, shapes.data_of(body), shapes.put_options(body, call.trace))
 
 
 @operation(
@@ -44,7 +44,7 @@ async def put_task(call: Call) -> Response:
 )
 async def put_raw(call: Call) -> Response:
     """Put a task whose data is the body as it is. The options are in the query."""
-    options = shapes.put_options(call.query())
+    options = shapes.put_options(call.query(), call.trace)
     return await _put(call, await call.raw(), options)
 
 
@@ -94,23 +94,24 @@ async def put_batch(call: Call) -> Response:
     """Put many tasks, all or none. An error has the number of its item as `item`."""
     body = await call.body()
     items: list[Item[bytes]] = []
+    trace = call.trace
     for number, each in enumerate(list_of("items", body["items"], call.service.limits.batch)):
         try:
-            items.append(_item(each))
+            items.append(_item(each, trace))
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from None
     tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items))
     return json_reply({"ids": [task.id for task in tasks]}, 201)
 
 
-def _item(given: object) -> Item[bytes]:
+def _item(given: object, trace: dict[str, str]) -> Item[bytes]:
     if not isinstance(given, dict):
         raise InvalidOption(option="items", value=given, rule="must be objects")
     body: dict[str, Any] = given  # pyright: ignore[reportUnknownVariableType]
     for name in body:
         if name not in shapes.PUT:
             raise InvalidOption(option=name, value=body[name], rule=f"is not known: {', '.join(shapes.PUT)} are")
-    return Item(shapes.data_of(body), **shapes.put_options(body))
+    return Item(shapes.data_of(body), **shapes.put_options(body, trace))
 
 
 @operation(
@@ -127,7 +128,7 @@ async def call_handler(call: Call) -> Response:
     timeout: Any = body.pop("timeout")
     if micros("timeout", timeout) > call.service.limits.wait * 1e6:
         raise InvalidOption(option="timeout", value=timeout, rule=f"must be at most {call.service.limits.wait} seconds")
-    data, options = shapes.data_of(body), shapes.put_options(body)
+    data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
 
     async def work() -> list[Any]:
         return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options))]
@@ -173,7 +174,7 @@ async def update_task(call: Call) -> Response:
 def changes_of(body: dict[str, Any]) -> dict[str, Any]:
     """What `Tube.update` is to change."""
     data = {"data": shapes.data_of(body)} if "data" in body or "data_base64" in body else {}
-    rest = {name: value for name, value in shapes.put_options(body).items() if value is not None}
+    rest = {name: value for name, value in shapes.put_options(body, {}).items() if value is not None}
     return data | rest
 
 
