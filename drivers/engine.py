@@ -552,7 +552,8 @@ class Engine:
         else:
             # `_replace` takes three times as long.
             key, key_ttl, most, _, met, context, keep_done, past = more or NOTHING_MORE
-            entry.more = tuple.__new__(More, (key, key_ttl, most, reason, met, context, keep_done, past + what))
+            facts: tuple[Any, ...] = key, key_ttl, most, reason, met, context, keep_done, past + what
+            entry.more = tuple.__new__(More, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _is_last(self, entry: Entry) -> bool:
         """Whether the attempt that ends is the last one."""

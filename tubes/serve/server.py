@@ -223,7 +223,9 @@ class _Server(uvicorn.Server):
 
     def _protocol(self) -> HttpToolsProtocol:
         made: HttpToolsProtocol = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            config=self.config,  # pyright: ignore[reportCallIssue]
+            server_state=self.server_state,  # pyright: ignore[reportCallIssue]
+            app_state=self.lifespan.state,  # pyright: ignore[reportCallIssue]
         )
         return made
 
