@@ -75,8 +75,8 @@ def check_states(states: object) -> tuple[State, ...]:
     """The states that a caller names, one or several; None: none."""
     if states is None:
         return ()
-    named = [states] if isinstance(states, str) or not isinstance(states, Iterable) else [*states] or [states]
-    return tuple(check_state(state, several=", or several in a list") for state in named)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    named: Any = [states] if isinstance(states, str) or not isinstance(states, Iterable) else [*states] or [states]
+    return tuple(check_state(state, several=", or several in a list") for state in named)
 
 
 class Move(NamedTuple):

@@ -28,8 +28,8 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-COMMANDS = {str(command.name) for command in app.registered_commands}
-COMMANDS |= {str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance}
+GROUPS = [group.typer_instance.info.name for group in app.registered_groups if group.typer_instance]
+COMMANDS = {str(name) for name in (*GROUPS, *(command.name for command in app.registered_commands))}
 MODULES = ("tubes", "tubes.conformance", "tubes.testing", "tubes.worker")
 #: What is typed into a shell: in indented blocks, in `console` blocks after the prompt, between backticks.
 TYPED = r"(?:^ {4}|^ {4}.*\* |^\$ |`|\$\()"
