@@ -54,12 +54,21 @@ def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     if (wanted := changes.get(option, now) or default) != now:
         rule = f"cannot change from {now!r} while the tube lives: ready tasks stand in that order; make a new tube"
         raise InvalidOption(option=option, value=wanted, rule=rule)
+    if "keep_done" in there and changes.get("keep_done", 0) is None:
+        # Tasks that were put before may be kept: scripts of a server have to know.
+        changes = {**changes, "keep_done": 0}
     return {option: value for option, value in {**there, **changes}.items() if value is not None}
 
 
 def shown(options: Mapping[str, Any]) -> dict[str, Any]:
     """The checked options of a tube as `create_tube` takes them: seconds, and a `Backoff` or a list of seconds."""
-    return {option: _shown(option, value) for option, value in sorted(options.items()) if option in OF_TUBES}
+    given = {option: value for option, value in sorted(options.items()) if option in OF_TUBES}
+    return {option: _shown(option, value) for option, value in without_usual(given).items()}
+
+
+def without_usual(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tube without a `keep_done` of 0, which says that some tasks may be kept, and no more."""
+    return {option: value for option, value in options.items() if option != "keep_done" or value}
 
 
 def _shown(option: str, value: Any) -> Any:

@@ -4,7 +4,9 @@ local done = {}
 --#if PACED
 --#include ack_each
 --#else
---#if LANE
+--#if KEEPS
+local by_one = true
+--#elif LANE
 local by_one = listening
 --#else
 -- Who has a key leaves it, one by one.

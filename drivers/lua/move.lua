@@ -66,6 +66,12 @@ if task.key then
   leave_key(task.key, task.id, task.key_ttl)
 --#fast
 end
+--#if KEEPS
+--#if UNPUT
+--#else
+if task.keep_done then keep_task(task, WHY) end
+--#end
+--#end
 --#end
 --#elif TO_TAKEN
 --#if WAS_READY

@@ -36,6 +36,9 @@ if flags ~= 0 then
     if more % 16 >= 8 then task.reason, at = text_at(value, at) end
     task.replaces = more % 32 >= 16
     if more % 64 >= 32 then task.context, at = text_at(value, at) end
+--#if KEEPS
+    if more % 128 >= 64 then task.keep_done, at = unpack_struct('>I7', value, at) end
+--#end
     if more >= 128 then task.past, at = sub(value, at, at + 15), at + 16 end
 --#fast
   end

@@ -11,7 +11,6 @@ import pytest
 from tests.support.parts import OfCodec, OfOrder, OfRank
 from tubes import Driver, TaskNotFound
 from tubes.conformance import Bench, Contract, Face
-from tubes.conformance.done import DoneTasks
 from tubes.conformance.order import Order
 
 if TYPE_CHECKING:
@@ -38,14 +37,6 @@ class TestUtube(Contract):
 
 
 class TestUtubeTtl(Contract):
-    driver = "utubettl"
-
-
-class TestDoneTasksOfFifo(DoneTasks):
-    driver = "fifo"
-
-
-class TestDoneTasksOfUtubeTtl(DoneTasks):
     driver = "utubettl"
 
 

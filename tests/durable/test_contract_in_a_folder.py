@@ -13,7 +13,6 @@ from tubes.conformance import AioFace, Contract, Face, SyncFace
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
 from tubes.conformance.bench import Bench
-from tubes.conformance.done import DoneTasks
 from tubes.conformance.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -52,10 +51,6 @@ class TestFifo(InAFolder, OfOrder):
 class TestLimFifoTtl(InAFolder, OfCapacity):
     faces = (AioFace,)
     driver = "limfifottl"
-
-
-class TestDoneTasks(InAFolder, DoneTasks):
-    driver = "fifottl"
 
 
 class TestSynced(InAFolder, Waiting, TakeAny, Batches):

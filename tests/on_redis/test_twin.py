@@ -57,6 +57,8 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
         ),
         {"capacity": 9, "interval": 0.5, "max_in_flight": 2},
     ),
+    "done tasks": ("fifottl", {"ttl": 3, "ttr": 1.5, "keep_done": 2, "keep_done_max": 4}),
+    "some done tasks": ("utube", {"key_ttl": 1}),
     "retries": (
         "utubettl",
         {"ttr": 1, "max_attempts": 3, "key_ttl": 2, "backoff": Backoff(0.5, cap=3, jitter=0.4, seed=5), "capacity": 12},
@@ -86,7 +88,8 @@ def facts(answer: Any) -> Answer:
         return Answer("list", [facts(each) for each in answers])
     if isinstance(answer, Task):
         times: tuple[Any, ...] = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
-        more = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context, answer.calls)
+        more: tuple[Any, ...] = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context)
+        more += answer.calls, answer.keep_done, answer.result, answer.ended, answer.why
         # Of a key that is remembered nobody knows the moments.
         times = () if answer.state == "-" and not answer.created_now else times
         shown = (answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)
@@ -152,6 +155,8 @@ class Twins:
         self.puts = 0
         #: Whether tasks may have keys.
         self.keyed = True
+        #: Whether done tasks may be kept.
+        self.keeps = False
 
     def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
         """Both sides answer alike; `takes`: the answer has leases."""
@@ -179,6 +184,8 @@ class Twins:
             options["key"] = self.some("k", "l", "m", "ü" * 300)
             options["on_duplicate"] = self.some("keep", "replace", "raise", None)
             options["key_ttl"] = self.some(None, None, 0, 0.5, 2)
+        if self.keeps and self.random.random() < 0.5:
+            options["keep_done"] = self.some(0, 0.5, 2, 5)
         if self.driver.lane and self.random.random() < 0.8:
             options[self.driver.lane] = self.some(*LANES[:-1])
         return options
@@ -196,6 +203,14 @@ class Twins:
             return lambda side: id
         place = self.random.randrange(len(self.sides[0].tasks))
         return lambda side: side.tasks[place]
+
+    def number(self) -> int:
+        """The id of a task, perhaps."""
+        return self.random.randrange(self.puts + 1)
+
+    def done(self) -> tuple[str, ...]:
+        """The state of done tasks, if they may be kept."""
+        return ("done", "done") if self.keeps else ()
 
     def pri(self) -> int | None:
         """A new priority now and then."""
@@ -215,6 +230,8 @@ class Twins:
             "pri": (None, 0, 2), "backoff": (None, [0.5], [0.1, 1]), "interval": (None, 0, 0.3, 1.2),
             "max_in_flight": (None, 1, 2, 4), "jitter": (None, 0.5), "order": (None, "fifo", "round_robin"),
         }  # fmt: skip
+        if self.keeps:
+            known |= {"keep_done": (None, 0, 1), "keep_done_max": (None, 2)}
         names = [name for name in known if self.driver.check_of(name) is not None or self.random.random() < 0.02]
         return {name: self.some(*known[name]) for name in names if self.random.random() < 0.3}
 
@@ -242,7 +259,7 @@ class Twins:
             seconds = self.some(None, 0, 0.5, 3)
             self.same(lambda side: side.of(worker).set_ttr(named(side), seconds))
         elif verb == "truncate_state":
-            state = self.some("ready", "taken", "buried", "delayed")
+            state = self.some("ready", "taken", "buried", "delayed", *self.done())
             for side in self.sides:
                 side.of(worker).truncate(state=state)
             # A server removes them in no order.
@@ -277,14 +294,20 @@ class Twins:
         elif verb == "look":
             self.same(lambda side: side.of(worker).reasons())
             limit = self.some(1, 3, 100)
-            state, after = self.some("ready", "taken", "delayed", "buried", None), self.random.randrange(self.puts + 1)
+            state, after = self.some("ready", "taken", "delayed", "buried", None, *self.done()), self.number()
             self.same(lambda side: side.of(worker).tasks(limit=limit, state=state))
             self.same(lambda side: side.of(worker).tasks(after, limit, state=state))
             self.same(lambda side: side.of(worker).oldest_ready_age())
             self.same(lambda side: side.of(worker).due_histogram([0.1, 0.5, 1, 2]))
         elif verb == "delete":
-            state = self.some(None, None, "ready", ["taken", "!"])
+            state = self.some(None, None, "ready", ["taken", "!"], *self.done())
             self.same(lambda side: side.of(worker).delete(named(side), state=state))
+        elif verb == "ack" and self.keeps:
+            result = self.some(None, 7, ["ü" * 300])
+            self.same(lambda side: side.of(worker).ack(named(side), result))
+        elif verb == "peek" and self.keeps:
+            self.puts += 1
+            self.same(lambda side: side.of(worker).again(named(side)))
         elif verb in ("ack", "peek"):
             self.same(lambda side: getattr(side.of(worker), verb)(named(side)))
         elif verb == "kick":
@@ -373,6 +396,7 @@ class Twins:
 def test_memory_and_server_answer_alike(valkey: LocalServer, name: str, seed: int) -> None:
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=True)
+    twins.keeps = "done" in name
     try:
         client = valkey.client()
         for step in range(STEPS):
@@ -390,6 +414,7 @@ def test_they_do_so_where_nobody_looks_for_long(valkey: LocalServer, name: str, 
     """Whoever looks or listens lets happen what is due: here it is any verb, and late."""
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False)
+    twins.keeps = "done" in name
     try:
         client = valkey.client()
         for step in range(STEPS):
@@ -402,9 +427,9 @@ def test_they_do_so_where_nobody_looks_for_long(valkey: LocalServer, name: str, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", DRIVERS)
+@pytest.mark.parametrize("name", [name for name in DRIVERS if "done" not in name])
 def test_they_do_so_when_the_clock_is_set_back_again_and_again(valkey: LocalServer, name: str, seed: int) -> None:
-    """But for keys that are remembered: whether they are over is looked at by the one sooner than by the other."""
+    """But for keys that are remembered, and done tasks that are kept: the one looks sooner whether they are over."""
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False, start=100_000)
     twins.keyed = False

@@ -29,6 +29,8 @@ DRIVERS = {
     "fifottl": (fifottl.FifoTtl, TubeSettings()),
     "fifottl that keeps dead letters": (fifottl.FifoTtl, TubeSettings(buried_ttl=5_000_000)),
     "fifottl with a backoff": (fifottl.FifoTtl, _RESTS),
+    "fifo that keeps done tasks": (fifo.Fifo, TubeSettings(keeps=True)),
+    "utubettl that keeps some done tasks": (utubettl.UtubeTtl, TubeSettings(keeps=True, keeps_most=5)),
     "limfifottl": (limfifottl.LimFifoTtl, TubeSettings(idle=60_000, bounded=True)),
     "utube": (utube.Utube, TubeSettings()),
     "utubettl": (utubettl.UtubeTtl, TubeSettings()),

@@ -8,6 +8,7 @@ from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.context import Context
 from tubes.conformance.delay import Delay
+from tubes.conformance.done import DoneTasks
 from tubes.conformance.emptiness import Emptiness
 from tubes.conformance.events import Events
 from tubes.conformance.failures import Failures
@@ -57,6 +58,7 @@ class Contract(
     Context,
     Updates,
     Looking,
+    DoneTasks,
     Moving,
     Sessions,
     Events,

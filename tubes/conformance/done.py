@@ -245,7 +245,7 @@ class DoneTasks(Bench):
 
     @needs("ttl")
     def test_the_end_of_a_ttl_ends_the_wait(self) -> None:
-        call = self.asks(self.put(keep_done=60, ttl=5))
+        call = self.asks(self.put(keep_done=10**8, ttl=5))
         assert eventually(lambda: self._later(call))
         with pytest.raises(CallFailed, match="ttl"):
             self.got(call)

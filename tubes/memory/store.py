@@ -17,7 +17,7 @@ from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.engine import Engine
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
-from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, without_usual
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.lock import Lock
 from tubes.memory.shared_tube import SharedTube
@@ -179,7 +179,7 @@ class MemoryStore:
                 raise TubeExists(name=name, why=WAYS_TO_USE_IT)
             elif shared.driver != driver:
                 raise TubeExists(name=name, why=f"with driver {shared.driver.name!r}, not {driver.name!r}")
-            elif if_exists == "same" and shared.options != checked:
+            elif if_exists == "same" and without_usual(shared.options) != without_usual(checked):
                 raise TubeExists(name=name, why=difference(shared.options, checked))
             return shared
         finally:

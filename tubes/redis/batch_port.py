@@ -57,6 +57,7 @@ class BatchPort(LookingPort[F]):
             raise self.gone()
         if not batch.size:
             return []
+        yield from self.allow_keeping(*(options for options, _ in batch.runs))
         shared = self.shared
         edition: Edition | None = None
         written: list[task_codec.NewTask] = []

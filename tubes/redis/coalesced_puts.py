@@ -17,6 +17,7 @@ from tubes.redis.scripts import replies
 from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
+from tubes.redis.verbs import NOT_ALONE
 from tubes.values.options import put_options
 from tubes.values.task import F
 
@@ -131,9 +132,9 @@ class LoopPort(BatchPort[F]):
         except RuntimeError:  # There is no loop in a forked child, which gets an error.
             channel = None
         session = self.session
-        if session is None or not self._joins or not isinstance(channel, LoopChannel) or "key" in options:
+        if session is None or not self._joins or not isinstance(channel, LoopChannel):
             return super().put(data, options)
-        if session.edition.room:  # Where there may be none each put is told so.
+        if session.edition.room or not NOT_ALONE.isdisjoint(options):  # Where there may be none each put is told so.
             return super().put(data, options)
         raw, options = self.prepare(data, options)
         new = session.edition.write(options)

@@ -14,7 +14,7 @@ from tubes.backend.flow import run
 from tubes.backend.port import ConnectionBase, session_name, with_json
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
-from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, without_usual
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
@@ -134,8 +134,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                     its = validation.driver_name(name, reply[0])
                     raise TubeExists(name=name, why=f"with driver {its!r}, not {driver.name!r}")
                 with validation.reading(f"tube {name!r}: its options"):
-                    why = difference(validation.options(name, reply[1], driver), checked)
-                raise TubeExists(name=name, why=why)
+                    there, wanted = map(without_usual, (validation.options(name, reply[1], driver), checked))
+                if there == wanted:
+                    if_exists = "keep"
+                    continue
+                raise TubeExists(name=name, why=difference(there, wanted))
             registry.register(driver)
             port = yield from self._opened(name, reply)
             if if_exists != "update" or reply.options == about[1]:

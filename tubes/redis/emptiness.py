@@ -1,4 +1,4 @@
-"""Those in one process who wait until one tube of a server is empty."""
+"""Those in one process who wait until one tube of a server is empty, or until a task of it has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tubes.backend.alarms import Alarm
-from tubes.backend.waiters import PENDING
+from tubes.backend.waiters import PENDING, EndOf
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubesError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tubes.backend.clock import Clock
     from tubes.backend.waiters import Waiter
+    from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow
     from tubes.redis.wait_queue import WaitQueue
 
@@ -43,6 +44,7 @@ class _Port(Protocol):
     gone: Callable[[], TubesError] | None
 
     def left(self) -> Flow[int]: ...
+    def parsed(self, ids: list[int], /) -> Flow[list[Parsed]]: ...
 
 
 class _SharedTube(Protocol):
@@ -61,13 +63,16 @@ class _SharedTube(Protocol):
 class Emptiness:
     """They hear the events of the tube. When as many tasks have ended as the server had, it is asked again.
 
-    So nothing is sent for them while nobody waits, and few questions are asked of a tube with many tasks.
+    So nothing is sent for them while nobody waits, and few questions are asked of a tube with many tasks. Who waits for
+    the end of a task is woken by its event, and asks for himself what has become of it.
     """
 
     def __init__(self, shared: _SharedTube) -> None:
         self._shared: Final = shared
         self._lock: Final = threading.Lock()
         self._waiters: Final[dict[Waiter, None]] = {}
+        # Those of them who wait for the end of a task, by its id.
+        self._of_task: Final[dict[int, set[Waiter]]] = {}
         # How many tasks have ended since somebody began to wait, and how many of those it takes.
         self._ended: int = 0
         self._enough: int = 0
@@ -87,6 +92,8 @@ class Emptiness:
             if (gone := waiter.owner.gone) is not None:  # From here on, closing the port finds the waiter.
                 raise gone()
             self._waiters[waiter] = None
+            if isinstance(waiter.request, EndOf):
+                self._of_task.setdefault(waiter.request.id, set()).add(waiter)
         if store.manual and waiter.deadline is not None:
             self._alarm.set(waiter.deadline)
         self.ask()
@@ -94,10 +101,18 @@ class Emptiness:
     def withdraw(self, waiter: Waiter) -> object:
         """End the wait of a caller; returns what it was answered meanwhile, or None."""
         with self._lock:
-            self._waiters.pop(waiter, None)
+            self._forget(waiter)
         if not self._waiters:
             self._shared.subscription.rest()
         return None if waiter.answer is PENDING else waiter.answer
+
+    def _forget(self, waiter: Waiter) -> None:
+        """It waits no more. Under the lock."""
+        self._waiters.pop(waiter, None)
+        if isinstance(waiter.request, EndOf) and (waiters := self._of_task.get(waiter.request.id)):
+            waiters.discard(waiter)
+            if not waiters:
+                del self._of_task[waiter.request.id]
 
     def dismiss(self, waiters: Iterable[Waiter], answer: Callable[[], object]) -> None:
         """Answer this to these callers, as far as they still wait."""
@@ -105,7 +120,7 @@ class Emptiness:
             with self._lock:
                 if waiter not in self._waiters:
                     continue
-                del self._waiters[waiter]
+                self._forget(waiter)
                 waiter.answer = answer()
             waiter.wake()
         if not self._waiters:
@@ -116,12 +131,20 @@ class Emptiness:
         with self._lock:
             return [waiter for waiter in self._waiters if port is None or waiter.owner is port]
 
-    def hear(self, state: bytes) -> None:
+    def hear(self, id: int, state: bytes) -> None:
         """An event has told of a task that has this state now."""
         if self._waiters and state in _ENDED:
+            self._wake([id])
             self._ended += 1
             if self._ended >= self._enough:
                 self.ask()
+
+    def _wake(self, ids: Iterable[int]) -> None:
+        """These tasks have ended."""
+        with self._lock:
+            waiters = [waiter for id in ids for waiter in self._of_task.get(id, ())]
+        if waiters:
+            self.dismiss(waiters, lambda: True)
 
     def ask(self) -> None:
         """Have the server asked, if anybody waits."""
@@ -158,12 +181,18 @@ class Emptiness:
                 self._shared.watch(soonest)
             # A put that waits is about to have room in an empty tube: the tube is not empty before.
             ended, puts = self._ended, len(self._shared.queue.putters)
-            if left := (yield from port.left()) or puts:
+            if asked := list(self._of_task):
+                going = yield from port.parsed(asked)
+                self._wake({*asked} - {id for id, state, *_ in going if state not in _ENDED})
+            whole = [waiter for waiter in self.waiters() if not isinstance(waiter.request, EndOf)]
+            if not whole:
+                self._enough = _NEVER
+            elif left := (yield from port.left()) or puts:
                 self._enough = ended + left
                 if self._ended >= self._enough:
                     self.ask()
             else:
-                self.dismiss(self.waiters(), lambda: True)
+                self.dismiss(whole, lambda: True)
         except ConnectionLost:
             again = _SOON
         except TubesError as error:
@@ -176,5 +205,7 @@ class Emptiness:
             self._alarm.set(self._shared.store.clock.micros() + again)
 
 
+#: More tasks than ever end.
+_NEVER: Final = 1 << 62
 #: States of tasks that are over, or wait for nobody but who kicks them.
 _ENDED: Final = (State.DONE.value.encode(), State.BURIED.value.encode())

@@ -50,6 +50,8 @@ class LookingPort(VerbPort[F]):
     def tasks(self, after: object, limit: int, state: object, utube: object) -> Flow[list[F]]:
         """The tasks in a state and in a lane, after one of them."""
         id, view, most, wanted, lane = self.check_list(after, limit, state, utube)
+        if wanted is State.DONE:
+            return (yield from self._done(after, id, view, most, lane))
         if wanted is State.TAKEN:
             return (yield from self._taken(id, most, lane))
         letter = "" if wanted is None else wanted.value
@@ -79,6 +81,22 @@ class LookingPort(VerbPort[F]):
             count = min(most - len(found), _LOOKS)
             found += self._show_each((yield from self.parsed(ids[:count], State.TAKEN)), utube)
             del ids[:count]
+        return found
+
+    def _done(self, after: object, id: int, view: TaskView | None, most: int, utube: str | None) -> Flow[list[F]]:
+        """The done tasks that are kept, those first that are forgotten last."""
+        record = None if view is None else view._record
+        last: Word = "" if after is None else id
+        moment: Word = record.until if isinstance(record, task_codec.StoredDone) else ""
+        found: list[F] = []
+        while len(found) < most:
+            reply = yield from self.ask("ended", min(most - len(found), _LOOKS), last, moment)
+            if type(reply) is ErrorReply:
+                raise TaskNotFound(id=id, tube=self.shared.name)
+            last, moment, *replies = map(bytes_of, list_of(reply))
+            found += self._show_each((task_codec.parse(told) for told in replies), utube)
+            if not last:
+                break
         return found
 
     def _taken_after(self, id: int) -> Flow[list[int]]:
@@ -176,9 +194,9 @@ def _words_of(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]
 
 def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
     """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
-    *numbers, counted, _, paused = list_of(reply)
-    total, taken, buried = map(number_of, numbers)
-    puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(counted))
+    total, taken, buried, told, _, paused, *kept = list_of(reply)
+    total, taken, buried = map(number_of, (total, taken, buried))
+    puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(told))
     calls = dict(zip(_CALLS, others, strict=True))
     tasks = {
         "ready": total - taken - buried - delayed,
@@ -192,4 +210,4 @@ def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statist
     ends = None if paused is None else NEVER if float(bytes_of(paused)) == FOR_EVER else int(float(bytes_of(paused)))
     if ends is not None and now is not None and ends <= now:
         ends = None
-    return Statistics(tasks, first | calls, waiting, until(ends))
+    return Statistics(tasks, first | calls, waiting, until(ends), number_of(kept[0]) if kept else 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase
-from tubes.backend.waiters import EMPTY
+from tubes.backend.waiters import EMPTY, EndOf
 from tubes.drivers.moves import State
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
@@ -44,12 +44,24 @@ _ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "
 _UNDONE: Final = 100
 #: Scripts that have nothing to do when the session has ended.
 _OF_TAKERS: Final = frozenset(
-    {"ack", "ack_many", "decline", "release", "release_many", "renew_many", "set_ttr", "touch", "untake", "leave"}
+    {
+        "ack",
+        "ack_many",
+        "ack_with",
+        "decline",
+        "release",
+        "release_many",
+        "renew_many",
+        "set_ttr",
+        "touch",
+        "untake",
+        "leave",
+    }
 )
 #: Scripts that may or may not have been done then, if they were sent before.
 _ONCE: Final = frozenset(
     {"put", "put_many", "put_keyed", "take", "take_many", "take_for", "take_task"}
-    | {"ack", "ack_many", "kick", "kick_delayed", "kick_task", "bury", "update"}
+    | {"ack", "ack_many", "ack_with", "kick", "kick_delayed", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
 )
 
@@ -101,8 +113,11 @@ class Port(PortBase[F]):
         self.clock: Final = store.clock
 
     def known_of(self, view: TaskView) -> str:
-        """What tells a script that the caller has the data of a task. 2: it has a key; 3: it may be due; 1: neither."""
-        if view.key is not None:
+        """What tells a script that the caller has the data of a task.
+
+        2: more happens to it at its end; 3: it may be due; 1: neither.
+        """
+        if ends_richly(view):
             return "2"
         # Others may have given it a ttr meanwhile.
         return "3" if "ttr" in self._driver.options or view._times[0] is not None else "1"
@@ -321,20 +336,20 @@ class Port(PortBase[F]):
             raise self.gone()
         if waiter.timeout is not None:
             waiter.deadline = self.clock.micros() + waiter.timeout
-        if waiter.request is EMPTY:
+        if _hears(waiter):
             self.shared.emptiness.enlist(waiter)
         else:
             self.shared.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
-        if waiter.request is EMPTY:
+        if _hears(waiter):
             return self.shared.emptiness.withdraw(waiter)
         return self.shared.withdraw(waiter, undo=undo)
 
     def keeps(self, waiter: Waiter) -> bool:
         """Whether its put is on its way: then it is woken soon, although its time is over."""
-        return waiter.request is not EMPTY and self.shared.keeps(waiter)
+        return not _hears(waiter) and self.shared.keeps(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may run in the middle of anything."""
@@ -351,6 +366,17 @@ class Port(PortBase[F]):
     def _let_go(self, task: object) -> Flow[None]:
         id, _, view = self.refer(task)
         yield from self.ask("release", id, name_of(view), "1", "")
+
+
+def _hears(waiter: Waiter) -> bool:
+    """Whether it waits for events of the tube, and for no reply."""
+    return waiter.request is EMPTY or isinstance(waiter.request, EndOf)
+
+
+def ends_richly(view: TaskView) -> bool:
+    """Whether the end of a task is more than that it is gone: it has a key, or is kept."""
+    more = view._more
+    return more is not None and (more.key is not None or more.keep_done > 0)
 
 
 def raw_text(text: str) -> bytes:

@@ -15,10 +15,11 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.port import PortConnection, Request, lane_word
+from tubes.redis.port import PortConnection, Request, ends_richly, lane_word
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
+from tubes.redis.verbs import NOT_ALONE
 from tubes.values.options import put_options
 from tubes.values.task import F, TaskView
 
@@ -123,7 +124,7 @@ class ThreadPort(BatchPort[F]):
         """Add a task; None if there is no room."""
         options = put_options(options, *usual)
         packed = self._packed_ahead()
-        if packed is None or (options and "key" in options):
+        if packed is None or (options and not NOT_ALONE.isdisjoint(options)):
             return super().put(data, options)
         new, end = packed.edition.plain, packed.plain_end
         raw, options = self.prepare(data, options)
@@ -165,7 +166,7 @@ class ThreadPort(BatchPort[F]):
         packed = self._packed_ahead()
         if packed is None or not isinstance(task, TaskView):
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
-        if task._tube is not self.tube or task._state is not _TAKEN or task.key is not None:
+        if task._tube is not self.tube or task._state is not _TAKEN or ends_richly(task):  # pyright: ignore[reportUnknownArgumentType]
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         words, tail = self._words_of_ack(task)  # pyright: ignore[reportUnknownArgumentType]
         head = packed.ack
@@ -182,7 +183,7 @@ class ThreadPort(BatchPort[F]):
     def next(self, task: F) -> F | None:
         """A held task is done, and the next one is taken; None if there is none."""
         packed = self._packed_ahead()
-        if packed is None or task._take < 0 or task.key is not None:
+        if packed is None or task._take < 0 or ends_richly(task):
             return super().next(task)
         words, tail = self._words_of_ack(task)
         head = packed.next

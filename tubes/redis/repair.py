@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
-from tubes.redis.scripts.assembly import TAKES, knobs_of, script
+from tubes.redis.scripts.assembly import TAKES, TubeSettings, knobs_of, script
 from tubes.redis.scripts.parts import LAYOUTS, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
@@ -93,6 +93,10 @@ def _text(word: Reply) -> str:
     return word.decode("utf-8", "backslashreplace") if isinstance(word, bytes) else str(word)
 
 
+#: Tasks that are kept when they are done may be in any tube, or have been.
+_SETTINGS: Final = TubeSettings(keeps=True)
+
+
 class _Examination:
     """One tube, looked at once."""
 
@@ -106,7 +110,9 @@ class _Examination:
 
     def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
         words = ("1" if self._mends else "", self._store.now(), *args)
-        reply: Reply = yield ScriptCall(script(verb, self._driver), self._store.key(self._name), words, parts=PARTS)
+        reply: Reply = yield ScriptCall(
+            script(verb, self._driver, _SETTINGS), self._store.key(self._name), words, parts=PARTS
+        )
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
@@ -181,7 +187,7 @@ class _Examination:
         of_order = {"LIST": ("back",), "LANE": ("offers", "behind", "rests")}
         orders = next((keys for knob, keys in of_order.items() if knob in self._knobs), ("ready",))
         timed = ("due",) if "TIMED" in self._knobs else ()
-        for which in (*orders, "buried", *timed, "keys", "waiting"):
+        for which in (*orders, "buried", *timed, "keys", "done", "ended", "waiting"):
             yield from self._sweep(which)
         return disordered
 

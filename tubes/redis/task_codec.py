@@ -32,7 +32,11 @@ _SHOWN: Final = Struct(">QcIIq")
 _BEGIN: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
-_MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT, _PAST = 1, 2, 4, 8, 32, 128
+_MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT, _KEEP_DONE, _PAST = 1, 2, 4, 8, 32, 64, 128
+#: How what is stored of a done task begins: why it has ended, when, until when it is kept, its attempts, whether it has
+#: a result; the moments have 7 bytes.
+_DONE: Final = Struct(">c7s7s3s?")
+_WHYS: Final = {b"a": "ack", b"d": "delete", b"t": "ttl"}
 
 
 class StoredTask:
@@ -48,6 +52,17 @@ class StoredTask:
     ttr: int | None
     utube: str | None
     more: More | None
+
+
+class StoredDone(StoredTask):
+    """A done task that is kept."""
+
+    __slots__ = ("ended", "result", "until", "why")
+
+    ended: int
+    until: int
+    why: str
+    result: bytes | None
 
 
 class NewTask(NamedTuple):
@@ -90,7 +105,8 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
         name = lane.encode("utf-8", "surrogatepass")
         flags |= _LANE
         header += _text(name)
-    more = _more_of(tube, options) if "max_attempts" in tube or not OF_FEW.isdisjoint(options) else None
+    rich = "max_attempts" in tube or tube.get("keep_done") or not OF_FEW.isdisjoint(options)
+    more = _more_of(tube, options) if rich else None
     if more is not None:
         flags |= _MORE
         header += _write_more(more)
@@ -152,7 +168,8 @@ def _more_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> More:
     key = options.get("key")
     key_ttl = options.get("key_ttl", tube.get("key_ttl", 0)) if key is not None else 0
     most = options.get("max_attempts", tube.get("max_attempts", 0))
-    return More(key, key_ttl, most, context=options.get("context"))
+    keep_done = options.get("keep_done", tube.get("keep_done", 0))
+    return More(key, key_ttl, most, context=options.get("context"), keep_done=keep_done)
 
 
 def _write_more(more: More) -> bytes:
@@ -170,6 +187,9 @@ def _write_more(more: More) -> bytes:
         flags |= _CONTEXT
         pairs = (_text(words.encode("utf-8", "surrogatepass")) for pair in more.context.items() for words in pair)
         written += _text(b"".join(pairs))
+    if more.keep_done:
+        flags |= _KEEP_DONE
+        written += more.keep_done.to_bytes(7, "big")
     return bytes((flags,)) + written
 
 
@@ -177,7 +197,7 @@ def _read_more(raw: bytes, at: int) -> tuple[More, int]:
     flags = raw[at]
     at += 1
     key = reason = None
-    key_ttl = max_attempts = past = 0
+    key_ttl = max_attempts = keep_done = past = 0
     if flags & _MOST:
         max_attempts, at = int.from_bytes(raw[at : at + 3], "big"), at + 3
     if flags & _KEY:
@@ -190,9 +210,11 @@ def _read_more(raw: bytes, at: int) -> tuple[More, int]:
     if flags & _CONTEXT:
         packed, at = _words_at(raw, at)
         context = _read_context(packed)
+    if flags & _KEEP_DONE:
+        keep_done, at = int.from_bytes(raw[at : at + 7], "big"), at + 7
     if flags & _PAST:
         past, at = int.from_bytes(raw[at : at + 16], "big"), at + 16
-    return More(key, key_ttl, max_attempts, reason, context=context, past=past), at
+    return More(key, key_ttl, max_attempts, reason, context=context, keep_done=keep_done, past=past), at
 
 
 def _read_context(packed: bytes) -> dict[str, str]:
@@ -235,6 +257,23 @@ def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
     return stored, at
 
 
+def read_done(id: int, raw: bytes) -> StoredDone:
+    """A done task that is kept, as it is stored."""
+    why, ended, until, _, has_result = _DONE.unpack_from(raw)
+    at, result = _DONE.size, None
+    if has_result:
+        result, at = _words_at(raw, at)
+    stored, body = read(id, raw[at:])
+    done = StoredDone()
+    for name in StoredTask.__slots__:
+        if name != "data":
+            setattr(done, name, getattr(stored, name))
+    done.data = raw[at + body :]
+    done.why, done.result = _WHYS[why], result
+    done.ended, done.until = int.from_bytes(ended, "big"), int.from_bytes(until, "big")
+    return done
+
+
 def parse(reply: bytes, at: int = 0) -> Parsed:
     """What a script answers of a task."""
     try:
@@ -247,6 +286,8 @@ def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None
     """A task of what was parsed; without data if the caller knows it."""
     id, state, attempts, take, due, raw = parsed
     try:
+        if take and state == b"-":
+            return shown(kind, tube, read_done(id, raw), State.DONE, attempts, NEVER)
         stored, at = read(id, raw)
     except validation.WRONG as error:
         raise validation.unreadable(f"task {id} of tube {tube.name!r}", error) from error

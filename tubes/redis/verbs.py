@@ -20,6 +20,7 @@ from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.redis.validation import asked_of_lanes, describe_options
+from tubes.values.codecs import encode
 from tubes.values.lane import changes_of, lane_of
 from tubes.values.lease import Lease
 from tubes.values.options import put_options
@@ -35,6 +36,8 @@ _KICKS: Final = 50
 _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0))
+#: Options of a put that take more than one script, or another one.
+NOT_ALONE: Final = frozenset({"key", "keep_done"})
 #: What an update may change besides the data.
 _CHANGES: Final = ("pri", "delay", "ttl")
 
@@ -51,6 +54,7 @@ class VerbPort(Port[F]):
 
     def put_encoded(self, raw: bytes, options: Options, *, waits: bool) -> Flow[F | None]:
         """Put data that is encoded, with options that are checked; `waits`: for room, if there is none."""
+        yield from self.allow_keeping(options)
         shared = self.shared
         keyed = "key" in options
         key = self._key_words(options) if keyed else ()
@@ -73,6 +77,13 @@ class VerbPort(Port[F]):
                 return self._show_kept(found, new, raw)
             reply = put
         return self.show_put(reply, new, raw) if type(reply) is bytes else None
+
+    def allow_keeping(self, *options: Options) -> Flow[None]:
+        """See to it that the tube keeps done tasks where a put asks for that; the first one alters it."""
+        if any(each.get("keep_done") for each in options):
+            edition = yield from self.edition()
+            if "keep_done" not in edition.options:
+                yield from self.give_options({"keep_done": 0})
 
     def words_of_waiting(self, *, waits: bool) -> tuple[Word, Word]:
         """What a script is told that puts, of those who wait for room in this process."""
@@ -214,7 +225,8 @@ class VerbPort(Port[F]):
 
     def ack_with(self, task: object, result: object) -> F:
         """A held task is done, with a result."""
-        return self.ack(task)
+        assert self.codec is not None  # On a server all is bytes.
+        return self.call("ack_with", self.about(task, encode(self.codec, result), ends=True))
 
     def about_ack(self, task: object) -> Request[F]:
         """A request to ack a task, with its lane, if the caller knows that: then the server need not read the task."""

@@ -4,7 +4,7 @@
 --   what few tasks have, a byte of flags and
 --          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 why it is buried (a text),
 --          16 its put has removed another one: such a put is not undone,
---          32 its context (a text: of each name and value a text),
+--          32 its context (a text: of each name and value a text), 64 for how long it is kept after its end (7),
 --          128 what has happened to it: how often its holder has buried it, it was buried, kicked, and its time to run was
 --          over (4 each)
 --
@@ -84,7 +84,11 @@ local function write(task)
 --#if LANE
   if task.lane then flags, parts = flags + 64, parts .. text(task.lane) end
 --#end
+--#if KEEPS
+  if task.most or task.key or task.reason or task.context or task.keep_done or task.past then
+--#else
   if task.most or task.key or task.reason or task.context or task.past then
+--#end
 --#slow
     local more, rest = 0, ''
     if task.most then more, rest = 1, pack('>I3', task.most) end
@@ -93,6 +97,9 @@ local function write(task)
     if task.reason then more, rest = more + 8, rest .. text(task.reason) end
     if task.replaces then more = more + 16 end
     if task.context then more, rest = more + 32, rest .. text(task.context) end
+--#if KEEPS
+    if task.keep_done then more, rest = more + 64, rest .. pack('>I7', task.keep_done) end
+--#end
     if task.past then more, rest = more + 128, rest .. task.past end
     flags, parts = flags + 128, parts .. pack('>I1', more) .. rest
 --#fast

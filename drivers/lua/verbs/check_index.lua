@@ -111,6 +111,31 @@ function check.keys(key, value)
     call('HDEL', K, key)
   end
 end
+--#if KEEPS
+-- Until when a done task is kept, if it can be read.
+local function kept_until(id, record)
+  local reads, _, _, ends, _, has, at = pcall(unpack_struct, '>c1I7I7I3I1', record)
+  if not reads or not id_of(id) then return nil end
+  if has == 1 then
+    reads, _, at = pcall(text_at, record, at)
+    if not reads then return nil end
+  end
+  return stored_task(id, sub(record, at)) and ends
+end
+function check.done(id, record)
+  local ends = kept_until(id, record)
+  local stands = ends and call('ZSCORE', M .. ':ended', pack('>I6', id))
+  if not (stands and stands + 0 == ends) and note('entry', 'done ' .. id) then
+    if ends then call('ZADD', M .. ':ended', ends, pack('>I6', id)) else call('HDEL', K, id) end
+  end
+end
+function check.ended(member)
+  local id = #member == 6 and string.format('%.0f', unpack_struct('>I6', member))
+  if not (id and call('HEXISTS', M .. ':done', id) == 1) and note('entry', 'ended ' .. (id or member)) then
+    call('ZREM', K, member)
+  end
+end
+--#end
 function check.waiting(process, about)
   local size, watched = string.match(about, '^0 (%d+) (%d+)$')
   local room = string.match(process, '^(.*):room$')
@@ -165,7 +190,7 @@ if which == 'ready' then
   return { #ids < 1000 and '0' or string.format('%d', first + 1000 - wrong), found, { string.format('%d', last) } }
 end
 --#end
-local hashes = { lanes = true, keys = true, meta = true, waiting = true }
+local hashes = { lanes = true, keys = true, done = true, meta = true, waiting = true }
 local some = hashes[which] and call('HSCAN', K, ARGV[4], 'COUNT', 100) or call('ZSCAN', K, ARGV[4], 'COUNT', 100)
 for n = 1, #some[2], 2 do check[which](some[2][n], some[2][n + 1]) end
 return { some[1], found, asked }

@@ -2,6 +2,16 @@
 -- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9 the states ('': any)
 -- answers  as for ack
 --#include begin
+--#if KEEPS
+if replayed then return replayed end
+--#include kept_task
+if told then
+  if ARGV[9] ~= '' and not string.find(ARGV[9], '-', 1, true) then return redis.error_reply('STATE -') end
+  forget_done({ pack('>I6', ARGV[6]) })
+--#done told
+  return told
+end
+--#end
 --#include any_task
 if ARGV[9] ~= '' and not string.find(ARGV[9], task.state, 1, true) then
   return redis.error_reply('STATE ' .. task.state)

@@ -20,7 +20,7 @@ local function skip(flags, value, at, sizes)
 end
 local function body_of(flags, value)
   local at = skip(flags, value, 9, { 0, 0, 3, 4, 7, 7, -1 })
-  return flags < 128 and at or skip(byte(value, at), value, at + 1, { 3, -1, 7, -1, 0, -1, 0, 16 })
+  return flags < 128 and at or skip(byte(value, at), value, at + 1, { 3, -1, 7, -1, 0, -1, 7, 16 })
 end
 local heads, taken, due, size, looked = {}, {}, {}, 0, 0
 while looked < #ARGV and size < BYTES do

@@ -21,6 +21,7 @@ local function look(M)
   --#include waiting
   counted[5] = processes
   counted[6] = about[3]
+  counted[7] = call('ZCOUNT', M .. ':ended', later, '+inf')
   return {
     about[1], about[2], counted,
     call('ZCOUNT', M .. ':leases', later, '+inf'), call('HLEN', M .. ':lanes'), call('ZCOUNT', M .. ':rests', later, '+inf'),

@@ -9,4 +9,7 @@ local most = 1000
 --#include waiting
 counted[5] = processes
 counted[6] = call('HGET', M, 'paused')
+--#if KEEPS
+counted[7] = call('ZCOUNT', M .. ':ended', string.format('(%.0f', now), '+inf')
+--#end
 return counted

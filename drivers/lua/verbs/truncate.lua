@@ -3,6 +3,9 @@
 --#include begin
 if replayed then return end
 call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes', M .. ':rests', M .. ':keys', M .. ':seen')
+--#if KEEPS
+call('UNLINK', M .. ':done', M .. ':ended')
+--#end
 call('HDEL', M, 'delayed', 'loose')
 call('HSET', M, 'oldest', META.next)
 if listening then redis.pcall('PUBLISH', M .. ':events', 'gone') end

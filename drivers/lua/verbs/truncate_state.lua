@@ -4,6 +4,13 @@
 --#include begin
 if replayed then return replayed end
 call('HDEL', M, '')
+--#if KEEPS
+if ARGV[6] == '-' then
+  call('UNLINK', M .. ':done', M .. ':ended')
+--#done '0'
+  return '0'
+end
+--#end
 local page = call('HSCAN', M .. ':tasks', ARGV[7], 'COUNT', 50)
 for n = 1, #page[2], 2 do
   local task = find(page[2][n])

@@ -98,6 +98,9 @@ class TubeSettings(NamedTuple):
     paced: bool = False
     #: For how many microseconds buried tasks live, or `NEVER` to end; None: their ttl goes on.
     buried_ttl: int | None = None
+    #: Whether done tasks may be kept, and how many at most; 0: any number.
+    keeps: bool = False
+    keeps_most: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *, is_altered: bool = False, is_paced: bool = False) -> TubeSettings:
@@ -111,6 +114,8 @@ class TubeSettings(NamedTuple):
             is_altered,
             is_paced,
             None if buried_ttl is None else whole("buried_ttl", buried_ttl, NEVER),
+            "keep_done" in options,
+            whole("keep_done_max", options.get("keep_done_max", 0)),
         )
 
 
@@ -171,6 +176,8 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
         "ALTERED": settings.altered,
         "PACED": settings.paced and lane,
         "BURIED_TTL": settings.buried_ttl is not None,
+        "KEEPS": settings.keeps,
+        "KEEPS_SOME": settings.keeps_most > 0,
     }
     return frozenset(name for name, has in knobs.items() if has)
 
@@ -192,6 +199,7 @@ def _words_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
         "REST_SEED": str(seed),
         "UNUSED": str(settings.idle),
         "BURIED_FOR": "false" if settings.buried_ttl == NEVER else str(settings.buried_ttl),
+        "KEPT_MOST": str(settings.keeps_most),
         "RANK_LUA": f"({driver.rank_lua})",
     }
 

@@ -89,8 +89,10 @@ def _row(why: str, was: str, move: Move, knobs: frozenset[str], file: str) -> li
     moved = {f"WAS_{'NEW' if was == 'new' else State(was).name}", f"TO_{move.to.name}"}
     if why.startswith("update") or (why == "bury" and "BURY" in knobs):
         moved.add("UPDATES")
-    count = _count(move, f"{move.by}" if file == "move" else f"{move.by} * #ids")
-    words = {"TO": f"'{move.to.value}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "COUNT": count}
+    if why == "unput":
+        moved.add("UNPUT")
+    words = {"TO": f"'{move.to.value}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "WHY": f"'{why[0]}'"}
+    words["COUNT"] = _count(move, f"{move.by}" if file == "move" else f"{move.by} * #ids")
     return [line for line in replaced(expanded(read(file), knobs | moved), words) if line.text]
 
 

@@ -1,0 +1,8 @@
+-- Ack a held task, and tell its result, which is kept as long as the task.
+-- ARGV  6, 7, 8 as for ack, 9 the result
+-- answers  what `shown` says of the task
+--#include begin
+--#include held_task
+task.result = ARGV[9]
+--#move ack t
+--#include reply

@@ -1,0 +1,35 @@
+-- Look at done tasks that are kept, those first that are forgotten last.
+-- ARGV  6 how many at most, a bounded number, 7 the id of the task after which to begin ('': none), 8 when that is forgotten
+--       ('': the caller does not know)
+-- answers  {the next id and its moment to go on after; '' twice: that was all}, and what `told_done` says of each
+--#include begin
+--#include flush
+--#if KEEPS
+local last = call('ZCARD', M .. ':ended')
+if ARGV[7] and ARGV[7] ~= '' then
+  local moment = ARGV[8] or ''
+  local id = pack('>I6', ARGV[7])
+  if moment == '' then
+    moment = call('ZSCORE', M .. ':ended', id)
+    if not moment or moment + 0 <= now then return redis.error_reply('NOTFOUND there is no such task') end
+  end
+  last = ended_before(moment, id)
+end
+local first = math.max(call('ZCOUNT', M .. ':ended', '-inf', now), last - ARGV[6])
+local some = last > first and call('ZRANGE', M .. ':ended', first, last - 1, 'WITHSCORES') or {}
+local found, size = { '', '' }, 0
+for n = #some - 1, 1, -2 do
+  local id = string.format('%.0f', unpack_struct('>I6', some[n]))
+  local told = told_done(id, '')
+  found[#found + 1] = told
+  size = size + (told and #told or 0)
+  if n == 1 or size >= BYTES then
+    if n > 1 or #some == 2 * ARGV[6] then found[1], found[2] = id, some[n + 1] end
+    break
+  end
+end
+return found
+--#else
+if ARGV[7] and ARGV[7] ~= '' and (ARGV[8] or '') == '' then return redis.error_reply('NOTFOUND there is no such task') end
+return { '', '' }
+--#end
