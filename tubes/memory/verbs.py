@@ -148,6 +148,7 @@ class VerbPort(Port[F]):
                         done[id] = forgets and self._forget(now, meant)
                         continue
                     if states and entry.state not in states:
+                        done[id] = False
                         continue
                 entries.append(entry)
             verb(now, entries)
