@@ -13,7 +13,7 @@ from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, complete_
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import as_json, options_json, until
 from tubes.cli.streams import from_json
-from tubes.drivers.moves import check_state
+from tubes.drivers.moves import State, check_state
 from tubes.drivers.registry import known_drivers
 
 
@@ -131,7 +131,8 @@ def truncate(
     known = None if state is None else check_state(state)
     with connected(url) as queue:
         tube = queue.tube(name)
-        count = tube.statistics().tasks[known or "total"]
+        counted = tube.statistics()
+        count = counted.kept if known is State.DONE else counted.tasks[known or "total"]
         sure(f"delete {count} {f'{known} ' if known else ''}tasks of tube {name!r}", yes=yes)
         tube.truncate(state=known)
         if as_json_:

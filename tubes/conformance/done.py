@@ -170,7 +170,8 @@ class DoneTasks(Bench):
             self.tube.delete(first, state="ready")
         assert self.tube.delete(first).state == "done"
         self.tube.delete(second.id, state=["ready", "done"])
-        assert self.tube.delete_many([third, third.id + 100]) == {third.id: True, third.id + 100: False}
+        assert self.tube.delete_many([third], state=["ready", "buried"]) == {third.id: False}
+        assert self.tube.delete_many([third, third.id + 100], state="done") == {third.id: True, third.id + 100: False}
         assert self.kept() == [fourth.id]
         waits = self.put()
         self.tube.truncate(state="done")
