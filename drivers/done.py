@@ -53,10 +53,11 @@ class Done:
     def of(cls, entry: Entry, now: int, why: str, result: Any, span: int) -> Done:
         """A task that is about to end now, and is kept for so long."""
         done = cls()
-        for name in ("id", "data", "created", "attempts", "pri", "utube", "more"):
-            setattr(done, name, getattr(entry, name))
-        for name, usual in (("ttl", None), ("ttr", None), ("dead", NEVER)):
-            setattr(done, name, getattr(entry, name, usual))
+        done.id, done.data, done.created, done.attempts = entry.id, entry.data, entry.created, entry.attempts
+        done.pri, done.utube, done.more = entry.pri, entry.utube, entry.more
+        # Where the driver knows no times there are none.
+        done.ttl, done.ttr = getattr(entry, "ttl", None), getattr(entry, "ttr", None)
+        done.dead = getattr(entry, "dead", NEVER)
         done.ended, done.why, done.result, done.until = now, why, result, now + span
         return done
 

@@ -78,6 +78,24 @@ def test_a_task_is_acked_when_its_handler_returns(queue: tubes.Queue, tube: tube
     assert tube.statistics().tasks["total"] == 0
 
 
+def test_the_result_of_a_handler_is_kept_as_long_as_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+    tasks = tube.put_many([3, 4, 5], keep_done=60)
+    forgotten = tube.put(6)
+    assert work(queue, kind(lambda task: None if task.data == 4 else {"square": task.data**2})).acked == 4
+    assert [tube.result(task, 0) for task in tasks] == [{"square": 9}, None, {"square": 25}]
+    with pytest.raises(tubes.TaskNotFound):
+        tube.result(forgotten)
+
+
+def test_a_result_that_the_codec_refuses_is_left_out(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    with tubes.connect(codec="json", clock=clock) as queue:
+        tube = queue.create_tube("mail", keep_done=60)
+        task = tube.put(3)
+        assert work(queue, lambda task: object()).acked == 1
+        assert tube.result(task, 0) is None
+    assert "is acked without its result: codec 'json' cannot encode" in caplog.text
+
+
 def test_a_task_whose_handler_fails_is_buried_after_its_last_attempt_with_the_error(
     queue: tubes.Queue, tube: tubes.Tube, kind: Any
 ) -> None:

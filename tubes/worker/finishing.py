@@ -16,6 +16,7 @@ from tubes.calls import answer_async
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.errors import (
+    CodecError,
     InvalidOption,
     OptionNotSupported,
     QueueClosed,
@@ -32,7 +33,6 @@ from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
-    from tubes.drivers.options import Seconds
     from tubes.sync import Tube
     from tubes.values.task import TaskView
     from tubes.worker.lifetime import Lifetime
@@ -47,8 +47,10 @@ def carry_out(
 ) -> Flow[_Step, Outcome]:
     """Carry out a verdict, however long the backend is away, unless the run has `ended`."""
     verb: Callable[..., Any] = tube._decline if verdict.verb == "decline" else getattr(tube, verdict.verb)
-    facts: dict[str, Seconds | str | None] = {}
-    if verdict.verb == "bury":
+    facts: dict[str, Any] = {}
+    if verdict.leaves_result(task):
+        facts = {"result": verdict.result}
+    elif verdict.verb == "bury":
         facts = {"reason": verdict.reason}
     elif verdict.verb == "release":
         facts = {"delay": verdict.delay, "reason": verdict.reason}
@@ -72,6 +74,10 @@ def carry_out(
         except TubesError as error:
             if ended():
                 return "lost"
+            if isinstance(error, CodecError) and "result" in facts:
+                log.warning("%s is acked without its result: %s", name_of(task), error)
+                facts = {}
+                continue
             failures += 1
             rest = Rest(RETRY.delay(failures))
             log.warning("%s of %s failed, retrying in %.1f s: %s", verdict.verb, name_of(task), rest.seconds, error)

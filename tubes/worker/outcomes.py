@@ -85,6 +85,10 @@ class Verdict(NamedTuple):
             return False
         return self.verb != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)
 
+    def leaves_result(self, task: TaskView) -> bool:
+        """Whether the task is done, and is kept with a result."""
+        return self.verb == "ack" and self.result is not None and task.keep_done is not None
+
     def is_endless(self, task: TaskView) -> bool:
         """Whether the task is given back without a delay of its own, and without a limit of attempts."""
         if self.verb not in ("release", "decline") or task._take == FINISHED:

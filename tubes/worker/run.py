@@ -216,7 +216,7 @@ class Run:
             self._set_aside(one, verdict)
         elif self._renewer.claim(one):
             one.is_finishing = True
-            if verdict.verb == "ack" and told and task._take != FINISHED:
+            if verdict.verb == "ack" and told and task._take != FINISHED and not verdict.leaves_result(task):
                 self._acks.add(one)
                 return
             outcome = None if task._take == FINISHED else await self._finishing.finish(task, verdict)
