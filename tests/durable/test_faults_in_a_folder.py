@@ -3,115 +3,38 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
-import random
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tubes
+from tests.durable.kills import Kills
 from tests.memory.test_interrupts import interrupted
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
 from tubes.errors import StoreFailed, StoreFull
-
-#: The ledger of a program that is killed: a line for each call that has returned.
-PROGRAM = """
-import random, sys, tubes
-url, seed = sys.argv[1:]
-chance = random.Random(int(seed))
-queue = tubes.connect(url)
-tube = queue.create_tube("t", "fifottl", ttr=600, if_exists="keep")
-other = queue.create_tube("other", "utube", max_in_flight=2, if_exists="keep")
-def say(what, *ids):
-    sys.stdout.write(f"{what} {' '.join(map(str, ids))}\\n")
-    sys.stdout.flush()
-number = 0
-while True:
-    number += 1
-    way = chance.random()
-    if way < 0.35:
-        say("put", tube.put({"number": number}).id)
-    elif way < 0.45:
-        say("put", *(task.id for task in tube.put_many(range(chance.randrange(1, 40)))))
-    elif way < 0.6:
-        for task in tube.take_many(chance.randrange(1, 30), timeout=0):
-            say("taken", task.id)
-            tube.ack(task)
-            say("ack", task.id)
-    elif way < 0.8:
-        if task := tube.take(0):
-            say("taken", task.id)
-            tube.ack(task)
-            say("ack", task.id)
-    elif way < 0.85:
-        if task := tube.take(0):
-            tube.bury(task, "why")
-            say("bury", task.id)
-    elif way < 0.9:
-        if task := tube.take(0):
-            tube.release(task, delay=chance.choice([0, 5]))
-    elif way < 0.95:
-        queue.create_tube(f"tube-{number}").put(1)
-        queue.tube(f"tube-{number}").drop()
-    else:
-        other.put(number, utube=str(number % 3))
-"""
+from tubes.testing import ManualClock
 
 
-def run_until_killed(url: str, seed: int) -> dict[str, set[int]]:
-    """What a program says before it is killed, after some lines."""
-    lines = random.Random(seed).randrange(1, 1200)
-    heard: dict[str, set[int]] = {"put": set(), "ack": set(), "taken": set(), "bury": set()}
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, url, str(seed)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for number, line in enumerate(process.stdout):
-            if number == lines:
-                process.kill()
-            if line.endswith("\n"):
-                what, *ids = line.split()
-                heard[what] |= {int(id) for id in ids}
-    assert process.returncode == -signal.SIGKILL
-    return heard
+def test_what_was_returned_before_a_kill_is_there(tmp_path: Path) -> None:
+    kills = Kills(tmp_path, seed=1)
+    for _ in range(6):
+        kills.kill()
+    assert kills.put > 500
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_was_returned_before_a_kill_is_there(tmp_path: Path, seed: int) -> None:
-    url = f"file:{tmp_path}"
-    put: set[int] = set()
-    acked: set[int] = set()
-    unknown: set[int] = set()
-    for kill in range(3):
-        heard = run_until_killed(url, 10 * seed + kill)
-        assert not put & heard["put"], "an id was given again"
-        put |= heard["put"]
-        acked |= heard["ack"]
-        # Of the one call that was killed nobody knows; a batch of puts is done or not.
-        assert len(heard["taken"] - heard["ack"]) <= 1
-        unknown |= heard["taken"] - heard["ack"]
-        with tubes.connect(url) as queue:
-            tube = queue.tube("t")
-            check_engine(port_of(tube).shared.engine)
-            there: dict[int, Any] = {}
-            while tasks := tube.tasks(after=max(there, default=None)):
-                there |= {task.id: task for task in tasks}
-            counts, calls = tube.statistics().tasks, tube.statistics().calls
-            assert not put - acked - unknown - there.keys(), "a task was lost"
-            assert not acked & there.keys(), "an acked task is back"
-            assert calls["put"] - calls["ack"] == counts["total"]
-            assert all(there[id].state == "buried" for id in heard["bury"])
-            assert counts["taken"] == 0
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def used_up(url: str, tube: tubes.Tube) -> None:
@@ -316,47 +239,72 @@ os._exit(0)
         assert [task.data for task in queue.tube("t").tasks()] == list(range(49))
 
 
-@pytest.mark.parametrize("verb", ["put", "put_many", "take", "ack", "release"])
-def test_after_an_interrupt_memory_and_file_say_the_same(tmp_path: Path, verb: str) -> None:
-    url = f"file:{tmp_path / 'jobs'}"
-    moment = -1
-    going = True
-    queue = tubes.connect(url)
-    tube = queue.create_tube("t", "fifottl", ttr=100, max_attempts=1000)
-    tube.put_many(range(3))
-    while going:
-        moment += 3
-        task = tube.take(0)
-        assert task is not None
-        acts = {
-            "put": lambda: tube.put("x"),
-            "put_many": lambda: tube.put_many(["x", "y"]),
-            "take": lambda: tube.take(0),
-            "ack": lambda task=task: tube.ack(task),  # type: ignore[misc]
-            "release": lambda task=task: tube.release(task),  # type: ignore[misc]
-        }
-        going = interrupted(acts[verb], moment)
-        tube.put("y")
-        with suppress(tubes.TaskNotTaken):
-            tube.release(task)
-        while going and (later := tube.take(0)):
-            tube.delete(later.id)
-        tube.put_many(range(3))
-        check_engine(port_of(tube).shared.engine)
-        engine = port_of(tube).shared.engine
-        with sqlite3.connect(tmp_path / "jobs" / "tubes.db") as database:
-            rows = database.execute(
-                "SELECT key & 0xffffffffff, attempts FROM tasks WHERE state<4 ORDER BY key"
-            ).fetchall()
-        database.close()
-        assert rows == [(entry.id, entry.attempts) for entry in engine.tasks.values()]
-    before = tube.statistics()
-    queue.close()
-    with tubes.connect(url) as queue:
-        after = queue.tube("t").statistics()
-        assert {**after.calls, "release": 0} == {**before.calls, "release": 0}
-        assert after.tasks["total"] == before.tasks["total"]
-    assert moment > 20
+def interrupted_at(line: int, act: Callable[[], object]) -> bool:
+    """Run this, with a KeyboardInterrupt at the n-th line of the journal's code and what it calls; False: no more."""
+    left = line
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(CODE):
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    gc.disable()  # An interrupt of a finalizer reaches nobody.
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+        gc.enable()
+    return False
+
+
+CODE = str(Path(tubes.__file__).parent / "durable")
+WRITES: dict[str, Callable[[tubes.Tube, tubes.Task], object]] = {
+    "put": lambda tube, task: tube.put("x", utube="a", ttl=50),
+    "replace": lambda tube, task: tube.put("x", key="k", on_duplicate="replace"),
+    "put_many": lambda tube, task: tube.put_many(["x", "y"]),
+    "take": lambda tube, task: tube.take(0),
+    "ack": lambda tube, task: tube.ack(task),
+    "release": lambda tube, task: tube.release(task, delay=5),
+    "truncate": lambda tube, task: tube.truncate(),
+}
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_after_an_interrupt_at_any_line_memory_and_file_say_the_same(tmp_path: Path, verb: str) -> None:
+    clock = ManualClock()
+    with tubes.connect(f"file:{tmp_path}", clock=clock) as queue:
+        line, going = -1, True
+        while going:
+            line += 1
+            tube = queue.create_tube("t", "utubettl", ttr=100, key_ttl=50, max_in_flight=3, max_attempts=5)
+            tube.put("first", key="k", utube="a")
+            tube.put_many(["second", "third"], utube="b")
+            tube.bury(tube.put("buried").id)
+            task = tube.take(0)
+            assert task is not None
+            going = interrupted_at(line, lambda tube=tube, task=task: WRITES[verb](tube, task))  # type: ignore[misc]
+            with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
+                assert seen(after_a_kill.tube("t")) == seen(tube)
+            tube.drop(force=True)
+    assert line > 20
+
+
+def seen(tube: tubes.Tube) -> object:
+    """All that can be seen of a tube, and of its key."""
+    engine = port_of(tube).shared.engine
+    check_engine(engine)
+    tasks = [(id, repr(entry.data), entry.state, entry.attempts, entry.utube) for id, entry in engine.tasks.items()]
+    numbers = engine.next_id, engine.next_take, engine._keys.find(engine.pause.id, "k") is None
+    return tasks, numbers, tube.statistics(), tube.utubes(), engine.options
 
 
 def test_after_an_interrupt_while_a_waiter_is_served_all_is_written_again(tmp_path: Path) -> None:

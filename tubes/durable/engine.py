@@ -112,12 +112,6 @@ class JournaledEngine(Engine):
         if self.driver.lane:
             self.rates.update(self.lanes.by_name, self.lanes.rates.alone)
 
-    def note_repair(self) -> None:
-        """Note what a repair may change besides what has moved."""
-        self.absolute = True
-        if self.replacing is not None:
-            self.note([*self.replacing[:2]])
-
     @override
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
         self.absolute = True
@@ -142,5 +136,6 @@ class JournaledEngine(Engine):
 
     @override
     def _apply_pause(self) -> None:
+        # Also when the indexes are made again: moves that were noted may not have happened.
         self.absolute = True
         super()._apply_pause()

@@ -123,7 +123,6 @@ class DurableTube(SharedTube):
 
     @override
     def repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
-        self.engine.note_repair()
         if self._files.unwritten:  # The error is typed, and the call has changed something until now.
             self._files.unwritten = False
             error = OSError()
