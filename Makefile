@@ -4,7 +4,7 @@ BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
 TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http prometheus otel
 
-.PHONY: demo pipeline test soak soak-faults aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test soak soak-faults soak-kills aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/server: EXTRAS := server hiredis
@@ -34,6 +34,9 @@ soak: .venv/test  ## producers, workers and chaos with a ledger of every task, a
 
 soak-faults: .venv/test  ## the fault tests, long and again and again: make soak-faults MINUTES=30
 	$(BIN)/python tests/faults/rounds.py $(or $(MINUTES),10)
+
+soak-kills: .venv/test  ## a program on a folder that is killed 200 times, with a ledger of 500,000 tasks: make soak-kills ARGS="--kills 20"
+	$(BIN)/python -m tests.durable.kills $(ARGS)
 
 aio: .venv/check  ## make tubes/aio.py, the API for asyncio, of tubes/sync.py
 	$(BIN)/python .ci/make_aio.py

@@ -1,4 +1,4 @@
-"""The contract, in a folder: everything that holds in memory holds there."""
+"""The contract, in a folder: all that the journal can change. `test_traces_in_a_folder.py` has the other drivers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.parts import OfCapacity, OfOrder, OfRank
-from tubes import Driver
 from tubes.conformance import AioFace, Contract, Face, SyncFace
-from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
 from tubes.conformance.bench import Bench
 from tubes.conformance.waiting import Waiting
@@ -18,12 +15,7 @@ from tubes.conformance.waiting import Waiting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tubes.drivers import Ranked
     from tubes.testing import ManualClock
-
-
-def odd_first(task: Ranked) -> float:
-    return task.pri if task.pri % 2 else task.pri + 2**32
 
 
 class InAFolder(Bench):
@@ -43,19 +35,10 @@ class InAFolder(Bench):
         )
 
 
-class TestFifo(InAFolder, OfOrder):
-    faces = (SyncFace,)
-    driver = "fifo"
-
-
-class TestLimFifoTtl(InAFolder, OfCapacity):
-    faces = (AioFace,)
-    driver = "limfifottl"
-
-
-class TestSynced(InAFolder, Waiting, TakeAny, Batches):
+class TestSynced(InAFolder, Waiting, Batches):
     """What was returned is on the disk, too."""
 
+    faces = (AioFace,)
     driver = "fifottl"
     sync = "full"
 
@@ -65,10 +48,3 @@ class TestUtubeTtl(InAFolder, Contract):
 
     faces = (SyncFace,)
     driver = "utubettl"
-
-
-class TestRankHook(InAFolder, OfRank):
-    """An order that no knob names: odd priorities first."""
-
-    faces = (AioFace,)
-    driver = Driver("odd-first", options={"pri", "ttl", "delay"}, rank=odd_first)

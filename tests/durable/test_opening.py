@@ -14,12 +14,14 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 import tubes
 import tubes.aio
 from tests.support.internals import port_of
 from tests.support.stepping import SteppingClock
 from tubes import Driver
+from tubes.cli.app import app
 from tubes.durable.database import back_up
 from tubes.errors import CodecError, DriverNotFound, InvalidOption, TaskNotTaken
 
@@ -348,10 +350,8 @@ def test_where_is_no_store_reading_makes_none(url: str, tmp_path: Path) -> None:
         with pytest.raises(tubes.StoreFailed, match="there is no store in this folder"):
             tubes.connect(f"{url}?mode={mode}")
     for command in ("stats", "top"):
-        ended = subprocess.run(
-            [sys.executable, "-m", "tubes", command, "--url", url], capture_output=True, text=True, check=False
-        )
-        assert ended.returncode == 5
+        ended = CliRunner().invoke(app, [command, "--url", url])
+        assert ended.exit_code == 5
         assert "there is no store in this folder" in ended.stderr
     assert not list(tmp_path.iterdir())
 
@@ -421,9 +421,8 @@ def test_top_shows_the_folder_as_it_is_now(url: str) -> None:
 
 
 def test_the_command_looks_at_a_store_beside_its_owner_and_copies_it(url: str, tmp_path: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tubes", *arguments, "--url", url]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, [*arguments, "--url", url])
 
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
@@ -431,18 +430,19 @@ def test_the_command_looks_at_a_store_beside_its_owner_and_copies_it(url: str, t
         assert "t " in run("stats").stdout
         assert len(run("export", "t").stdout.splitlines()) == 3
         copy = tmp_path / "copy"
-        nowhere = [sys.executable, "-m", "tubes", "backup", str(copy), "--url", f"file:{tmp_path / 'typo'}"]
-        assert subprocess.run(nowhere, timeout=60, check=False).returncode == 5
+        nowhere = CliRunner().invoke(app, ["backup", str(copy), "--url", f"file:{tmp_path / 'typo'}"])
+        assert nowhere.exit_code == 5
         assert not copy.exists()
-        assert run("backup", str(copy)).returncode == 0
-        assert run("backup", str(copy)).returncode == 5
+        assert run("backup", str(copy)).exit_code == 0
+        assert run("backup", str(copy)).exit_code == 5
         with tubes.connect(f"file:{copy}") as copied:
             assert copied.statistics("t").tasks["ready"] == 3
-        put = run("put", "t", "1")
+        command = [sys.executable, "-m", "tubes", "put", "t", "1", "--url", url]
+        put = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert put.returncode == 5
         assert f"process {os.getpid()} has" in put.stderr
         assert tube.statistics().tasks["ready"] == 3
-    assert run("put", "t", "1").returncode == 0
+    assert run("put", "t", "1").exit_code == 0
     with tubes.connect(url) as queue:
         assert queue.statistics("t").tasks["ready"] == 4
 
