@@ -10,10 +10,12 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Final, Self
+from uuid import uuid4
 
 import httpx
 
 from tests.support.processes import ROOT, python
+from tubes.conformance.bench import eventually
 
 
 class Served:
@@ -51,9 +53,17 @@ class Served:
         return int(self.url.rpartition(":")[2])
 
     def lines(self) -> list[dict[str, Any]]:
-        """The access log."""
-        self.log.seek(0)
-        return [json.loads(line) for line in self.log]
+        """The access log: all lines up to now, which come a moment later."""
+        marked = f"/marked/{uuid4().hex}"
+        reply = self.client.get(marked)
+        assert reply.status_code == 404
+
+        def read() -> list[dict[str, Any]]:
+            self.log.seek(0)
+            return [json.loads(line) for line in self.log.read().rpartition("\n")[0].splitlines()]
+
+        eventually(lambda: marked in {line["path"] for line in read()})
+        return [line for line in read() if line["path"] != marked]
 
     def stop(self, kind: signal.Signals = signal.SIGTERM) -> int:
         """End it; returns its exit code."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import sys
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The folder that is served where nothing else is named, if it is there.
 _FOLDER: Final = "tubes-data"
+#: Seconds for which lines of the access log are collected.
+_MOMENT: Final = 0.1
 #: Seconds for which the session of a service outlives all its processes: longer than a restart takes.
 _SESSION_TTL: Final = 600.0
 
@@ -118,7 +123,7 @@ def serve(
     codec = None if "codec" in settings or not place_of_tubes.startswith("memory:") else "json"
     session_ttl = None if "session_ttl" in settings else _SESSION_TTL
     queue = tubes.aio.connect(place_of_tubes, codec=codec, session_ttl=session_ttl)
-    write = _write if access_log else None
+    write = _Lines().write if access_log else None
     limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within)
     app = create_app(queue, tokens=known, limits=limits, access_log=write)
 
@@ -141,9 +146,26 @@ def _place(url: str | None) -> tuple[str, str]:
     return "memory://", f" (no --url is given: tasks are lost at the end; --url file:{_FOLDER} keeps them)"
 
 
-def _write(words: str) -> None:
-    sys.stdout.write(f"{words}\n")
-    sys.stdout.flush()
+class _Lines:
+    """Lines for stdout, some at a time: a call for each would cost as much as the request that it is about."""
+
+    def __init__(self) -> None:
+        self._waiting: Final[list[str]] = []
+
+    def write(self, words: str) -> None:
+        """Print a line, a moment later."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(_MOMENT, self._print)
+            atexit.register(self._print)
+        self._waiting.append(words)
+
+    def _print(self) -> None:
+        atexit.unregister(self._print)
+        some = "".join(f"{words}\n" for words in self._waiting)
+        self._waiting.clear()
+        with suppress(OSError, ValueError):  # Nobody may be there to read it.
+            sys.stdout.write(some)
+            sys.stdout.flush()
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -44,6 +44,21 @@ def noted(scope: Scope) -> dict[str, Any]:
     """What the line of this request in the access log says besides: `token`, the id of a token, for example."""
     notes: dict[str, Any] = scope.setdefault(_NOTES, {})
     return notes
+
+
+#: A string as JSON. The rest of a line is written out: it is as much work as half a request otherwise.
+_text: Final = json.encoder.encode_basestring_ascii
+
+
+def _moment() -> str:
+    """Now, in UTC, to the millisecond."""
+    now = time.time()
+    return f"{_second(int(now))}.{int(now * 1000) % 1000:03}Z"
+
+
+@lru_cache(2)
+def _second(moment: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
 
 
 class Access:
@@ -97,15 +112,10 @@ class Access:
             await problem(error, path)(inner, receive, tell)
         finally:
             if self._write is not None:
-                line = {
-                    "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                    "request_id": request_id.decode(),
-                    "client": (scope.get("client") or ("",))[0],
-                    "method": scope["method"],
-                    "path": path,
-                    "status": status,
-                    "bytes": size,
-                    "seconds": round(time.perf_counter() - began, 6),
-                    **notes,
-                }
-                self._write(json.dumps(line))
+                client = scope.get("client") or ("",)
+                more = "".join(f', "{name}": {_text(str(note))}' for name, note in notes.items())
+                self._write(
+                    f'{{"time": "{_moment()}", "request_id": "{request_id.decode()}", "client": {_text(client[0])}'
+                    f', "method": {_text(scope["method"])}, "path": {_text(path)}, "status": {status}, "bytes": {size}'
+                    f', "seconds": {time.perf_counter() - began:.6f}{more}}}'
+                )

@@ -86,7 +86,10 @@ class Lease(str):
     @classmethod
     def of(cls, tube: str, id: int, born: int, number: int, session: int, take: int) -> Self:
         """The lease that says this."""
-        return cls(_text_of(_FACTS.pack(born, number, session, take, id) + tube.encode()))
+        lease = super().__new__(cls, _text_of(_FACTS.pack(born, number, session, take, id) + tube.encode()))
+        lease.born, lease.number, lease.session, lease.take, lease.id = born, number, session, take, id
+        lease.tube = tube
+        return lease
 
 
 def _text_of(facts: bytes) -> str:

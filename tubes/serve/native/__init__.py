@@ -15,11 +15,13 @@ from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
 from tubes.serve.service import Service
 
-#: The busiest ones first: routes are tried one after the other.
+#: The busiest ones first: routes are tried one after the other. Of a path that ends with a name, those that end with a
+#: word in its place come first.
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    *takes.OPERATIONS,
-    *leases.OPERATIONS,
-    *tasks.OPERATIONS,
+    *(takes.take, tasks.put_task, leases.ack_one),
+    *(one for one in takes.OPERATIONS if one is not takes.take),
+    *(one for one in leases.OPERATIONS if one is not leases.ack_one),
+    *(one for one in tasks.OPERATIONS if one is not tasks.put_task),
     *tubes.OPERATIONS,
     *sessions.OPERATIONS,
     *streams.OPERATIONS,

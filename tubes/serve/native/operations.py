@@ -6,8 +6,9 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -28,6 +29,21 @@ Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}.{0,64}")
 #: What the paths of all operations begin with.
 ROOT: Final = "/v1/{namespace}"
+
+
+class _Lease(Convertor[str]):
+    """A lease in a path, which no word is as long as."""
+
+    regex = "[^/]{40,}"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("lease", _Lease())
 
 
 class Call:
@@ -178,13 +194,15 @@ def _may(token: Token, right: str, path: dict[str, str]) -> bool:
 
 
 def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
-    """A route for each path: those first that end with a word, where others have a name there."""
+    """A route for each path."""
     by_path: dict[str, dict[str, Operation]] = {}
-    for each in sorted(operations, key=lambda each: each.path.endswith("}")):
+    for each in operations:
         by_path.setdefault(each.path, {})[each.method] = each
-    return [
-        Route(path.replace("}", ":name}"), _Endpoint(service, methods), name=path) for path, methods in by_path.items()
-    ]
+    routes: list[BaseRoute] = []
+    for path, methods in by_path.items():
+        typed = path.replace("}", ":name}").replace("lease:name", "lease:lease")
+        routes.append(Route(typed, _Endpoint(service, methods), name=path))
+    return routes
 
 
 def whole(option: str, text: str) -> int:

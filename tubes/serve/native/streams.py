@@ -12,7 +12,6 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from tubes.errors import InvalidOption, TubesError
-from tubes.serve.bodies import to_json
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import shapes
 from tubes.serve.native.operations import Call, Operation, operation
@@ -151,8 +150,7 @@ async def events(call: Call) -> Response:
                     await write(b"event: lost\ndata: {}\n\n")
                     continue
                 event, task = change
-                shown: dict[str, Any] = shapes.facts_of(task)
-                await write(b"event: %b\ndata: %b\n\n" % (event.encode(), to_json(shown)))
+                await write(f"event: {event}\ndata: {shapes.facts_json(task)}\n\n".encode())
 
     return _Endless(call.service.polls, "text/event-stream", work)
 
