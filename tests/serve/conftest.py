@@ -11,15 +11,25 @@ from tests.support.served import Served
 from tubes.testing import LocalServer
 
 
-@pytest.fixture(scope="module", params=["memory", "valkey"])
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """A service that nobody harms: one for each file of tests."""
-    url = "memory://"
-    if request.param == "valkey":
-        valkey: LocalServer = request.getfixturevalue("valkey")
-        url = f"{valkey.url}?prefix={uuid4().hex}"
-    with Served("--url", url) as served:
+@pytest.fixture(scope="session")
+def in_memory() -> Iterator[Served]:
+    """A service that nobody harms: one for all tests, since each takes a second to start."""
+    with Served("--url", "memory://") as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def on_valkey(valkey: LocalServer) -> Iterator[Served]:
+    """The same on a server."""
+    with Served("--url", f"{valkey.url}?prefix={uuid4().hex}") as served:
+        yield served
+
+
+@pytest.fixture(params=["in_memory", "on_valkey"])
+def served(request: pytest.FixtureRequest) -> Served:
+    """Either of them."""
+    found: Served = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

@@ -25,38 +25,34 @@ STEPS = [
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
-def test_what_the_page_types_prints_what_it_shows(tmp_path: Path) -> None:
-    with Served("--url", "memory://", cwd=tmp_path) as served:
-        place = served.url.removeprefix("http://")
-        typed = "".join(f"{command}\nprintf '\\0'\n" for command, _ in STEPS).replace("localhost:7777", place)
-        done = subprocess.run(
-            ["bash"], input=typed, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True
-        )
-        for (command, shown), printed in zip(STEPS, done.stdout.split("\0"), strict=False):
-            assert matches(shown, printed), (command, printed)
-        assert done.stdout.count("\0") == len(STEPS)
-        asked = {(line["method"], re.sub(r"\?.*", "", line["path"])) for line in served.lines()}
+def test_what_the_page_types_prints_what_it_shows(in_memory: Served, tmp_path: Path) -> None:
+    place = in_memory.url.removeprefix("http://")
+    typed = "".join(f"{command}\nprintf '\\0'\n" for command, _ in STEPS).replace("localhost:7777", place)
+    done = subprocess.run(["bash"], input=typed, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True)
+    for (command, shown), printed in zip(STEPS, done.stdout.split("\0"), strict=False):
+        assert matches(shown, printed), (command, printed)
+    assert done.stdout.count("\0") == len(STEPS)
+    asked = {(line["method"], line["path"]) for line in in_memory.lines() if line["path"].startswith("/v1/_/")}
     for one in OPERATIONS:
         path = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(one.path))
         assert any(method == one.method and re.fullmatch(path, where) for method, where in asked), one.path
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
-def test_the_worker_of_the_page_handles_and_acks_tasks(tmp_path: Path) -> None:
+def test_the_worker_of_the_page_handles_and_acks_tasks(in_memory: Served, base: str, tmp_path: Path) -> None:
     (block,) = re.findall(r"^```typescript\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     # Without its types it is JavaScript, which every node runs.
-    (tmp_path / "worker.mjs").write_text(re.sub(r"(?<=\w): (string|object)(\[\])?(?=[,)= ])", "", block))
-    with Served("--url", "memory://", cwd=tmp_path) as served:
-        served.client.put("/v1/_/tubes/mail")
-        for number in range(3):
-            served.client.post("/v1/_/tubes/mail/tasks", json={"data": number})
-        program = (tmp_path / "worker.mjs").read_text().replace("wait: 20", "wait: 0")
-        (tmp_path / "worker.mjs").write_text(program)
-        command = ["node", "worker.mjs", "--burst"]
-        env = {"TUBES": f"{served.url}/v1/_", "PATH": str(Path(shutil.which("node") or "").parent)}
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stdout) == (0, "handled 0\nhandled 1\nhandled 2\n"), done.stderr
-        assert served.client.get("/v1/_/tubes/mail").json()["tasks"]["done"] == 3
+    program = re.sub(r"(?<=\w): (string|object)(\[\])?(?=[,)= ])", "", block).replace("wait: 20", "wait: 0")
+    (tmp_path / "worker.mjs").write_text(program)
+    client = in_memory.client
+    client.put(f"{base}/tubes/mail")
+    for number in range(3):
+        client.post(f"{base}/tubes/mail/tasks", json={"data": number})
+    command = ["node", "worker.mjs", "--burst"]
+    env = {"TUBES": in_memory.url + base, "PATH": str(Path(shutil.which("node") or "").parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled 0\nhandled 1\nhandled 2\n"), done.stderr
+    assert client.get(f"{base}/tubes/mail").json()["tasks"]["done"] == 3
 
 
 def test_the_tables_have_all_options_and_rights() -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from typer.testing import CliRunner
 
 import tubes
-from tests.support.processes import python
 from tests.support.served import Served
+from tubes.cli.app import app
 from tubes.errors import InvalidOption
 from tubes.serve import create_app
 from tubes.serve.server import Listen
@@ -55,10 +55,12 @@ def test_it_listens_beyond_this_machine_only_with_tls_and_tokens(place: str, ref
     [("--http", "0.0.0.0:0"), ("--tokens", "nix.json"), ("--tls-cert", "c.pem"), ("--config", "nix.toml")],
     ids=lambda words: words[0],
 )
-def test_it_does_not_begin_with_what_it_cannot_do(words: tuple[str, ...], tmp_path: Path) -> None:
-    done = python("-m", "tubes", "serve", *words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    _, said = done.communicate(timeout=60)
-    assert (done.returncode, said.count("\n")) == (2, 1), said
+def test_it_does_not_begin_with_what_it_cannot_do(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["serve", *words])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
 def test_a_folder_that_is_there_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
@@ -78,14 +80,12 @@ def test_a_folder_that_is_there_is_served_and_keeps_its_tasks(tmp_path: Path) ->
         assert queue.tube("mail").statistics().tasks["ready"] == 2
 
 
-def test_without_tokens_it_does_not_serve_web_pages(tmp_path: Path) -> None:
-    with Served(cwd=tmp_path, env={"TUBES_URL": ""}) as served:
-        assert "serves memory:// (no --url is given: tasks are lost at the end" in served.said[0]
-        for name, value in (("origin", "https://evil.example"), ("host", "evil.example:7777")):
-            reply = served.client.get("/v1/_/tubes", headers={name: value})
-            assert (reply.status_code, reply.json()["title"]) == (403, "forbidden")
-        for host in ("localhost", "[::1]:7777", "127.0.0.1"):
-            assert served.client.get("/v1/_/tubes", headers={"host": host}).status_code == 200
+def test_without_tokens_it_does_not_serve_web_pages(in_memory: Served) -> None:
+    for name, value in (("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")):
+        reply = in_memory.client.get("/v1/_/tubes", headers={name: value})
+        assert (reply.status_code, reply.json()["title"]) == (403, "forbidden")
+    for host in ("localhost", "[::1]:7777", "127.0.0.1"):
+        assert in_memory.client.get("/v1/_/tubes", headers={"host": host}).status_code == 200
 
 
 def test_a_queue_without_a_codec_is_refused() -> None:
@@ -97,8 +97,8 @@ def test_it_can_be_mounted_in_another_application() -> None:
     lines: list[str] = []
 
     async def main() -> None:
-        app = create_app(tubes.aio.connect("memory://", codec="json"), access_log=lines.append)
-        transport = httpx.ASGITransport(Starlette(routes=[Mount("/queue", app)]))
+        service = create_app(tubes.aio.connect("memory://", codec="json"), access_log=lines.append)
+        transport = httpx.ASGITransport(Starlette(routes=[Mount("/queue", service)]))
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
             assert (await client.put("/queue/v1/shop/tubes/a%2Fb")).status_code == 201
             reply = await client.post("/queue/v1/shop/tubes/a%2Fb/tasks", json={"data": 1})

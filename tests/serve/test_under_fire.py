@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import httpx
 
 from tests.support.served import Served
 from tubes.conformance.bench import eventually
+from tubes.serve.native import OPERATIONS
 from tubes.testing import LocalServer
 
 HEAD = b"%b %b HTTP/1.1\r\nhost: localhost\r\n"
@@ -49,8 +55,10 @@ def test_at_its_end_all_polls_are_answered() -> None:
         assert served.process.wait(30) == 0
 
 
-def test_requests_that_do_not_arrive_end() -> None:
-    with Served("--url", "memory://", "--headers-within", 0.3, "--body-within", 0.6) as served:
+def test_requests_that_do_not_arrive_or_are_too_long_end(tmp_path: Path) -> None:
+    options = ("--headers-within", 0.3, "--body-within", 0.6, "--max-body", 1000)
+    with Served(*options, cwd=tmp_path, env={"TUBES_URL": ""}) as served:
+        assert "serves memory:// (no --url is given: tasks are lost at the end" in served.said[0]
         served.client.put("/v1/_/tubes/mail")
         whole = request("POST", "/v1/_/tubes/mail/tasks", b'{"data": 1}')
         head = whole.partition(b"\r\n\r\n")[0]
@@ -70,10 +78,7 @@ def test_requests_that_do_not_arrive_end() -> None:
             assert sent < 1000
         # The client's own connection, of which nothing was wanted meanwhile, is still there.
         assert served.client.get("/v1/_/tubes/mail").json()["tasks"]["ready"] == 1
-
-
-def test_a_body_that_is_too_long_is_refused_while_it_is_read(tmp_path: Path) -> None:
-    with Served("--max-body", 1000, cwd=tmp_path, env={"TUBES_URL": ""}) as served:
+        # A body that is too long is refused while it is read.
         for head in (b"content-length: 9999999999999999\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", served.port), 30) as one:
                 one.sendall(HEAD % (b"POST", b"/v1/_/tubes/t/tasks") + head)
@@ -138,6 +143,46 @@ def test_a_lease_outlives_the_process_that_gave_it(url: str) -> None:
         other.stop()
         with Served("--url", url) as third:
             assert third.client.delete(f"/v1/_/leases/{leases[2]}").status_code == 204
+
+
+def test_hostile_requests_at_the_same_time_break_nothing(served: Served, base: str) -> None:
+    served.client.put(f"{base}/tubes/mail")
+    names = ["mail", "no", "a%2Fb", "%00", "%ff", "..", "%F0%9F%92%A5", "tubes.x", "x" * 300, "%7Ba%7D", "*", "a b"]
+    values: list[object] = [
+        *(None, True, -1, 0, 1, 2**64, 1.5, "", "x", "\0", "💥", [], [[]], {}, {"a": 1}, "1" * 70, ["1" * 70]),
+        *("ready", "mail", ["mail"], {"ttr": 1}),
+    ]
+    bodies = [b"", b"{", b"null", b"[1]", b'"', b"\xff", b'{"data":NaN}', b"[" * 3000, b'{"a":1,"a":2}']
+
+    def attack(seed: int) -> set[int]:
+        random = Random(seed)
+        statuses: set[int] = set()
+        with httpx.Client(base_url=served.url, timeout=60) as client:
+            for _ in range(80):
+                one = random.choice([one for one in OPERATIONS if one.media_type == "application/json"])
+                path = one.path.replace("{namespace}", base.removeprefix("/v1/")).replace(
+                    "{id}", random.choice("0127x")
+                )
+                path = re.sub(r"{\w+}", lambda _: random.choice(names), path)
+                fields = {name: random.choice(values) for name in one.body if random.random() < 0.5}
+                fields.pop("wait", None)
+                fields.pop("timeout", None)
+                body = random.choice(bodies) if random.random() < 0.3 else json.dumps(fields).encode()
+                query = {
+                    name: random.choice(["1", "", "-1", "x", "💥", "nan"])
+                    for name in one.query
+                    if random.random() < 0.5
+                }
+                headers: Any = {"x-request-id": random.choice([b"a", b"\xff", b"x" * 999])}
+                reply = client.request(one.method, path, content=body, params=query, headers=headers)
+                statuses.add(reply.status_code)
+        return statuses
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = set[int]().union(*pool.map(attack, range(6)))
+    assert {200, 201, 204, 400, 404} <= statuses
+    assert max(statuses) < 500, statuses
+    assert ready(served)
 
 
 def test_processes_that_share_an_address_are_replaced_without_a_refused_connection(url: str) -> None:

@@ -30,14 +30,13 @@ class Events:
         changes: asyncio.Queue[Change] = asyncio.Queue(_WAITING + 1)
         mine: list[str] = []
         try:
-            with space.used():
-                for name in names:
-                    mine.append(name)
-                    listeners = self._listeners.setdefault((space.name, name), set())
-                    listeners.add(changes)
-                    # Again for a tube that was dropped and made anew.
-                    await space.on(name, lambda tube, to=listeners: tube.on_task_change(_teller(to)))  # type: ignore[misc]
-                yield changes
+            for name in names:
+                mine.append(name)
+                listeners = self._listeners.setdefault((space.name, name), set())
+                listeners.add(changes)
+                # Again for a tube that was dropped and made anew.
+                await space.on(name, lambda tube, to=listeners: tube.on_task_change(_teller(to)))  # type: ignore[misc]
+            yield changes
         finally:
             for name in mine:
                 await self._leave(space, name, changes)

@@ -275,7 +275,7 @@ async def _run(
     servers = [_server(public, listen, limits, grace)]
     if admin is not None:
         sockets.append(admin.open())
-        servers.append(_server(app.admin, admin, limits, grace))
+        servers.append(_server(LocalOnly(app.admin) if local_only else app.admin, admin, limits, grace))
 
     def stop() -> None:
         app.service.close()

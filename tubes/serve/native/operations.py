@@ -183,8 +183,12 @@ class _Endpoint:
         call = Call(self._service, operation, token, space, scope, receive)
         if not operation.query:
             call.query()  # Refuses what there may be.
-        response = await operation.handler(call)
-        await response(scope, receive, send)
+        space.users += 1
+        try:
+            response = await operation.handler(call)
+            await response(scope, receive, send)
+        finally:
+            space.users -= 1
 
 
 def _may(token: Token, right: str, path: dict[str, str]) -> bool:

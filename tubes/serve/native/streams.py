@@ -87,7 +87,7 @@ async def stream(call: Call) -> Response:
     async def work(write: Write) -> None:
         async with await call.space.queue.session() as queue:
             session = Namespace(call.space.name, queue)
-            with call.space.used(), call.service.ends.heard(call.space.name) as ended:
+            with call.service.ends.heard(call.space.name) as ended:
                 await _pump(call, session, window, ttr, ended, write)
 
     return _Endless(call.service.polls, "application/x-ndjson", work)

@@ -60,9 +60,8 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
     if not seconds:
         task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
     else:
-        with call.space.used():
-            waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options))
-            task = await call.service.polls.wait(call.receive, waiting, _unput)
+        waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options))
+        task = await call.service.polls.wait(call.receive, waiting, _unput)
     if task is None:
         raise HTTPException(409, f"tube {call.tube!r} had no room within {seconds} s")
     if key is not None and not task.created_now and task.data != data:
@@ -133,8 +132,7 @@ async def call_handler(call: Call) -> Response:
     async def work() -> list[Any]:
         return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options))]
 
-    with call.space.used():
-        results = await call.service.polls.wait(call.receive, work(), _unput)
+    results = await call.service.polls.wait(call.receive, work(), _unput)
     if results is None:
         raise HTTPException(503, "the service ends: the task stays in the tube")
     return json_reply({"result": results[0]})
