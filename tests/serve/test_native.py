@@ -339,7 +339,8 @@ def test_dead_letters_are_counted_and_moved(http: httpx.Client) -> None:
     assert http.get("/tubes/mail/due?edges=1,200").json() == {"counts": [0, 1, 0]}
     assert http.post("/tubes/mail/move", json={"to": "dead", "limit": 2}).json() == {"moved": 2}
     assert http.get("/tubes/dead").json()["tasks"]["ready"] == 2
-    assert problem(http.post("/tubes/mail/move", json={"to": "mail"})) == (400, "invalid-option")
+    for to in ("mail", ["dead"], "a b"):
+        assert problem(http.post("/tubes/mail/move", json={"to": to})) == (400, "invalid-option")
 
 
 def test_a_call_gets_what_a_python_worker_returns(served: Served, base: str, http: httpx.Client) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 
 from starlette.responses import Response
 
+from tubes.drivers.driver import check_tube_name
 from tubes.errors import InvalidOption, TubeExists
 from tubes.serve.bodies import json_reply
 from tubes.serve.native import shapes
@@ -169,8 +170,8 @@ async def kick(call: Call) -> Response:
 async def move(call: Call) -> Response:
     """Move buried tasks (or those in another state) to another tube of the namespace, up to `limit`."""
     body: Any = await call.body()
-    to = body["to"]
-    call.check("manage", to if isinstance(to, str) else "")
+    to = check_tube_name(body["to"])
+    call.check("manage", to)
     other = await call.space.tube(to)
     most = call.service.limits.batch
     limit = most if body.get("limit") is None else body["limit"]
