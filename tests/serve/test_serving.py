@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.errors import InvalidOption
 from tubes.serve import create_app
+from tubes.serve.namespaces import Namespaces
 from tubes.serve.server import Listen
 
 
@@ -107,3 +109,21 @@ def test_it_can_be_mounted_in_another_application() -> None:
 
     asyncio.run(main())
     assert json.loads(lines[0])["path"] == "/queue/v1/shop/tubes/a%2Fb"
+
+
+def test_so_many_namespaces_are_open_as_it_has_room_for() -> None:
+    async def main() -> None:
+        namespaces = Namespaces(tubes.aio.connect("memory://", codec="json"), 2)
+        for name in "abc":
+            space = await namespaces.get(name)
+            await space.queue.create_tube("mail")
+            assert await namespaces.get(name) is space
+        for name in "ab":  # Those that were closed are opened again.
+            assert (await (await namespaces.get(name)).tube("mail")).name == "mail"
+        first, second = await namespaces.get("a"), await namespaces.get("b")
+        with first.used(), second.used(), pytest.raises(HTTPException, match="2 namespaces are in use"):
+            await namespaces.get("c")
+        assert await namespaces.names() == ["a", "b", "c"]
+        await namespaces.close()
+
+    asyncio.run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import stat
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tubes
+from tests.faults.test_tls import CERTIFICATE
 from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
@@ -32,9 +34,10 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
 
 @pytest.fixture(scope="module")
 def guarded(tokens: Tokens) -> Iterator[Served]:
-    """A service with tokens, in memory."""
+    """A service with tokens and TLS, in memory."""
     tokens.create([Grant.read("look")])
-    with Served("--url", "memory://", "--tokens", tokens.path) as served:
+    tls = ("--tls-cert", CERTIFICATE, "--tls-key", CERTIFICATE)
+    with Served("--url", "memory://", "--tokens", tokens.path, *tls, verify=str(CERTIFICATE)) as served:
         yield served
 
 
@@ -42,7 +45,8 @@ def client(served: Served, tokens: Tokens, *grants: str) -> httpx.Client:
     _, text = tokens.create(map(Grant.read, grants))
     headers = {"authorization": f"Bearer {text}"}
     eventually(lambda: served.client.get("/v1/_/tubes", headers=headers).status_code == 200)
-    return httpx.Client(base_url=served.url, headers=headers, timeout=30)
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    return httpx.Client(base_url=served.url, headers=headers, timeout=30, verify=context)
 
 
 def test_nothing_is_allowed_that_no_grant_names(guarded: Served, tokens: Tokens) -> None:
@@ -80,6 +84,7 @@ def test_without_a_valid_token_there_is_nothing(guarded: Served, tokens: Tokens)
         headers = {} if value is None else {"authorization": value.encode("latin-1")}
         reply = guarded.client.get("/v1/_/tubes", headers=headers)  # type: ignore[arg-type]
         assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer"), value
+    assert guarded.url.startswith("https://")
     assert guarded.client.get("/health/ready").status_code == 200
     said = "".join(guarded.said) + json.dumps(guarded.lines())
     assert secret not in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -21,7 +22,9 @@ from tubes.conformance.bench import eventually
 class Served:
     """A `tubes serve` that runs, on a free port."""
 
-    def __init__(self, *options: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *options: object, cwd: Path | None = None, env: dict[str, str] | None = None, verify: str | None = None
+    ) -> None:
         # The process writes at the end of it, wherever this one reads.
         self.log: Final = tempfile.TemporaryFile("a+")  # noqa: SIM115
         #: The words of its command.
@@ -42,7 +45,8 @@ class Served:
         assert self.url, "".join(self.said)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.client: Final = httpx.Client(base_url=self.url, timeout=30)
+        context = ssl.create_default_context(cafile=verify)
+        self.client: Final = httpx.Client(base_url=self.url, timeout=30, verify=context)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
