@@ -33,8 +33,8 @@ context manager, `async with` in `Service.running`. Every route can rely on this
 - `await read_body(scope, receive, limit)` raises `HTTPException(413)` while it reads.
 - `await service.polls.take(receive, space, names, limit, wait, ttr)` takes tasks as long as the client is there: if it
   leaves, nothing is taken and no attempt is counted, and at the end of the service the list is empty.
-- An error that leaves the route becomes a reply of RFC 9457 (`problems.py`). An API with other errors catches
-  `TubesError` and `HTTPException` itself; `status_of(error)` is the status.
+- An error that leaves the route becomes a reply of RFC 9457 (`problems.py`), or what `scope[REPLY_TO_ERROR]` makes of
+  it, where the route has set that; `status_of(error)` is its status.
 - The reply has an `X-Request-ID`, and the request a line in the access log.
 """
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tubes.errors import TubesError
@@ -20,6 +21,8 @@ from tubes.serve.problems import ClientGone, problem, status_of
 
 _log: Final = logging.getLogger("tubes.serve")
 _NOTES: Final = "tubes.noted"
+#: A scope may have here what makes a reply of an error and the path, instead of `problem`.
+REPLY_TO_ERROR: Final = "tubes.reply_to_error"
 #: The status in the log of a request whose client has left.
 GONE: Final = 499
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
@@ -85,7 +88,7 @@ class Access:
                 request_id = value
         request_id = request_id or secrets.token_hex(8).encode()
         notes: dict[str, Any] = {}
-        inner = {**scope, "path": path, _NOTES: notes}
+        inner: Scope = {**scope, "path": path, _NOTES: notes}
         status, size = 0, 0
 
         async def tell(message: Message) -> None:
@@ -109,7 +112,8 @@ class Access:
                 _log.warning("request %s failed: %s", request_id.decode(), error)
             if status:  # Half of a reply is sent: only the end of the connection says that there is no other half.
                 raise
-            await problem(error, path)(inner, receive, tell)
+            reply: Callable[[BaseException, str], Response] = inner.get(REPLY_TO_ERROR, problem)
+            await reply(error, path)(inner, receive, tell)
         finally:
             if self._write is not None:
                 client = scope.get("client") or ("",)
