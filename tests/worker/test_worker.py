@@ -156,6 +156,24 @@ def test_where_a_driver_has_no_delays_the_task_is_ready_at_once(queue: tubes.Que
     assert work(queue, kind(later)) == Summary(acked=1, released=1)
 
 
+@pytest.mark.parametrize("driver", ["fifo", "fifottl"])
+def test_a_retry_need_not_count(queue: tubes.Queue, clock: ManualClock, kind: Any, driver: str) -> None:
+    seen: list[int] = []
+
+    def busy(task: Any) -> None:
+        seen.append(task.attempts)
+        raise Retry(delay=30, reason="429", counts=False)
+
+    tube = queue.create_tube("mail", driver, max_attempts=1)
+    tube.put("ann")
+    for _ in range(2):
+        assert work(queue, kind(busy)) == Summary(released=1)
+        (left,) = tube.tasks()
+        assert (left.attempts, left.state) == (0, "delayed" if driver == "fifottl" else "ready")
+        clock.advance(30)
+    assert seen == [1, 1]
+
+
 def test_a_delay_that_is_none_fails_the_handler_that_asks_for_it(queue: tubes.Queue, tube: tubes.Tube) -> None:
     def later(task: Any) -> None:
         raise Retry(delay=-1)

@@ -20,6 +20,8 @@ class Retry(Exception):
 
     `delay`: seconds until then; None: the tube's backoff. With a driver without delays it is ready at once.
     `reason`: why. It is kept if this was the last attempt, after which the task is buried.
+    `counts`: whether this was an attempt. False: `attempts` is as before it, and the task is not buried, as where the
+    other side was only too busy.
 
     >>> raise Retry(delay=30)
     Traceback (most recent call last):
@@ -28,10 +30,12 @@ class Retry(Exception):
 
     delay: Seconds | None = None
 
-    def __init__(self, delay: Seconds | None = None, reason: str | None = None) -> None:
+    counts: bool = True
+
+    def __init__(self, delay: Seconds | None = None, reason: str | None = None, *, counts: bool = True) -> None:
         again = "again" if delay is None else f"again in {seconds('delay', delay)} s"
         super().__init__(reason or again)
-        self.delay, self.reason = delay, reason
+        self.delay, self.reason, self.counts = delay, reason, counts
 
     def __reduce__(self) -> tuple[object, ...]:
         # Its message is no argument of it, and it may come from another process.
@@ -64,7 +68,7 @@ class Verdict(NamedTuple):
     """What the end of a handler means for its task, and for a caller."""
 
     #: The method to call.
-    #: "decline": another worker should have the task, and the attempt does not count.
+    #: "decline": the task is given back, and the attempt does not count.
     verb: Literal["ack", "release", "bury", "decline"]
     #: Why, if it is not an ack.
     reason: str | None = None
@@ -108,6 +112,8 @@ def verdict_of(error: BaseException) -> Verdict:
                 micros("delay", delay)
         except Exception as wrong:  # A class of the user's own.
             return Verdict("release", reason_of(wrong), error=wrong)
+        if getattr(error, "counts", True) is False:
+            return Verdict("decline", reason_of(error), 0 if delay is None else delay)
         said_why = kind is not Retry or getattr(error, "reason", None) is not None
         return Verdict("release", reason_of(error) if said_why else "max_attempts: retry", delay)
     if issubclass(kind, Bury):
