@@ -192,6 +192,27 @@ def test_tasks_are_looked_at_by_id_by_state_and_from_the_beginning(shell: Shell,
     shell("peek", "mail", "--state", "lost", code=Exit.USAGE)
 
 
+def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", keep_done=60)
+    tube.put_many(["a", "b", "c"])
+    for answer in ({"sent": True}, "text"):
+        task = tube.take(0)
+        assert task is not None
+        task.ack(answer)
+    assert shell.lines("result", "mail", 0) == ['{"sent": true}']
+    assert shell.lines("result", "mail", 1, "--timeout", 5) == ["text"]
+    assert shell.json("result", "mail", 0) == [{"tube": "mail", "id": 0, "result": {"sent": True}}]
+    shell("result", "mail", 2, "--timeout", 0, code=Exit.NOTHING)
+    shell("result", "mail", 99, code=Exit.NOT_FOUND)
+    tube.bury(2)
+    shell("result", "mail", 2, code=Exit.REFUSED)
+    (seen,) = shell.json("peek", "mail", 0)
+    assert (seen["state"], seen["why"], seen["result"], seen["keep_done"]) == ("done", "ack", {"sent": True}, 60)
+    assert {task["id"] for task in shell.json("peek", "mail", "--state", "done")} == {0, 1}
+    assert shell.json("stats", "mail")[0]["kept"] == 2
+    assert "2 done tasks" in shell("stats", "mail").stdout
+
+
 def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put_many(range(3))
     assert shell.lines("delete", "mail", 0, 1) == ["2"]

@@ -42,7 +42,7 @@ def complete_drivers(incomplete: str) -> list[str]:
 
 def complete_states(incomplete: str) -> list[str]:
     """The states of tasks that begin so."""
-    return [name for name in ("ready", "taken", "buried", "delayed") if name.startswith(incomplete)]
+    return [name for name in ("ready", "taken", "buried", "delayed", "done") if name.startswith(incomplete)]
 
 
 Url = Annotated[

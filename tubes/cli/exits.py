@@ -23,7 +23,7 @@ class Exit(IntEnum):
     """What the exit code of the command says."""
 
     DONE = 0
-    #: There was nothing to do it with: no task was ready, nothing was buried, the tube is full.
+    #: There was nothing to do it with: no task was ready or done in time, nothing was buried, the tube is full.
     NOTHING = 1
     #: The command line makes no sense, the data is not what the codec takes, or there is no such worker.
     USAGE = 2
@@ -53,7 +53,7 @@ _KINDS: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((tubes.ConnectionLost, tubes.ServerRefused), Exit.UNREACHABLE),
     ((tubes.TubeNotFound, tubes.TaskNotFound, tubes.SessionNotFound, tubes.DriverNotFound), Exit.NOT_FOUND),
     ((tubes.InvalidOption, tubes.OptionNotSupported, tubes.CodecError, tubes.ExtraMissing), Exit.USAGE),
-    ((tubes.NothingReady,), Exit.NOTHING),
+    ((tubes.NothingReady, tubes.CallTimeout), Exit.NOTHING),
     ((tubes.TubesError,), Exit.REFUSED),
 )
 

@@ -25,11 +25,13 @@ from tubes.cli.show import (
     line,
     moment,
     options_json,
+    result_of,
     span,
     task_json,
     tasks_table,
     text,
     until,
+    words_of,
 )
 from tubes.metrics.spans import Spans
 
@@ -197,6 +199,8 @@ def _one(seen: library.Overview, due: list[int], times: dict[str, dict[str, floa
     counted = seen.statistics
     for state in ("ready", "taken", "delayed", "buried", "total", "done"):
         made.add_row(text(state), text(counted.tasks[state], COLORS.get(state, "")))
+    if counted.kept:
+        made.add_row(text("kept"), text(f"{counted.kept} done tasks"))
     made.add_row(text("oldest ready"), text(span(seen.oldest_ready_age)))
     soon = f"{due[0]} within a minute, {due[1]} within an hour, {due[2]} later"
     made.add_row(text("moves by itself"), text(soon))
@@ -228,7 +232,7 @@ def peek(
         typer.Option(
             "--state",
             "-s",
-            help="Only tasks in this state: ready, taken, buried or delayed.",
+            help="Only tasks in this state: ready, taken, buried, delayed, or done ones that are kept.",
             autocompletion=complete_states,
         ),
     ] = None,
@@ -242,13 +246,36 @@ def peek(
     It takes nothing.
     """
     if state is not None and state not in map(str, library.State):
-        raise Stop(f"--state {state!r}: must be ready, taken, buried or delayed", Exit.USAGE)
+        raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done", Exit.USAGE)
     with connected(url, codec, looks=True) as queue:
         tube = queue.tube(name)
         found = [tube.peek(id) for id in ids] if ids else tube.tasks(limit=limit, state=state)
         _show(found, as_json_=as_json_)
         if not found:
             raise Stop(f"tube {name!r} has no such tasks", Exit.NOTHING)
+
+
+def result(
+    name: Name,
+    id: Annotated[int, typer.Argument(metavar="ID", help="The id of the task.", show_default=False)],
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", "-t", help="Seconds to wait until it is done.", show_default="forever")
+    ] = None,
+    url: Url = None,
+    codec: Codec = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Wait until a task is done, and print its result.
+
+    The task has keep_done, of its tube or its put.
+    """
+    with connected(url, codec) as queue:
+        tube = queue.tube(name)
+        known = result_of(lambda: tube.result(id, timeout))
+        if as_json_:
+            as_json({"tube": name, "id": id, **known})
+        else:
+            line(words_of(known))
 
 
 def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -> None:
@@ -367,4 +394,4 @@ def _workers(found: list[library.WorkerInfo], now: float) -> Grid:
     return made
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (tubes, namespaces, stats, peek, buried, utubes, workers)
+COMMANDS: tuple[Callable[..., None], ...] = (tubes, namespaces, stats, peek, result, buried, utubes, workers)

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -66,14 +66,23 @@ def _option_json(value: object) -> object:
 
 def data_of(task: tubes.Task) -> dict[str, object]:
     """A task's data for JSON: `data`, or `data_base64` where it is bytes, or `error` where it cannot be read."""
+    return _value_of("data", "error", lambda: task.data)
+
+
+def result_of(read: Callable[[], object]) -> dict[str, object]:
+    """The result of a task for JSON: `result`, `result_base64` or `result_error`."""
+    return _value_of("result", "result_error", read)
+
+
+def _value_of(name: str, error_name: str, read: Callable[[], object]) -> dict[str, object]:
     try:
-        data = task.data
-        if isinstance(data, (bytes, bytearray)):
-            return {"data_base64": base64.b64encode(data).decode()}
-        json.dumps(data, allow_nan=False)
+        value = read()
+        if isinstance(value, (bytes, bytearray)):
+            return {f"{name}_base64": base64.b64encode(value).decode()}
+        json.dumps(value, allow_nan=False)
     except (tubes.CodecError, TypeError, ValueError, RecursionError) as error:
-        return {"error": str(error)}
-    return {"data": data}
+        return {error_name: str(error)}
+    return {name: value}
 
 
 def task_json(task: tubes.Task) -> dict[str, object]:
@@ -96,6 +105,8 @@ def task_json(task: tubes.Task) -> dict[str, object]:
         "ttl": task.ttl,
         "ttr": task.ttr,
         "context": context_of(task).get("context"),
+        "keep_done": task.keep_done,
+        **({} if task.ended is None else {"ended": task.ended, "why": task.why, **result_of(lambda: task.result)}),
     }
 
 
@@ -106,10 +117,10 @@ def context_of(task: tubes.Task) -> dict[str, object]:
 
 
 def words_of(known: Mapping[str, object]) -> str:
-    """What `data_of` knows, in a line: strings as they are, all else as JSON."""
-    if "error" in known:
-        return f"<{known['error']}>"
-    data = known.get("data_base64", known.get("data"))
+    """What `data_of` or `result_of` knows, in a line: strings as they are, all else as JSON."""
+    if error := known.get("error", known.get("result_error")):
+        return f"<{error}>"
+    data = next(iter(known.values()))
     return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
 
 
