@@ -297,6 +297,43 @@ def test_a_moment_is_one_of_the_servers_clock(url: str, face: Face) -> None:
         assert tube.put(3, at=at - timedelta(seconds=120)).state == "ready"
 
 
+def test_done_tasks_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
+    client: Any = valkey.client()
+    with tubes.connect(url) as queue, tubes.connect(url) as other:
+        tube, theirs = queue.create_tube("t"), other.tube("t")
+        theirs.put(1)
+        task = theirs.take(0)
+        # Now the tube keeps done tasks, which the other session learns at its next call.
+        kept = tube.put(2, keep_done=0.4)
+        assert tube.options == {}
+        assert queue.create_tube("t", if_not_exists=True).name == "t"
+        for each in (task, theirs.take(0)):
+            assert each is not None
+            theirs.ack(each, "done")
+        assert tube.result(kept, 10) == "done"
+        key = port_of(tube).shared.key
+        names = [f"{key}:done", f"{key}:ended"]
+        assert [client.hlen(names[0]), client.zcard(names[1])] == [1, 1]
+        assert all(0 < client.pttl(name) <= 2000 for name in names)
+        assert eventually(lambda: not client.exists(*names))
+        assert tube.statistics().kept == 0
+        assert queue.check("t") == []
+
+
+def test_many_are_acked_in_calls_that_are_short_enough(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", keep_done=60)
+        tube.put_many(range(600))
+        assert all(tube.ack_many(tube.take_many(600)).values())
+        ids: list[int] = []
+        last: tubes.Task | None = None
+        while some := tube.tasks(last, 400, state="done"):
+            ids += [task.id for task in some]
+            last = some[-1]
+        # What has ended at one moment is in the order of ids.
+        assert sorted(ids) == list(range(600))
+
+
 def test_one_thread_renews_the_sessions_of_all_namespaces(url: str, valkey: LocalServer) -> None:
     def ends_of(name: str) -> list[float]:
         return [ends for _, ends in client.zrange(f"{prefix}:tubes:{name}:leases", 0, -1, withscores=True)]

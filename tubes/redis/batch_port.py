@@ -299,10 +299,11 @@ class BatchPort(LookingPort[F]):
         """
         done = dict.fromkeys(those, False)
         try:
-            size = IDS if verb == "ack_many" else IDS_ALONE
+            edition = yield from self.edition()
+            together = verb == "ack_many" and not edition.is_paced and "keep_done" not in edition.options
+            size = IDS if together else IDS_ALONE
             if self.shared.driver.lane is not None:
-                is_paced = (yield from self.edition()).is_paced
-                size = IDS_ALONE if verb == "ack_many" and not is_paced else IDS_WITH_LANES
+                size = IDS_ALONE if together else IDS_WITH_LANES
             for lease, ids in _by_session(those):
                 for first in range(0, len(ids), size):
                     some = ids[first : first + size]
