@@ -57,9 +57,13 @@ def test_each_change_of_one_caller_is_synced_and_no_look(url: str, syncs: list[i
 def test_threads_share_a_sync(url: str, syncs: list[int]) -> None:
     with tubes.connect(url) as queue, ThreadPoolExecutor(CALLS) as threads:
         tube = queue.create_tube("t")
-        before = len(syncs)
-        assert {task.id for task in threads.map(tube.put, range(CALLS))} == set(range(CALLS))
-        assert len(syncs) - before <= CALLS // 2
+        list(threads.map(tube.put, range(CALLS)))  # Now there are so many threads.
+        shares: list[float] = []
+        while len(shares) < 5 and min(shares, default=1) > 0.2:  # A busy machine may keep threads apart.
+            before = len(syncs)
+            assert len({task.id for task in threads.map(tube.put, range(5 * CALLS))}) == 5 * CALLS
+            shares.append((len(syncs) - before) / (5 * CALLS))
+        assert min(shares) <= 0.2
 
 
 def test_asyncio_tasks_share_a_sync_and_the_loop_goes_on(url: str, syncs: list[int]) -> None:
