@@ -145,9 +145,16 @@ class Journal:
         engine, base, tasks = self._engine, self._base, self._engine.tasks
         found = [tasks[id] for id in sorted(engine.touched) if id in tasks]
         if not engine.dated and not engine.rich:
-            new = [(base | entry.id, entry.data, entry.created) for entry in found if _is_new(entry)]
+            ready = State.READY
+            new: list[Row] = []
+            others: list[Entry] = []
+            for entry in found:
+                if entry.state is ready and not entry.attempts and entry.more is None:
+                    new.append((base | entry.id, entry.data, entry.created))
+                else:
+                    others.append(entry)
             self._database.executemany(PUT_NEW, new)
-            found = [entry for entry in found if not _is_new(entry)] if len(new) < len(found) else []
+            found = others
         self._put([self._row(entry, 0) for entry in found])
         gone = [(base | id,) for id in engine.touched.keys() | engine.moves.keys() if id not in tasks]
         if gone and not engine.truncated:
@@ -195,7 +202,3 @@ class Journal:
                 self._database.execute("DELETE FROM lanes WHERE tube=? AND name=?", (number, raw))
             else:
                 self._database.execute("REPLACE INTO lanes VALUES (?,?,?)", (number, raw, rate_text(rate)))
-
-
-def _is_new(entry: Entry) -> bool:
-    return entry.state is State.READY and not entry.attempts and entry.more is None
