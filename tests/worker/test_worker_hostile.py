@@ -22,6 +22,7 @@ from tubes import CallFailed
 from tubes.backend.flow import run_async
 from tubes.backend.retry import RetryPolicy
 from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer
 from tubes.worker import Bury, Retry, Summary, Worker
 from tubes.worker.finishing import carry_out
 from tubes.worker.lease_renewer import LeaseRenewer
@@ -740,3 +741,28 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
     busy.stop()
     thread.join(PATIENCE)
     assert ended == [Summary()]
+
+
+def test_a_worker_whose_acks_are_refused_soon_takes_no_more(
+    caplog: pytest.LogCaptureFixture, short_rests: None
+) -> None:
+    started: list[object] = []
+    with LocalServer() as server, tubes.connect(server.url) as queue:
+        tube = queue.create_tube("jobs")
+        tube.put_many(range(20))
+        worker = Worker(queue, concurrency=2)
+
+        @worker.on(tube)
+        async def work(task: tubes.aio.AsyncTask) -> None:
+            if not started:  # Acks remove tasks; takes do not need that.
+                server.client().acl_setuser("default", commands=["-hdel"], enabled=True)
+            started.append(task.data)
+
+        summaries: list[Summary] = []
+        running = threading.Thread(target=lambda: summaries.append(worker.run(burst=True)))
+        running.start()
+        assert eventually(lambda: caplog.text.count("retrying") >= 12)
+        assert 0 < len(started) <= 6  # At work, acked on their way, and refused: two each.
+        server.client().acl_setuser("default", commands=["+hdel"], enabled=True)
+        running.join(30)
+        assert summaries[0].acked == len(started) == 20

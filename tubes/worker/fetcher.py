@@ -104,7 +104,7 @@ class Fetcher:
         return RETRY.delay(self._failures)
 
     async def _fill(self, timeout: float | None) -> bool:
-        if not self._free:
+        if self._free <= 0:
             return False
         tubes = await self._find()
         if len(tubes) == len(self.route.tubes):
@@ -120,7 +120,7 @@ class Fetcher:
             return bool(tasks)
         started = False
         # By preference, one by one: each begins at once, since the next take may fail.
-        while self._free and (first := await self._queue.take_any(tubes, 0 if started else timeout)) is not None:
+        while self._free > 0 and (first := await self._queue.take_any(tubes, 0 if started else timeout)) is not None:
             self._start(first)
             started = True
         return started
@@ -141,15 +141,20 @@ class Fetcher:
         return [self._tubes[name] for name in self.route.tubes if name in self._tubes]
 
     def _start(self, task: AsyncTask) -> None:
-        self._free -= 1
-        if not self._free:
-            self._has_room.clear()
+        self.occupy()
         self._start_task(task, self.route)
 
     def free(self) -> None:
         """Note that a handler is free again."""
         self._free += 1
-        self._has_room.set()
+        if self._free > 0:
+            self._has_room.set()
+
+    def occupy(self) -> None:
+        """Note that a handler has a task; or has one again whose ack has failed, while others may have come."""
+        self._free -= 1
+        if self._free <= 0:
+            self._has_room.clear()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ class InFlight:
         "ends_at",
         "given_up",
         "is_finishing",
+        "is_freed",
         "renews_at",
         "route",
         "runner",
@@ -49,6 +50,8 @@ class InFlight:
         self.verdict: Verdict | None = None
         #: Whether its runner is about to do that.
         self.is_finishing = False
+        #: Whether its handler may have another task: this one is done, and its ack on its way.
+        self.is_freed = False
         #: Whether its handler took too long, and the task has gone back.
         self.given_up = False
         #: Seconds of a renewal; when the next one is due.

@@ -218,6 +218,10 @@ class Run:
             one.is_finishing = True
             if verdict.verb == "ack" and told and task._take != FINISHED and not verdict.leaves_result(task):
                 self._acks.add(one)
+                if one.target.is_async:
+                    # The next take goes out right behind the ack: one trip for both. With threads it gains nothing.
+                    self._free(one)
+                    self._changed.set()
                 return
             outcome = None if task._take == FINISHED else await self._finishing.finish(task, verdict)
             if not told:
@@ -228,6 +232,10 @@ class Run:
         """An ack with others has failed: ack the task alone, as long as that takes."""
         if self._lifetime.has_ended():
             return
+        fetcher = self._fetchers.get(one.route.key)
+        if one.is_freed and fetcher is not None:
+            one.is_freed = False
+            fetcher.occupy()
         self._go_on(one, self._ack(one) if isinstance(error, TubesError) else self._rescue(one, error))
 
     async def _ack(self, one: InFlight) -> None:
@@ -275,13 +283,18 @@ class Run:
         self._aside.append((one, verdict))
         self._end(one, None)
 
+    def _free(self, one: InFlight) -> None:
+        """Let its handler have another task, if it has not been let yet."""
+        fetcher = self._fetchers.get(one.route.key)
+        if fetcher is not None and not one.is_freed:
+            one.is_freed = True
+            fetcher.free()
+
     def _end(self, one: InFlight, outcome: Outcome | None) -> None:
-        """A handler is free again. `outcome`: that of its task, if it was finished here."""
+        """The work on a task is over. `outcome`: that of its task, if it was finished here."""
         if one in self._in_flight:
             self._in_flight.discard(one)
-            fetcher = self._fetchers.get(one.route.key)
-            if fetcher is not None:
-                fetcher.free()
+            self._free(one)
             if self._burst and one.task.max_attempts is None and outcome not in ("acked", "buried"):
                 self._tried.add((one.task.tube, one.task.id))
             self._changed.set()
