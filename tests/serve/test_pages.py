@@ -17,21 +17,29 @@ from tubes.serve.tokens import RIGHTS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "serve.md").read_text()
-STEPS = [
-    step.split("\n", 1)
-    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
-]
+
+
+def typed(page: str) -> list[list[str]]:
+    """What a page types into a shell, each with what it prints."""
+    return [
+        step.split("\n", 1)
+        for block in re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    ]
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
-def test_what_the_page_types_prints_what_it_shows(in_memory: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["serve.md", "howto/from-lmstfy.md"])
+def test_what_a_page_types_prints_what_it_shows(name: str, in_memory: Served, tmp_path: Path) -> None:
     place = in_memory.url.removeprefix("http://")
-    typed = "".join(f"{command}\nprintf '\\0'\n" for command, _ in STEPS).replace("localhost:7777", place)
-    done = subprocess.run(["bash"], input=typed, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True)
-    for (command, shown), printed in zip(STEPS, done.stdout.split("\0"), strict=False):
+    steps = typed((DOCS / name).read_text())
+    script = "".join(f"{command}\nprintf '\\0'\n" for command, _ in steps).replace("localhost:7777", place)
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True)
+    for (command, shown), printed in zip(steps, done.stdout.split("\0"), strict=False):
         assert matches(shown, printed), (command, printed)
-    assert done.stdout.count("\0") == len(STEPS)
+    assert done.stdout.count("\0") == len(steps)
+    if name != "serve.md":
+        return
     asked = {(line["method"], line["path"]) for line in in_memory.lines() if line["path"].startswith("/v1/_/")}
     for one in OPERATIONS:
         path = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(one.path))

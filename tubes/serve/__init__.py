@@ -10,6 +10,7 @@ It is a face over `tubes.aio`: it keeps no tasks of its own. Modules here may im
 - `problems.py` makes replies of errors; `bodies.py` reads bodies; `access.py` is outermost: request ids, and a line of
   JSON for each request. `health.py` has what whoever looks after the service asks.
 - `native/` is the API under `/v1`, a file for each kind of resource. `operations.py` says what an operation is.
+- `lmstfy/` is the API of lmstfy, under `/api`.
 
 How another API is mounted: it has a folder of its own here, whose `__init__.py` has a function of the service,
 

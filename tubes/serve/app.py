@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from tubes import __version__
 from tubes.aio import AsyncQueue
-from tubes.serve import health, native
+from tubes.serve import health, lmstfy, native
 from tubes.serve.access import Access
 from tubes.serve.service import Limits, Service
 from tubes.serve.tokens import Tokens
@@ -20,7 +20,7 @@ from tubes.serve.tokens import Tokens
 
 def _apis(service: Service) -> list[BaseRoute]:
     """The routes of the public listener, the busiest first."""
-    return [*native.routes(service), *health.routes(service, __version__)]
+    return [*native.routes(service), *lmstfy.routes(service), *health.routes(service, __version__)]
 
 
 def _admin_apis(service: Service) -> list[BaseRoute]:

@@ -1,0 +1,59 @@
+"""lmstfy's API, under `/api/{namespace}/{queue}`: a queue is a tube, a job is a task.
+
+docs/howto/from-lmstfy.md is its page. `calls.py` has what all requests share; `jobs.py` and `dead_letters.py` have what
+they do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from tubes.serve.access import REPLY_TO_ERROR
+from tubes.serve.lmstfy import dead_letters, jobs
+from tubes.serve.lmstfy.calls import Endpoint, Handler, error_reply, not_found
+from tubes.serve.service import Service
+
+_QUEUE: Final = "/api/{namespace:name}/{queue:name}"
+#: By path and method: what is done, and the right that it needs.
+_HANDLERS: Final[dict[str, dict[str, tuple[Handler, str]]]] = {
+    "": {"PUT": (jobs.publish, "put"), "GET": (jobs.consume, "take"), "DELETE": (jobs.destroy, "manage")},
+    "/job/{job:name}": {
+        "DELETE": (jobs.delete, "take"),
+        "PUT": (jobs.republish, "put"),
+        "GET": (jobs.peek_job, "look"),
+    },
+    "/bulk": {"PUT": (jobs.publish_bulk, "put")},
+    "/peek": {"GET": (jobs.peek, "look")},
+    "/size": {"GET": (jobs.size, "look")},
+    "/deadletter": {
+        "GET": (dead_letters.peek, "look"),
+        "PUT": (dead_letters.respawn, "manage"),
+        "DELETE": (dead_letters.delete, "manage"),
+    },
+    "/deadletter/size": {"GET": (jobs.dead_letter_size, "look")},
+}
+#: By path and method: what counts against the limits of a token, if it ends with this status.
+_COUNTED: Final = {"": {"PUT": 201, "GET": 200}, "/bulk": {"PUT": 201}}
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """The routes of lmstfy's API."""
+    return [
+        *(
+            Route(_QUEUE + path, Endpoint(service, handlers, _COUNTED.get(path)), name=f"lmstfy{path}")
+            for path, handlers in _HANDLERS.items()
+        ),
+        Route("/api/{rest:path}", _NotFound(), name="lmstfy-not-found"),
+    ]
+
+
+class _NotFound:
+    """Where lmstfy has no route."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        scope[REPLY_TO_ERROR] = error_reply
+        raise not_found()
