@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
-TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http prometheus otel
+TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel
 
 .PHONY: demo pipeline test soak soak-faults soak-kills aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 

@@ -39,8 +39,8 @@ nitpick_ignore_regex = [
     ("py:obj", ".*"),  # Single backticks of docstrings: links where there is something to link to.
     (
         "py:class",
-        r"(abc|asyncio|collections|concurrent|contextlib|datetime|opentelemetry|prometheus_client|pytest|redis)\..*"
-        r"|(types|typing_extensions|uuid)\..*"
+        r"(abc|aiohttp|asyncio|collections|concurrent|contextlib|datetime|opentelemetry|prometheus_client|pytest|redis)\..*"
+        r"|(types|typing_extensions|uuid|yarl)\..*"
         r"|Future|Seconds|Mapping\[str|([\w.]+\.)?[A-Z](_co)?"  # Type variables.
         r"|tubes\.(backend\.alarms|conformance\.bench)\.\w+",  # What only backends and clocks meet.
     ),

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import tubes
+import tubes.push
 import tubes.worker
 from tubes.drivers.options import OF_TASKS
 from tubes.drivers.tube_options import OF_TUBES
@@ -18,7 +19,7 @@ ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.s
 USERS = [row for row in ROWS if len(row) == 7 and row[0] != "word"]
 CODE = [row for row in ROWS if len(row) == 3 and row[0] != "word"]
 NAMES = {name for row in USERS for name in re.findall(r"`([^`]+)`", row[2])}
-PUBLIC = {**vars(tubes), **vars(tubes.worker)}
+PUBLIC = {**vars(tubes), **vars(tubes.worker), **vars(tubes.push)}
 
 
 def test_every_word_stands_there_once() -> None:

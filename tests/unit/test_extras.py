@@ -31,6 +31,7 @@ except tubes.ExtraMissing as error:
         ("conformance", "pytest", "tubes.conformance", "import tubes.conformance"),
         ("http", "starlette", "tubes.serve", "import tubes.serve"),
         ("http", "uvicorn", "tubes.serve", "import tubes.serve.server"),
+        ("push", "aiohttp", "tubes.push", "import tubes.push"),
         ("msgpack", "msgspec", "codec 'msgpack'", "tubes.connect(codec='msgpack')"),
     ],
 )

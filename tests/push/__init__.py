@@ -1,0 +1,1 @@
+"""Tasks that are posted to URLs."""
