@@ -242,6 +242,10 @@ class Driver:
             if options.get(option) is not None:
                 raise InvalidOption(option=option, value=options[option], rule="is only for a put with a key")
 
+    def takes_put(self, option: str) -> bool:
+        """Whether tasks of this driver can be put with this option."""
+        return option in self._of_tasks or (option == "utube" and self.lane is not None)
+
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a tube, checked and in the machine's units; None counts as not given."""
         return self._check(options, self._of_tubes)

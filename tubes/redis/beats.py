@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tubes.redis.transport.channel import ThreadChannel
 
 if TYPE_CHECKING:
-    from tubes.redis.store import RedisStore
     from tubes.redis.transport.server import Server
+
+
+class _Store(Protocol):
+    """What is used of a store."""
+
+    def beat(self, channel: ThreadChannel, patience: float, lost: set[str], /) -> None: ...
 
 
 class Beats:
@@ -18,12 +23,12 @@ class Beats:
     def __init__(self, server: Server, lease: float) -> None:
         self._server: Final = server
         self._lease: Final = lease
-        self._stores: Final[dict[RedisStore, None]] = {}
+        self._stores: Final[dict[_Store, None]] = {}
         self._lock: Final = threading.Lock()
         # Ends the thread; None: there is none.
         self._stop: threading.Event | None = None
 
-    def add(self, store: RedisStore) -> None:
+    def add(self, store: _Store) -> None:
         """Renew the sessions of this store from now on."""
         with self._lock:
             self._stores[store] = None
@@ -31,7 +36,7 @@ class Beats:
                 self._stop = threading.Event()
                 threading.Thread(target=self._run, args=(self._stop,), name="tubes-leases", daemon=True).start()
 
-    def discard(self, store: RedisStore) -> None:
+    def discard(self, store: _Store) -> None:
         """Renew them no more. The last store ends the thread."""
         with self._lock:
             self._stores.pop(store, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
-from tubes.errors import InvalidOption, OptionNotSupported
+from tubes.errors import InvalidOption
 from tubes.spark.arrow import Array, RecordBatch, pa
 from tubes.spark.encoding import encoder
 from tubes.values.codecs import encode
@@ -89,7 +89,11 @@ class Payload:
         _check_data(settings, types["data"] if data else "struct")
         with settings.share() as queue:
             keyed = {"key": "any"} if "key" in options else {}
-            settings.find_driver(queue).check_put({**dict.fromkeys(options), **settings.defaults, **keyed})
+            driver = settings.find_driver(queue)
+            for name in options:
+                if not driver.takes_put(name):
+                    raise driver.lacks(name)
+            driver.check_put({**settings.defaults, **keyed})
             settings.find(queue)
         return cls(settings, data, fields, options, blank)
 
@@ -169,15 +173,7 @@ def _blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
         return ()
     with settings.share() as queue:
         driver = settings.find_driver(queue)
-    return tuple(name for name in types if name in _OF_READS or (name in _OPTIONS and not _has(driver, name)))
-
-
-def _has(driver: Driver, option: str) -> bool:
-    try:
-        driver.check_put({option: None}, alone=False)
-    except OptionNotSupported:
-        return False
-    return True
+    return tuple(name for name in types if name in _OF_READS or (name in _OPTIONS and not driver.takes_put(name)))
 
 
 def _values(column: Array) -> list[Any]:
