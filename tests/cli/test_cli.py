@@ -206,6 +206,10 @@ def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue
     shell("result", "mail", 99, code=Exit.NOT_FOUND)
     tube.bury(2)
     shell("result", "mail", 2, code=Exit.REFUSED)
+    queue.create_tube("plain")
+    (id,) = shell.lines("put", "plain", "x", "--keep-done", 60)
+    queue.tube("plain").take(0).ack("done")  # type: ignore[union-attr]
+    assert shell.lines("result", "plain", id) == ["done"]
     (seen,) = shell.json("peek", "mail", 0)
     assert (seen["state"], seen["why"], seen["result"], seen["keep_done"]) == ("done", "ack", {"sent": True}, 60)
     assert {task["id"] for task in shell.json("peek", "mail", "--state", "done")} == {0, 1}

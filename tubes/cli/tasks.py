@@ -64,6 +64,7 @@ def put(
     max_attempts: Annotated[int | None, typer.Option(help="How often the task may be taken.")] = None,
     key: Annotated[str | None, typer.Option(help="A unique key: no other task can have it.")] = None,
     on_duplicate: Annotated[str | None, typer.Option(help="If the key is in use: keep, replace or raise.")] = None,
+    keep_done: Annotated[float | None, typer.Option(help="Seconds for which it is kept once it is done.")] = None,
     context: Annotated[
         list[str] | None,
         typer.Option("--context", metavar="NAME=VALUE", help="Context of the task, for example a trace id."),
@@ -84,6 +85,7 @@ def put(
         options = given(
             pri=pri, delay=delay, ttl=ttl, ttr=ttr, max_attempts=max_attempts, key=key, on_duplicate=on_duplicate
         )
+        options |= given(keep_done=keep_done)
         options |= lanes(tube, utube)
         if context:
             options["context"] = pairs(context, "--context")
