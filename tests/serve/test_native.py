@@ -212,6 +212,10 @@ def test_a_poll_gets_the_first_task_of_several_tubes(http: httpx.Client) -> None
     put(http, "woken")
     polling.join()
     assert found == ["woken"]
+
+
+def test_a_take_from_several_tubes_may_go_by_priority(http: httpx.Client) -> None:
+    http.put("/tubes/other")
     put(http, "late", pri=5)
     put(http, "soon", tube="other", pri=1)
     assert http.post("/take", json={"tubes": ["mail", "other"], "order": "pri"}).json()["tasks"][0]["data"] == "soon"
