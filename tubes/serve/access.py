@@ -44,7 +44,10 @@ register_url_convertor("name", _Name())
 
 
 def noted(scope: Scope) -> dict[str, Any]:
-    """What the line of this request in the access log says besides: `token`, the id of a token, for example."""
+    """What the line of this request in the access log says besides: `token`, the id of a token, for example.
+
+    `path`: instead of the path of the request, if a secret stands there.
+    """
     notes: dict[str, Any] = scope.setdefault(_NOTES, {})
     return notes
 
@@ -117,6 +120,7 @@ class Access:
         finally:
             if self._write is not None:
                 client = scope.get("client") or ("",)
+                path = notes.pop("path", path)
                 more = "".join(f', "{name}": {_text(str(note))}' for name, note in notes.items())
                 self._write(
                     f'{{"time": "{_moment()}", "request_id": "{request_id.decode()}", "client": {_text(client[0])}'

@@ -25,7 +25,7 @@ def _apis(service: Service) -> list[BaseRoute]:
 
 def _admin_apis(service: Service) -> list[BaseRoute]:
     """The routes of the listener for administrators."""
-    return health.routes(service, __version__)
+    return [*lmstfy.admin_routes(service, __version__), *health.routes(service, __version__)]
 
 
 class App:
@@ -33,8 +33,9 @@ class App:
 
     def __init__(self, service: Service, access_log: Callable[[str], object] | None) -> None:
         self.service: Final = service
-        self._app: Final = Access(_router(_apis(service), service), access_log)
-        self.admin: Final = Access(_router(_admin_apis(service), None), access_log)
+        write = None if access_log is None else _switched(service, access_log)
+        self._app: Final = Access(_router(_apis(service), service), write)
+        self.admin: Final = Access(_router(_admin_apis(service), None), write)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the lifespan."""
@@ -61,6 +62,12 @@ def create_app(
     >>> app = create_app(queue)
     """
     return App(Service(queue, tokens, limits or Limits()), access_log)
+
+
+def _switched(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:
+    """An access log that administrators can switch off."""
+    service.logs_requests = True
+    return lambda line: write(line) if service.logs_requests else None
 
 
 def _router(routes: list[BaseRoute], service: Service | None) -> Router:

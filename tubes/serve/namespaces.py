@@ -14,6 +14,7 @@ from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import TubeNotFound, TubesError
 from tubes.values.codecs import RawCodec
+from tubes.values.overview import Overview
 
 Value = TypeVar("Value")
 #: The session of the takes of a service. In each namespace it is another one.
@@ -125,6 +126,19 @@ class Namespaces:
     async def names(self) -> list[str]:
         """The namespaces that have tubes."""
         return await self._queue.namespaces()
+
+    async def overview(self) -> dict[str, dict[str, Overview]]:
+        """All tubes by namespace, as in paths, and name. It opens no namespace."""
+        seen: dict[str, dict[str, Overview]] = {}
+        for name in ("", *await self.names()):
+            queue = await self._queue.namespace(name)
+            try:
+                tubes = await queue.overview()
+            finally:
+                await queue.close()
+            if tubes:
+                seen[name or NONE] = tubes
+        return seen
 
     async def ping(self) -> None:
         """Ask the backend for something. Raises what it raises."""

@@ -103,7 +103,7 @@ class LocalOnly:
         """Handle a request, or the lifespan."""
         for name, value in scope.get("headers", ()):
             if name == b"origin" or (name == b"host" and not _is_local_host(value)):
-                refused = HTTPException(403, "a service without tokens is for programs on its machine only")
+                refused = HTTPException(403, "this address is for programs on its machine only")
                 await Access(_raising(refused), None)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -275,7 +275,7 @@ async def _run(
     servers = [_server(public, listen, limits, grace)]
     if admin is not None:
         sockets.append(admin.open())
-        servers.append(_server(LocalOnly(app.admin) if local_only else app.admin, admin, limits, grace))
+        servers.append(_server(LocalOnly(app.admin) if admin.is_local else app.admin, admin, limits, grace))
 
     def stop() -> None:
         app.service.close()

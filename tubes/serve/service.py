@@ -67,6 +67,8 @@ class Service:
         self.ends: Final = Ends()
         self.polls: Final = Polls()
         self.started: Final = time.time()
+        #: Whether the access log is written; None: there is none.
+        self.logs_requests: bool | None = None
 
     @property
     def closing(self) -> bool:

@@ -111,6 +111,11 @@ class Tokens:
         self._refresh()
         return self._secret
 
+    def begin(self) -> None:
+        """Make the file, if it is missing."""
+        with self._changing():
+            pass
+
     def find(self, text: str) -> Token | None:
         """The token that a client shows; None: there is none, or it has expired."""
         if time.monotonic() - self._looked > _FRESH:

@@ -1,7 +1,7 @@
 """lmstfy's API, under `/api/{namespace}/{queue}`: a queue is a tube, a job is a task.
 
 docs/howto/from-lmstfy.md is its page. `calls.py` has what all requests share; `jobs.py` and `dead_letters.py` have what
-they do.
+they do. `admin.py` is the API for administrators.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from tubes.serve.access import REPLY_TO_ERROR
-from tubes.serve.lmstfy import dead_letters, jobs
+from tubes.serve.lmstfy import admin, dead_letters, jobs
 from tubes.serve.lmstfy.calls import Endpoint, Handler, error_reply, not_found
 from tubes.serve.service import Service
 
@@ -48,6 +48,11 @@ def routes(service: Service) -> list[BaseRoute]:
         ),
         Route("/api/{rest:path}", _NotFound(), name="lmstfy-not-found"),
     ]
+
+
+def admin_routes(service: Service, version: str) -> list[BaseRoute]:
+    """The routes of lmstfy's API for administrators."""
+    return admin.routes(service, version)
 
 
 class _NotFound:

@@ -1,0 +1,196 @@
+"""lmstfy's API for administrators: tokens and limits over HTTP, and what it tells of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.served import Served
+from tubes.conformance.bench import eventually
+from tubes.serve.tokens import Grant, Tokens
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
+    return Tokens(tmp_path_factory.mktemp("tokens") / "tokens.json")
+
+
+@pytest.fixture(scope="module")
+def guarded(tokens: Tokens) -> Iterator[Served]:
+    """A service whose tokens are all created over HTTP."""
+    with Served("--url", "memory://", "--tokens", tokens.path, "--admin", "127.0.0.1:0") as served:
+        yield served
+
+
+@pytest.fixture
+def admin(guarded: Served) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=guarded.admin_url, timeout=30) as client:
+        yield client
+
+
+def created(admin: httpx.Client, namespace: str = "shop", **given: str) -> str:
+    reply = admin.post(f"/token/{namespace}", params={"description": "a client", **given})
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["token"])
+
+
+def put(guarded: Served, token: str, namespace: str = "shop", **options: Any) -> httpx.Response:
+    return guarded.client.put(f"/api/{namespace}/q", content=b"x", headers={"x-token": token}, **options)
+
+
+def said(reply: httpx.Response) -> tuple[int, Any]:
+    return reply.status_code, reply.json()
+
+
+def test_a_token_is_good_in_its_namespace_until_it_is_revoked(
+    guarded: Served, admin: httpx.Client, tokens: Tokens
+) -> None:
+    token = created(admin)
+    ids = [each.id for each in tokens.all()]
+    assert put(guarded, token).status_code == 201
+    assert put(guarded, f"default:{token}").status_code == 201
+    assert guarded.client.get(f"/api/shop/q/size?token={token}").json()["size"] == 2
+    assert said(put(guarded, token, "other")) == (401, {"error": "invalid token"})
+    assert said(put(guarded, "x" * 30)) == (401, {"error": "invalid token"})
+    assert said(put(guarded, "")) == (401, {"error": "token not found"})
+    assert said(put(guarded, f"other:{token}")) == (404, {"error": "pool not found"})
+    for path in ("size", "deadletter/size"):
+        assert said(guarded.client.get(f"/api/shop/q/{path}")) == (401, {"error": "token not found"})
+    assert admin.get("/token/shop").json() == {"tokens": {ids[0]: "a client"}}
+    assert admin.get("/token/other").json() == {"tokens": {}}
+    assert admin.delete(f"/token/other/{token}").status_code == 204
+    assert put(guarded, token).status_code == 201
+    assert admin.delete(f"/token/shop/{token}").status_code == 204
+    assert said(put(guarded, token)) == (401, {"error": "invalid token"})
+    # A token is known by the id that the list shows, too.
+    other = created(admin)
+    assert admin.delete(f"/token/shop/{tokens.all()[-1].id}").status_code == 204
+    assert put(guarded, other).status_code == 401
+    eventually(lambda: any(ids[0] in line["path"] for line in guarded.lines()))
+    assert token.rpartition("_")[2] not in f"{guarded.lines()}{guarded.said}"
+
+
+def test_a_token_may_be_given_by_its_user(guarded: Served, admin: httpx.Client) -> None:
+    mine = "01HZX3PA0QB1N5M8Y7V6T5S4R3"
+    reply = admin.post("/token/shop", data={"description": "mine", "token": f"default:{mine}"})
+    assert said(reply) == (201, {"token": mine})
+    assert put(guarded, mine).status_code == 201
+    for path, error in (
+        (f"/token/shop?description=x&token={mine}", None),
+        ("/token/shop", "invalid description"),
+        ("/token/shop?description=x&token=short", "the user token was too short"),
+        (f"/token/shop?description=x&token=default:{'x' * 15}", None),
+        (f"/token/{'n' * 256}?description=x", "the namespace name was too long"),
+        ("/token/a.b?description=x", "namespace name contains forbidden characters"),
+        ("/token/shop?description=x&pool=other", "pool not found"),
+    ):
+        reply = admin.post(path)
+        assert reply.status_code == 400, path
+        assert error is None or reply.json() == {"error": error}
+
+
+def test_a_limit_counts_what_was_published_and_consumed(guarded: Served, admin: httpx.Client) -> None:
+    token = created(admin, "limited")
+    path = f"/token/limited/{token}/limit"
+    assert said(admin.get(path)) == (404, None)
+    limit = {"read": 2, "write": 3, "interval": 100}
+    assert said(admin.post(path, json=limit)) == (201, {"limiter": limit})
+    assert admin.post(path, json=limit).status_code == 500
+    assert said(admin.get(path)) == (200, limit)
+    limits = admin.get("/limits?force_update=true").json()
+    assert [(one["namespace"], one["limiter"]) for one in limits] == [("limited", limit)]
+    # A publish that is no 201 and a consume that is no 200 give back what they took.
+    for _ in range(5):
+        assert put(guarded, token, "limited", params={"tries": 0}).status_code == 400
+        assert guarded.client.get("/api/limited/none", headers={"x-token": token}).status_code == 404
+    statuses = [put(guarded, token, "limited").status_code for _ in range(5)]
+    assert statuses == [201, 201, 201, 429, 429]
+    refused = put(guarded, token, "limited")
+    assert list(refused.json()) == ["msg"]
+    assert (int(refused.headers["retry-after"]) <= 100, token in refused.text) == (True, False)
+    consumed = [guarded.client.get("/api/limited/q", headers={"x-token": token}) for _ in range(4)]
+    assert [reply.status_code for reply in consumed] == [200, 200, 429, 429]
+    # A republish does not count, and neither does looking.
+    job = consumed[0].json()["job_id"]
+    reply = guarded.client.put(f"/api/limited/q/job/{job}", content=b"x", headers={"x-token": token})
+    assert reply.status_code == 201
+    limit = {"read": 0, "write": 9, "interval": 1}
+    assert said(admin.put(path, json=limit)) == (200, {"limiter": limit})
+    assert said(admin.get(path)) == (200, limit)
+    assert said(admin.delete(path)) == (200, {"msg": "success"})
+    assert admin.get(path).status_code == 404
+    assert guarded.client.get("/api/limited/q", headers={"x-token": token}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "reply"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        (b'{"read":-1,"interval":1}', None),
+        (b'{"read":1e3,"interval":1}', None),
+        (b'{"read":9999999999,"interval":1}', None),
+        (b'{"interval":1}', {"limiter": {"read": 0, "write": 0, "interval": 1}}),
+        (b'{"read":1}', {"error": "interval should be > 0"}),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused(admin: httpx.Client, body: bytes, reply: Any) -> None:
+    token = created(admin)
+    for method in ("POST", "PUT"):
+        refused = admin.request(method, f"/token/shop/{token}/limit", content=body)
+        assert refused.status_code == 400
+        assert reply is None or refused.json() == reply
+    assert admin.get(f"/token/shop/{token}/limit").status_code == 404
+
+
+def test_there_is_no_limit_of_a_token_that_is_not_there(admin: httpx.Client) -> None:
+    limit = {"read": 1, "write": 1, "interval": 1}
+    assert said(admin.post("/token/shop/nix/limit", json=limit)) == (404, {"error": "token not found"})
+    assert admin.delete("/token/shop/nix").status_code == 204
+    assert said(admin.patch("/token/shop")) == (404, {"error": "api not found"})
+
+
+def test_it_tells_of_queues_and_itself(guarded: Served, admin: httpx.Client) -> None:
+    put(guarded, created(admin, "told"), "told")
+    assert admin.get("/info?pool=").json()["told"] == ["q"]
+    assert admin.get("/pools").json() == ["default"]
+    assert sorted(admin.get("/version").json()) == ["build_commit", "build_date", "version"]
+    assert admin.get("/health/ready").status_code == 200
+
+
+def test_the_access_log_is_switched(guarded: Served, admin: httpx.Client) -> None:
+    assert admin.get("/accesslog").json() == {"status": "enabled"}
+    assert admin.post("/accesslog?status=disable").json() == {"status": "disabled"}
+    guarded.client.get("/api/silent/q")
+    assert admin.post("/accesslog?status=enable").json() == {"status": "enabled"}
+    assert said(admin.post("/accesslog?status=x")) == (400, {"error": "invalid status"})
+    guarded.client.get("/api/heard/q")
+    eventually(lambda: any(line["path"] == "/api/heard/q" for line in guarded.lines()))
+    assert not any(line["path"] == "/api/silent/q" for line in guarded.lines())
+
+
+def test_where_there_is_an_administrator_nobody_else_is_one(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "t.json")
+    with (
+        Served("--url", "memory://", "--tokens", tokens.path, "--admin", "127.0.0.1:0") as served,
+        httpx.Client(base_url=served.admin_url) as admin,
+    ):
+        for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
+            assert admin.post("/token/shop?description=x", headers=headers).status_code == 403
+        _, boss = tokens.create([Grant.read("admin")])
+        _, part = tokens.create([Grant.read("admin shop")])
+        _, worker = tokens.create([Grant.read("put,take,look,manage")])
+        for path in ("/token/shop", "/limits"):
+            assert admin.get(path).headers["www-authenticate"] == "Basic"
+            for auth in (("x", worker), ("x", "nix"), (boss, "")):
+                assert admin.get(path, auth=auth).status_code == 401
+            assert admin.get(path, auth=("x", boss)).status_code == 200
+        assert admin.post("/accesslog?status=disable").status_code == 401
+        assert admin.get("/info").status_code == 200
+        assert admin.post("/token/shop?description=x", auth=("x", part)).status_code == 201
+        assert admin.post("/token/other?description=x", auth=("x", part)).status_code == 401
+        assert admin.get("/limits", headers={"authorization": f"Bearer {part}"}).status_code == 401

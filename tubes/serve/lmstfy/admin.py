@@ -1,0 +1,311 @@
+"""lmstfy's API for administrators: tokens, their limits, and what queues there are."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, quote
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from tubes.errors import InvalidOption
+from tubes.serve.access import REPLY_TO_ERROR, noted
+from tubes.serve.bodies import json_reply, object_of, read_body
+from tubes.serve.lmstfy.calls import LONGEST_NAME, NAME, POOL, bad, error_reply, not_found
+from tubes.serve.rates import Rate
+from tubes.serve.service import Service
+from tubes.serve.tokens import Grant, Token, Tokens, id_of
+
+Handler: TypeAlias = "Callable[[AdminCall], Awaitable[Response]]"
+#: What a token may do that is created here.
+_RIGHTS: Final = frozenset({"put", "take", "look", "manage"})
+#: The rights that lmstfy's limits count, by the names that it has for them.
+_LIMITS: Final = {"read": "take", "write": "put"}
+_SHORTEST: Final = 20
+_BODY: Final = 2**16
+#: The id of a token: no text of one is as short.
+_ID: Final = re.compile(r"h?[0-9a-f]{12}")
+
+
+class AdminCall:
+    """A request of an administrator."""
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
+        self.service: Final = service
+        self.scope: Final = scope
+        self.receive: Final = receive
+        self.path: Final[dict[str, str]] = scope["path_params"]
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        self.query: Final = dict(reversed(pairs))
+        if self.query.get("pool", POOL) not in ("", POOL):
+            raise bad("pool not found")
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in the path."""
+        name = self.path["namespace"]
+        if len(name) > LONGEST_NAME:
+            raise bad("the namespace name was too long")
+        if not NAME.fullmatch(name):
+            raise bad("namespace name contains forbidden characters")
+        return name
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of the service."""
+        if self.service.tokens is None:
+            raise bad("the service has no tokens: start it with --tokens")
+        return self.service.tokens
+
+    @property
+    def token(self) -> Token | None:
+        """The token in the path, by its text or by its id, if it is one of the namespace in the path."""
+        known = {token.id: token for token in self.tokens.all() if _is_of(token, self.namespace)}
+        return known.get(_id_in(self.path))
+
+    async def body(self) -> bytes:
+        """The body of the request."""
+        return await read_body(self.scope, self.receive, _BODY)
+
+    def check(self) -> None:
+        """Raise `HTTPException` unless this is an administrator.
+
+        That is who shows a token with the right `admin`. As long as there is none, it is any program of this machine.
+        """
+        tokens = self.service.tokens
+        if any(name == b"origin" for name, _ in self.scope["headers"]):
+            raise HTTPException(403, "no web page may do this")
+        if tokens is None or not any("admin" in grant.rights for token in tokens.all() for grant in token.grants):
+            if not _is_loopback((self.scope.get("client") or ("",))[0]):
+                raise HTTPException(403, "create a token with the right admin first")
+            return
+        token = tokens.find(_shown(self.scope))
+        if token is None or not token.may_somewhere("admin", self.path.get("namespace", "*")):
+            raise HTTPException(401, "this needs a token with the right admin", {"www-authenticate": "Basic"})
+        noted(self.scope)["token"] = token.id
+
+
+def _id_in(path: dict[str, str]) -> str:
+    """The id of the token in a path, where its text or its id stands."""
+    given = path["token"].removeprefix(f"{POOL}:")
+    return given if _ID.fullmatch(given) else id_of(given)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _shown(scope: Scope) -> str:
+    """The token that is the password of a basic authentication, or a bearer's."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, text = value.partition(b" ")
+            if kind.lower() == b"bearer":
+                return str(text.strip().decode("latin-1"))
+            if kind.lower() == b"basic":
+                try:
+                    return b64decode(text.strip(), validate=True).partition(b":")[2].decode()
+                except ValueError:
+                    return ""
+    return ""
+
+
+def _is_of(token: Token, namespace: str) -> bool:
+    """Whether a token is good in this namespace and in no other."""
+    return {grant.namespace for grant in token.grants} == {namespace}
+
+
+async def _create(call: AdminCall) -> Response:
+    """Create a token of a namespace."""
+    namespace = call.namespace
+    form = dict(reversed(parse_qsl((await call.body()).decode("latin-1"), keep_blank_values=True)))
+    given = {**call.query, **form}
+    if not given.get("description"):
+        raise bad("invalid description")
+    text = given.get("token") or None
+    if text is not None and len(text) < _SHORTEST:
+        raise bad("the user token was too short")
+    pool, colon, rest = (text or "").partition(":")
+    if colon:
+        if pool != POOL:
+            raise bad("pool not found")
+        text = rest
+    _, created = call.tokens.create([Grant(_RIGHTS, namespace)], given["description"], text=text)
+    return json_reply({"token": created}, 201)
+
+
+async def _list(call: AdminCall) -> Response:
+    """List the tokens of a namespace: the texts are not known any more, but the ids are."""
+    found = {token.id: token.description for token in call.tokens.all() if _is_of(token, call.namespace)}
+    return json_reply({"tokens": found})
+
+
+async def _revoke(call: AdminCall) -> Response:
+    """Revoke a token."""
+    token = call.token
+    if token is not None:
+        call.tokens.revoke(token.id)
+    return Response(status_code=204)
+
+
+async def _show_limit(call: AdminCall) -> Response:
+    """Show how often a token may be used."""
+    token = call.token
+    limit = None if token is None else _limit_of(token.rates)
+    return json_reply(limit, 404 if limit is None else 200)
+
+
+async def _add_limit(call: AdminCall) -> Response:
+    """Limit how often a token may be used, unless that is done already."""
+    return await _set_limit(call, 201)
+
+
+async def _replace_limit(call: AdminCall) -> Response:
+    """Limit how often a token may be used."""
+    return await _set_limit(call, 200)
+
+
+async def _set_limit(call: AdminCall, status: int) -> Response:
+    limit = _read_limit(await call.body())
+    if not limit["read"] and not limit["write"]:
+        return json_reply({"limiter": limit}, 400)
+    if not limit["interval"]:
+        raise bad("interval should be > 0")
+    token = call.token
+    if token is None:
+        raise HTTPException(404, "token not found")
+    if status == 201 and _limit_of(token.rates) is not None:
+        return json_reply({"error": "the token has a limiter already"}, 500)
+    rates = {right: Rate.read(f"{limit[name]}/{limit['interval']}") for name, right in _LIMITS.items() if limit[name]}
+    call.tokens.limit(token.id, {**_others(token), **rates})
+    return json_reply({"limiter": limit}, status)
+
+
+async def _remove_limit(call: AdminCall) -> Response:
+    """Let a token be used as often as its holder likes."""
+    token = call.token
+    if token is not None:
+        call.tokens.limit(token.id, _others(token))
+    return json_reply({"msg": "success"})
+
+
+def _others(token: Token) -> dict[str, Rate]:
+    return {right: rate for right, rate in token.rates.items() if right not in _LIMITS.values()}
+
+
+def _read_limit(body: bytes) -> dict[str, int]:
+    found = object_of(body)
+    limit: dict[str, int] = {}
+    for name in ("read", "write", "interval"):
+        value = found.get(name)
+        if value is not None and (value.__class__ is not int or value < 0):
+            raise InvalidOption(option=name, value=value, rule="must be a whole number from 0")
+        limit[name] = value or 0
+    return limit
+
+
+def _limit_of(rates: Mapping[str, Rate]) -> dict[str, int] | None:
+    """Rates of a token as lmstfy shows them: in the longer one of their intervals."""
+    counted = {name: rates[right] for name, right in _LIMITS.items() if right in rates}
+    if not counted:
+        return None
+    interval = max(rate.seconds for rate in counted.values())
+    calls = {name: round(rate.count * interval / rate.seconds) for name, rate in counted.items()}
+    return {"read": 0, "write": 0, **calls, "interval": round(interval)}
+
+
+async def _list_limits(call: AdminCall) -> Response:
+    """List the limits of all tokens."""
+    found: list[dict[str, Any]] = []
+    for token in [] if call.service.tokens is None else call.service.tokens.all():
+        limit = _limit_of(token.rates)
+        spaces = {grant.namespace for grant in token.grants}
+        if limit is not None:
+            found.append({"namespace": ",".join(sorted(spaces)), "token": token.id, "limiter": limit})
+    return json_reply(found)
+
+
+async def _info(call: AdminCall) -> Response:
+    """List the queues by namespace."""
+    return json_reply({space: sorted(tubes) for space, tubes in (await call.service.namespaces.overview()).items()})
+
+
+async def _pools(call: AdminCall) -> Response:
+    """List the pools: there is one."""
+    return json_reply([POOL])
+
+
+async def _shows_log(call: AdminCall) -> Response:
+    """Whether the access log is written."""
+    return json_reply({"status": "enabled" if call.service.logs_requests else "disabled"})
+
+
+async def _set_log(call: AdminCall) -> Response:
+    """Write the access log of this process, or do not."""
+    status = call.query.get("status")
+    if status not in ("enable", "disable"):
+        raise bad("invalid status")
+    if call.service.logs_requests is None:
+        raise bad("the service was started without an access log")
+    call.service.logs_requests = status == "enable"
+    return await _shows_log(call)
+
+
+#: By path and method: what is done, and whether it is for administrators only.
+_HANDLERS: Final[dict[str, dict[str, tuple[Handler, bool]]]] = {
+    "/token/{namespace:name}": {"GET": (_list, True), "POST": (_create, True)},
+    "/token/{namespace:name}/{token:name}": {"DELETE": (_revoke, True)},
+    "/token/{namespace:name}/{token:name}/limit": {
+        "GET": (_show_limit, True),
+        "POST": (_add_limit, True),
+        "PUT": (_replace_limit, True),
+        "DELETE": (_remove_limit, True),
+    },
+    "/limits": {"GET": (_list_limits, True)},
+    "/info": {"GET": (_info, False)},
+    "/pools": {"GET": (_pools, False)},
+    "/accesslog": {"GET": (_shows_log, False), "POST": (_set_log, True)},
+}
+
+
+def routes(service: Service, version: str) -> list[BaseRoute]:
+    """The routes for administrators."""
+
+    async def about(call: AdminCall) -> Response:
+        return json_reply({"version": version, "build_commit": "", "build_date": ""})
+
+    handlers: dict[str, dict[str, tuple[Handler, bool]]] = {**_HANDLERS, "/version": {"GET": (about, False)}}
+    return [Route(path, _Endpoint(service, methods), name=f"admin{path}") for path, methods in handlers.items()]
+
+
+class _Endpoint:
+    """The handlers of one path by method, as an application."""
+
+    def __init__(self, service: Service, handlers: dict[str, tuple[Handler, bool]]) -> None:
+        self._service: Final = service
+        self._handlers: Final = handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        scope[REPLY_TO_ERROR] = error_reply
+        path: dict[str, str] = scope["path_params"]
+        if "token" in path:  # It may be the text of a token.
+            noted(scope)["path"] = f"/token/{quote(path['namespace'])}/{quote(_id_in(path))}"
+        found = self._handlers.get(scope["method"])
+        if found is None:
+            raise not_found()
+        handler, is_guarded = found
+        call = AdminCall(self._service, scope, receive)
+        if is_guarded:
+            call.check()
+        response = await handler(call)
+        await response(scope, receive, send)
