@@ -162,6 +162,35 @@ def test_it_tells_of_queues_and_itself(guarded: Served, admin: httpx.Client) -> 
     assert admin.get("/health/ready").status_code == 200
 
 
+def test_it_measures_by_lmstfys_names(guarded: Served, admin: httpx.Client) -> None:
+    token = created(admin, "measured")
+    headers = {"x-token": token}
+    for body in (b"1", b"2"):
+        guarded.client.put("/api/measured/a_total", content=body, headers=headers)
+    job = guarded.client.get("/api/measured/a_total", headers=headers).json()["job_id"]
+    guarded.client.delete(f"/api/measured/a_total/job/{job}", headers=headers)
+    guarded.client.put("/api/measured/a_total?tries=0", headers=headers)
+    guarded.client.put("/api/unknown/q", headers={"x-token": "nix"})
+    text = admin.get("/metrics").text
+    queue = '{namespace="measured",pool="default",queue="a_total"}'
+    put = 'api="/api/:namespace/:queue",code="%s",method="PUT",namespace="%s",pool="default"'
+    for line in (
+        f"infra_lmstfy_redis_publish_queue_jobs{queue} 2.0",
+        f"infra_lmstfy_redis_consume_queue_jobs{queue} 1.0",
+        f"infra_lmstfy_redis_job_elapsed_ms_count{queue} 1.0",
+        f"infra_lmstfy_redis_job_ack_elapsed_ms_count{queue} 1.0",
+        f"infra_lmstfy_redis_queue_sizes{queue} 1.0",
+        f"infra_lmstfy_redis_deadletter_sizes{queue} 0.0",
+        "# TYPE infra_lmstfy_redis_publish_jobs counter",
+        f"infra_lmstfy_http_http_codes{{{put % (201, 'measured')}}} 2.0",
+        f"infra_lmstfy_http_http_codes{{{put % (400, 'measured')}}} 1.0",
+    ):
+        assert f"{line}\n" in text, line
+    assert "_created" not in text
+    # Who has no token leaves no names.
+    assert 'namespace="unknown"' not in text
+
+
 def test_the_access_log_is_switched(guarded: Served, admin: httpx.Client) -> None:
     assert admin.get("/accesslog").json() == {"status": "enabled"}
     assert admin.post("/accesslog?status=disable").json() == {"status": "disabled"}

@@ -16,8 +16,8 @@ How another API is mounted: it has a folder of its own here, whose `__init__.py`
 
     def routes(service: Service) -> list[BaseRoute]:
 
-which returns routes of Starlette with their whole paths, and `app.py` has a line for it: in `_apis` for the public
-listener, in `_admin_apis` for that of `--admin`. What starts with the service (a push worker, say) is an async
+which returns routes of Starlette with their whole paths, and `_apis` in `app.py` has a line for it, and another one for
+its routes at the listener of `--admin`. What starts with the service (a push worker, say) is an async
 context manager, `async with` in `Service.running`. Every route can rely on this:
 
 - Paths are matched before their `%` escapes are read, so a `/` in a name is `%2F`. `{tube:name}` in the path of a route

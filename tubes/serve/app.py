@@ -12,20 +12,18 @@ from starlette.types import Receive, Scope, Send
 
 from tubes import __version__
 from tubes.aio import AsyncQueue
-from tubes.serve import health, lmstfy, native
+from tubes.serve import health, native
 from tubes.serve.access import Access
+from tubes.serve.lmstfy import Lmstfy
 from tubes.serve.service import Limits, Service
 from tubes.serve.tokens import Tokens
 
 
-def _apis(service: Service) -> list[BaseRoute]:
-    """The routes of the public listener, the busiest first."""
-    return [*native.routes(service), *lmstfy.routes(service), *health.routes(service, __version__)]
-
-
-def _admin_apis(service: Service) -> list[BaseRoute]:
-    """The routes of the listener for administrators."""
-    return [*lmstfy.admin_routes(service, __version__), *health.routes(service, __version__)]
+def _apis(service: Service) -> tuple[list[BaseRoute], list[BaseRoute]]:
+    """The routes of the public listener, the busiest first, and those of the listener for administrators."""
+    of_lmstfy = Lmstfy(service, __version__)
+    of_all = health.routes(service, __version__)
+    return [*native.routes(service), *of_lmstfy.routes, *of_all], [*of_lmstfy.admin_routes, *of_all]
 
 
 class App:
@@ -34,8 +32,9 @@ class App:
     def __init__(self, service: Service, access_log: Callable[[str], object] | None) -> None:
         self.service: Final = service
         write = None if access_log is None else _switched(service, access_log)
-        self._app: Final = Access(_router(_apis(service), service), write)
-        self.admin: Final = Access(_router(_admin_apis(service), None), write)
+        public, admin = _apis(service)
+        self._app: Final = Access(_router(public, service), write)
+        self.admin: Final = Access(_router(admin, None), write)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the lifespan."""

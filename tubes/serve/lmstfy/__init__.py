@@ -1,7 +1,8 @@
 """lmstfy's API, under `/api/{namespace}/{queue}`: a queue is a tube, a job is a task.
 
 docs/howto/from-lmstfy.md is its page. `calls.py` has what all requests share; `jobs.py` and `dead_letters.py` have what
-they do. `admin.py` is the API for administrators.
+they do. `admin.py` is the API for administrators,
+`metrics.py` what they see at `/metrics`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.lmstfy import admin, dead_letters, jobs
 from tubes.serve.lmstfy.calls import Endpoint, Handler, error_reply, not_found
+from tubes.serve.lmstfy.metrics import Metrics
 from tubes.serve.service import Service
 
 _QUEUE: Final = "/api/{namespace:name}/{queue:name}"
@@ -39,20 +41,19 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str]]]] = {
 _COUNTED: Final = {"": {"PUT": 201, "GET": 200}, "/bulk": {"PUT": 201}}
 
 
-def routes(service: Service) -> list[BaseRoute]:
-    """The routes of lmstfy's API."""
-    return [
-        *(
-            Route(_QUEUE + path, Endpoint(service, handlers, _COUNTED.get(path)), name=f"lmstfy{path}")
-            for path, handlers in _HANDLERS.items()
-        ),
-        Route("/api/{rest:path}", _NotFound(), name="lmstfy-not-found"),
-    ]
+class Lmstfy:
+    """lmstfy's API for a service: for clients and for administrators, who see what clients did."""
 
-
-def admin_routes(service: Service, version: str) -> list[BaseRoute]:
-    """The routes of lmstfy's API for administrators."""
-    return admin.routes(service, version)
+    def __init__(self, service: Service, version: str) -> None:
+        metrics = Metrics()
+        self.routes: Final[list[BaseRoute]] = [
+            *(
+                Route(_QUEUE + path, Endpoint(service, metrics, _QUEUE + path, handlers, _COUNTED.get(path)))
+                for path, handlers in _HANDLERS.items()
+            ),
+            Route("/api/{rest:path}", _NotFound()),
+        ]
+        self.admin_routes: Final[list[BaseRoute]] = admin.routes(service, metrics, version)
 
 
 class _NotFound:

@@ -17,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 from tubes.errors import InvalidOption
 from tubes.serve.access import REPLY_TO_ERROR, noted
 from tubes.serve.bodies import json_reply, object_of, read_body
-from tubes.serve.lmstfy.calls import LONGEST_NAME, NAME, POOL, bad, error_reply, not_found
+from tubes.serve.lmstfy.calls import LONGEST_NAME, NAME, bad, error_reply, not_found
+from tubes.serve.lmstfy.metrics import MEDIA_TYPE, POOL, Metrics
 from tubes.serve.rates import Rate
 from tubes.serve.service import Service
 from tubes.serve.tokens import Grant, Token, Tokens, id_of
@@ -277,14 +278,21 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, bool]]]] = {
 }
 
 
-def routes(service: Service, version: str) -> list[BaseRoute]:
+def routes(service: Service, metrics: Metrics, version: str) -> list[BaseRoute]:
     """The routes for administrators."""
+
+    async def measured(call: AdminCall) -> Response:
+        return Response(metrics.text(await call.service.namespaces.overview()), media_type=MEDIA_TYPE)
 
     async def about(call: AdminCall) -> Response:
         return json_reply({"version": version, "build_commit": "", "build_date": ""})
 
-    handlers: dict[str, dict[str, tuple[Handler, bool]]] = {**_HANDLERS, "/version": {"GET": (about, False)}}
-    return [Route(path, _Endpoint(service, methods), name=f"admin{path}") for path, methods in handlers.items()]
+    handlers: dict[str, dict[str, tuple[Handler, bool]]] = {
+        **_HANDLERS,
+        "/version": {"GET": (about, False)},
+        "/metrics": {"GET": (measured, False)},
+    }
+    return [Route(path, _Endpoint(service, methods)) for path, methods in handlers.items()]
 
 
 class _Endpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
@@ -14,16 +15,15 @@ from starlette.types import Receive, Scope, Send
 
 from tubes.aio import AsyncTask, AsyncTube
 from tubes.errors import TubeExists, TubeNotFound, TubesError
-from tubes.serve.access import REPLY_TO_ERROR, noted
+from tubes.serve.access import GONE, REPLY_TO_ERROR, noted
 from tubes.serve.bodies import json_reply, read_body
+from tubes.serve.lmstfy.metrics import POOL, Metrics
 from tubes.serve.namespaces import Namespace, Value
-from tubes.serve.problems import status_of
+from tubes.serve.problems import ClientGone, status_of
 from tubes.serve.service import Service
 from tubes.serve.tokens import ANYBODY, Token
 
 Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
-#: The only pool there is.
-POOL: Final = "default"
 #: Names of namespaces, of queues, and of several queues.
 NAME: Final = re.compile(r"[-_A-Za-z0-9]+")
 _NAMES: Final = re.compile(r"[-_,A-Za-z0-9]+")
@@ -61,12 +61,20 @@ def not_found() -> HTTPException:
 class Call:
     """A request about a queue: a tube of the same name."""
 
-    __slots__ = ("_query", "path", "receive", "scope", "service", "space", "token")
+    __slots__ = ("_query", "metrics", "path", "receive", "scope", "service", "space", "token")
 
     def __init__(
-        self, service: Service, token: Token, space: Namespace, query: dict[str, str], scope: Scope, receive: Receive
+        self,
+        service: Service,
+        metrics: Metrics,
+        token: Token,
+        space: Namespace,
+        query: dict[str, str],
+        scope: Scope,
+        receive: Receive,
     ) -> None:
         self.service: Final = service
+        self.metrics: Final = metrics
         self.token: Final = token
         self.space: Final = space
         self.scope: Final = scope
@@ -156,19 +164,44 @@ class Endpoint:
     """
 
     def __init__(
-        self, service: Service, handlers: dict[str, tuple[Handler, str]], counted: dict[str, int] | None = None
+        self,
+        service: Service,
+        metrics: Metrics,
+        path: str,
+        handlers: dict[str, tuple[Handler, str]],
+        counted: dict[str, int] | None = None,
     ) -> None:
         self._service: Final = service
+        self._metrics: Final = metrics
+        #: The path as lmstfy's metrics have it.
+        self._api: Final = re.sub(r"{(\w+):name}", r":\1", path)
         self._handlers: Final = handlers
         self._counted: Final = counted or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         scope[REPLY_TO_ERROR] = error_reply
-        found = self._handlers.get(scope["method"])
-        if found is None:
+        method = scope["method"]
+        if method not in self._handlers:
             raise not_found()
-        handler, right = found
+        began = time.perf_counter()
+        #: The namespace, as soon as it is known that the client may be there: others would fill the metrics.
+        known = [""]
+        status = GONE
+        try:
+            response = await self._reply(scope, receive, known)
+            status = response.status_code
+        except ClientGone:
+            raise
+        except Exception as error:
+            status = status_of(error)
+            raise
+        finally:
+            self._metrics.replied(known[0], self._api, method, status, time.perf_counter() - began)
+        await response(scope, receive, send)
+
+    async def _reply(self, scope: Scope, receive: Receive, known: list[str]) -> Response:
+        handler, right = self._handlers[scope["method"]]
         path: dict[str, str] = scope["path_params"]
         namespace, queues = path["namespace"], path["queue"]
         several = right == "take" and "job" not in path
@@ -176,14 +209,14 @@ class Endpoint:
         # Of a parameter that is there twice, the first one counts.
         query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)))
         token = self._who(scope, query)
-        call = Call(self._service, token, await self._service.namespaces.get(namespace), query, scope, receive)
+        space = await self._service.namespaces.get(namespace)
+        call = Call(self._service, self._metrics, token, space, query, scope, receive)
         call.check(right, *filter(None, queues.split(",")))
+        known[0] = namespace
         status = self._counted.get(scope["method"])
         if status is None or not token.rates:
-            response = await handler(call)
-        else:
-            response = await _counted(call, right, handler, status)
-        await response(scope, receive, send)
+            return await handler(call)
+        return await _counted(call, right, handler, status)
 
     def _who(self, scope: Scope, query: dict[str, str]) -> Token:
         """Whose request this is: `[pool:]token` in the header `X-Token`, or as the parameter `token`."""
@@ -228,6 +261,7 @@ async def _counted(call: Call, right: str, handler: Handler, status: int) -> Res
         await service.count(token, right)
     except HTTPException as refused:
         what = "consume" if right == "take" else "produce"
+        call.metrics.refused(call.space.name, token.id, what)
         said = f"token({token.id}) {what} reach the limit rate, please retry later"
         raise HTTPException(429, said, refused.headers) from None
     done: Any = None

@@ -41,7 +41,9 @@ async def respawn(call: Call) -> Response:
                 break
         return kicked
 
-    return json_reply({"msg": "respawned", "count": await call.on_known(kick, 0)})
+    count = await call.on_known(kick, 0)
+    call.metrics.respawned(count)
+    return json_reply({"msg": "respawned", "count": count})
 
 
 async def delete(call: Call) -> Response:

@@ -35,6 +35,7 @@ async def publish(call: Call) -> Response:
     options = _options(call)
     body = await call.body(call.service.limits.body, "body too large")
     task = await call.on_queue(lambda tube: tube.put(body, timeout=None, **options))
+    call.metrics.published(call.space.name, call.queue, 1)
     return json_reply({"msg": "published", "job_id": call.job_id(call.queue, task.id)}, 201)
 
 
@@ -60,6 +61,7 @@ async def publish_bulk(call: Call) -> Response:
     if any(len(element) > most for element in elements):
         raise HTTPException(413, "job too large")
     tasks = await call.on_queue(lambda tube: tube.put_many(elements, **options))
+    call.metrics.published(call.space.name, call.queue, len(tasks))
     ids = [call.job_id(call.queue, task.id) for task in tasks]
     return json_reply({"msg": "published", "job_ids": ids}, 201)
 
@@ -158,7 +160,9 @@ async def consume(call: Call) -> Response:
                 call.space.forget(name)
     if not tasks:
         return json_reply({"msg": "no job available"}, 404)
-    jobs = [{"msg": "new job", **shown(call, task)} for task in tasks]
+    jobs: list[dict[str, Any]] = [{"msg": "new job", **shown(call, task)} for task in tasks]
+    for job in jobs:
+        call.metrics.consumed(call.space.name, job["queue"], job["elapsed_ms"], of_several="," in call.queue)
     return json_reply(jobs if count > 1 else jobs[0])
 
 
@@ -200,7 +204,8 @@ async def delete(call: Call) -> Response:
 
 async def _delete(call: Call, task: int) -> None:
     with suppress(TubeNotFound, TaskNotFound):
-        await call.space.on(call.queue, lambda tube: tube.delete(task))
+        done = await call.space.on(call.queue, lambda tube: tube.delete(task))
+        call.metrics.deleted(call.space.name, call.queue, (time.time() - done.created) * 1000)
 
 
 async def size(call: Call) -> Response:
