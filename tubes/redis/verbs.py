@@ -455,7 +455,7 @@ class VerbPort(Port[F]):
 
 def letters_of(states: tuple[State, ...]) -> str:
     """The letters of states, as scripts are told them."""
-    return "".join(state.value for state in states)
+    return "".join([state.value for state in states])
 
 
 def _ignore(reply: Reply) -> None:
