@@ -7,6 +7,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -308,3 +310,41 @@ def test_the_native_api_sees_the_same_tasks(served: Served, api: httpx.Client) -
     served.client.post(f"/v1/{ns}/tubes/q/tasks", json={"data": [1]})
     job = consume(api)
     assert (data(job), job["remain_tries"], job["ttl"]) == (b"[1]", 0, 0)
+
+
+def test_hostile_requests_at_the_same_time_break_nothing(served: Served, api: httpx.Client) -> None:
+    names = [*["q"] * 12, "a,b", "%00", "%ff", "..", "%F0%9F%92%A5", "_x", "x" * 300, "*", ",", "%7Bjob%7D", "q%2Fq"]
+    ends = ["", "/bulk", "/peek", "/size", "/deadletter", "/deadletter/size", "/job/x", "/job/%ff", "/nix", "/"]
+    queries = [
+        *[""] * 8,
+        "ttl=1&ttl=x",
+        "delay=💥",
+        "limit=9&tries=" + "9" * 5000,
+        "token=%ff",
+        "&&=&",
+        "count=3",
+        "ttl=%00",
+    ]
+    bodies = [b"", b"[", b"[1]", b"\xff", b"[" * 9999, b"[" + b"1," * 5000 + b"1]", b'["\\ud800"]', b"{}"]
+    headers: list[dict[str, bytes]] = [
+        {},
+        {"x-token": b"\xff:"},
+        {"enable-job-version": b"YES", "job-attr-": b"x", "job-attr-tubes.x": b"\xff"},
+    ]
+
+    def attack(seed: int) -> set[int]:
+        random = Random(seed)
+        statuses: set[int] = set()
+        with httpx.Client(base_url=api.base_url, timeout=60) as client:
+            for _ in range(60):
+                path = f"/{random.choice(names)}{random.choice(ends)}?{random.choice(queries)}"
+                method = random.choice(["PUT", "GET", "DELETE", "POST", "PATCH"])
+                sent: Any = {"content": random.choice(bodies), "headers": random.choice(headers)}
+                statuses.add(client.request(method, path, **sent).status_code)
+        return statuses
+
+    with ThreadPoolExecutor(4) as pool:
+        statuses = set[int]().union(*pool.map(attack, range(4)))
+    assert {200, 201, 204, 400, 404} <= statuses
+    assert max(statuses) < 500, statuses
+    assert publish(api)
