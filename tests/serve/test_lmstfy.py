@@ -283,7 +283,7 @@ def test_bad_requests_are_refused_with_lmstfys_words(
     api: httpx.Client, method: str, path: str, status: int, said: str
 ) -> None:
     root = str(api.base_url).rstrip("/")
-    reply = httpx.request(method, root + path, content=b"[1]" if method == "PUT" else b"")
+    reply = api.request(method, root + path, content=b"[1]" if method == "PUT" else b"")
     assert (reply.status_code, reply.json()) == (status, {"error": said})
     if "q" * 256 not in path:
         assert api.get("/q/size").json()["size"] == 0
@@ -293,11 +293,11 @@ def test_the_longest_names_are_good(api: httpx.Client) -> None:
     root = str(api.base_url).partition("/api/")[0]
     for namespace in (uuid4().hex, "n" * 223 + uuid4().hex):
         path = f"{root}/api/{namespace}/{'q' * 255}"
-        assert httpx.put(path, content=b"x").status_code == 201
-        assert httpx.get(path).json()["queue"] == "q" * 255
-    reply = httpx.put(f"{root}/api/{'n' * 256}/q", content=b"x")
+        assert api.put(path, content=b"x").status_code == 201
+        assert api.get(path).json()["queue"] == "q" * 255
+    reply = api.put(f"{root}/api/{'n' * 256}/q", content=b"x")
     assert reply.json() == {"error": "namespace or queue name too long"}
-    reply = httpx.put(f"{root}/api/n.n/q", content=b"x")
+    reply = api.put(f"{root}/api/n.n/q", content=b"x")
     assert reply.json() == {"error": "namespace name contains forbidden characters"}
 
 
