@@ -87,6 +87,32 @@ def serve(
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Print a line of JSON for each request.")
     ] = True,
+    callback: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--callback",
+            metavar="PREFIX",
+            help="Have the API of later, and call callbacks that begin so: https://a.example/.",
+        ),
+    ] = None,
+    callback_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--callback-network",
+            metavar="ADDRESSES",
+            help="Callbacks may also go to these: 10.1.0.0/16. Default: none.",
+        ),
+    ] = None,
+    callback_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--callback-secret",
+            metavar="SECRET",
+            help="Sign callbacks as Standard Webhooks says: whsec_...",
+            envvar="TUBES_CALLBACK_SECRET",
+            show_envvar=True,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -126,8 +152,13 @@ def serve(
     session_ttl = None if "session_ttl" in settings else _SESSION_TTL
     queue = tubes.aio.connect(place_of_tubes, codec=codec, session_ttl=session_ttl)
     write = _Lines().write if access_log else None
+    callbacks = None
+    if callback:
+        from tubes.serve.later import Callbacks
+
+        callbacks = Callbacks(tuple(callback), tuple(callback_network or ()), tuple(callback_secret or ()))
     limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within)
-    app = create_app(queue, tokens=known, limits=limits, access_log=write)
+    app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks)
 
     def started(urls: list[str]) -> None:
         say(f"serves {redact_url(place_of_tubes)}{why} at {' and '.join(urls)}")

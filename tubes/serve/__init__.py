@@ -9,6 +9,7 @@ It is a face over `tubes.aio`: it keeps no tasks of its own. Modules here may im
 - `tokens.py` says who may do what, `rates.py` how often; `leases.py` signs leases.
 - `problems.py` makes replies of errors; `bodies.py` reads bodies; `access.py` is outermost: request ids, and a line of
   JSON for each request. `health.py` has what whoever looks after the service asks.
+- `later/` is the API of btfak/later, where callbacks are allowed.
 - `native/` is the API under `/v1`, a file for each kind of resource. `operations.py` says what an operation is.
 - `lmstfy/` is the API of lmstfy, under `/api`.
 
@@ -17,8 +18,8 @@ How another API is mounted: it has a folder of its own here, whose `__init__.py`
     def routes(service: Service) -> list[BaseRoute]:
 
 which returns routes of Starlette with their whole paths, and `_apis` in `app.py` has a line for it, and another one for
-its routes at the listener of `--admin`. What starts with the service (a push worker, say) is an async
-context manager, `async with` in `Service.running`. Every route can rely on this:
+its routes at the listener of `--admin`. What runs beside requests (a worker, say) is an async context manager, which is
+added to `Service.beside`. Every route can rely on this:
 
 - Paths are matched before their `%` escapes are read, so a `/` in a name is `%2F`. `{tube:name}` in the path of a route
   is one segment, unescaped.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Router
@@ -18,21 +19,37 @@ from tubes.serve.lmstfy import Lmstfy
 from tubes.serve.service import Limits, Service
 from tubes.serve.tokens import Tokens
 
+if TYPE_CHECKING:
+    from tubes.serve.later import Callbacks
 
-def _apis(service: Service) -> tuple[list[BaseRoute], list[BaseRoute]]:
+def _apis(service: Service, callbacks: Callbacks | None) -> tuple[list[BaseRoute], list[BaseRoute]]:
     """The routes of the public listener, the busiest first, and those of the listener for administrators."""
     of_lmstfy = Lmstfy(service, __version__)
     of_all = health.routes(service, __version__)
-    return [*native.routes(service), *of_lmstfy.routes, *of_all], [*of_lmstfy.admin_routes, *of_all]
+    public = [*native.routes(service), *of_lmstfy.routes, *_later(service, callbacks), *of_all]
+    return public, [*of_lmstfy.admin_routes, *of_all]
+
+
+def _later(service: Service, callbacks: Callbacks | None) -> list[BaseRoute]:
+    if callbacks is None:
+        return []
+    from tubes.serve import later  # It needs the extra `push`.
+
+    secret = b"" if service.tokens is None else service.tokens.secret
+    delivery = later.Delivery(service.namespaces.root, callbacks, secret)
+    service.beside.append(delivery.running)
+    return later.routes(service, delivery)
 
 
 class App:
     """The service as an ASGI application; `admin` is that for administrators, which needs an address of its own."""
 
-    def __init__(self, service: Service, access_log: Callable[[str], object] | None) -> None:
+    def __init__(
+        self, service: Service, access_log: Callable[[str], object] | None, callbacks: Callbacks | None
+    ) -> None:
         self.service: Final = service
         write = None if access_log is None else _switched(service, access_log)
-        public, admin = _apis(service)
+        public, admin = _apis(service, callbacks)
         self._app: Final = Access(_router(public, service), write)
         self.admin: Final = Access(_router(admin, None), write)
 
@@ -47,6 +64,7 @@ def create_app(
     tokens: Tokens | None = None,
     limits: Limits | None = None,
     access_log: Callable[[str], object] | None = None,
+    callbacks: Callbacks | None = None,
 ) -> App:
     """The service of a queue, to be run by `tubes serve`, or to be mounted in an application of your own.
 
@@ -55,12 +73,13 @@ def create_app(
     `tokens`: who may do what; None: everybody may do everything, so somebody else must say who gets here.
     `limits`: what clients may ask for.
     `access_log`: is called with a line of JSON for each request.
+    `callbacks`: which callbacks the API of later calls, a `tubes.serve.later.Callbacks`; None: it has no such API.
 
     >>> import tubes.aio
     >>> queue = tubes.aio.connect("memory://", codec="json")
     >>> app = create_app(queue)
     """
-    return App(Service(queue, tokens, limits or Limits()), access_log)
+    return App(Service(queue, tokens, limits or Limits()), access_log, callbacks)
 
 
 def _switched(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:

@@ -90,7 +90,8 @@ class Namespaces:
     """The namespaces that are open, `most` of them at a time."""
 
     def __init__(self, queue: AsyncQueue, most: int) -> None:
-        self._queue: Final = queue
+        #: What all of them are opened from.
+        self.root: Final = queue
         self._most: Final = most
         self._open: Final[OrderedDict[str, Namespace]] = OrderedDict()
         self._opening: Final = asyncio.Lock()
@@ -104,7 +105,7 @@ class Namespaces:
         async with self._opening:
             if name not in self._open:
                 await self._make_room()
-                queue = await self._queue.namespace("" if name == NONE else name)
+                queue = await self.root.namespace("" if name == NONE else name)
                 try:
                     await queue.identify(SESSION, create=True)
                 except BaseException:
@@ -125,7 +126,7 @@ class Namespaces:
 
     async def names(self) -> list[str]:
         """The namespaces that have tubes."""
-        return await self._queue.namespaces()
+        return await self.root.namespaces()
 
     async def overview(self) -> dict[str, dict[str, Overview]]:
         """All tubes by namespace, as in paths, and name. It opens no namespace."""
@@ -142,7 +143,7 @@ class Namespaces:
 
     async def ping(self) -> None:
         """Ask the backend for something. Raises what it raises."""
-        await self._queue.namespaces()
+        await self.root.namespaces()
 
     async def close(self) -> None:
         """Leave the session of each namespace: the other processes of the service, or the next one, go on with it."""
@@ -151,4 +152,4 @@ class Namespaces:
             with suppress(TubesError):
                 await space.queue.detach()
         with suppress(TubesError):
-            await self._queue.close()
+            await self.root.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +69,8 @@ class Service:
         self.started: Final = time.time()
         #: Whether the access log is written; None: there is none.
         self.logs_requests: bool | None = None
+        #: What goes on beside requests: entered when the service starts, and left at its end.
+        self.beside: Final[list[Callable[[], AbstractAsyncContextManager[object]]]] = []
 
     @property
     def closing(self) -> bool:
@@ -83,7 +85,10 @@ class Service:
     async def running(self) -> AsyncGenerator[None]:
         """What goes on as long as the service runs."""
         try:
-            yield
+            async with AsyncExitStack() as stack:
+                for each in self.beside:
+                    await stack.enter_async_context(each())
+                yield
         finally:
             self.close()
             await self.sessions.close()

@@ -1,0 +1,247 @@
+"""The API of later, and what its callbacks get."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+import tubes
+from tests.support.receiver import Answer, Receiver, Request, reply
+from tests.support.served import Served
+from tubes.serve.later.ids import Ids
+from tubes.testing import LocalServer
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OPTIONS = ("--callback", "http://127.0.0.1", "--callback", "http://", "--callback-network", "127.0.0.1")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["memory", "valkey"])
+def later(request: pytest.FixtureRequest) -> Iterator[Served]:
+    url = "memory://"
+    if request.param == "valkey":
+        valkey: LocalServer = request.getfixturevalue("valkey")
+        url = f"{valkey.url}?prefix={uuid4().hex}"
+    with Served("--url", url, *OPTIONS, "--callback-secret", SECRET) as served:
+        yield served
+
+
+def replies(code: object, status: int = 200) -> bytes:
+    return reply(status, json.dumps({"code": code}).encode())
+
+
+async def until(is_so: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
+    """Look again and again."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = is_so()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def post(served: Served, path: str, **body: Any) -> httpx.Response:
+    return await asyncio.to_thread(served.client.post, path, json=body)
+
+
+async def gone(served: Served, id: str) -> bool:
+    return (await post(served, "/query", id=id)).status_code == 404
+
+
+async def left(served: Served, id: str, state: str) -> dict[str, Any]:
+    """The task as the native API shows it, as soon as it is in this state."""
+    task: dict[str, Any] = {}
+
+    async def is_so() -> bool:
+        found = await asyncio.to_thread(served.client.get, f"/v1/_/tubes/later/tasks/{Ids(b'').read(id)}")
+        task.update(found.json())
+        return bool(task["state"] == state)
+
+    await until(is_so)
+    return task
+
+
+@pytest.mark.anyio
+async def test_a_callback_is_called_and_signed(later: Served) -> None:
+    async with Receiver(lambda _: replies(100)) as receiver:
+        created = await post(later, "/create", topic="mail", content="ä", callback=f"{receiver.url}/x", retry=2)
+        assert created.status_code == 200
+        id = created.json()["id"]
+        assert UUID(id).version == 4
+        await until(lambda: bool(receiver.requests))
+        (got,) = receiver.requests
+        assert json.loads(got.body) == {"id": id, "topic": "mail", "content": "ä"}
+        assert (got.line.split()[1], got.headers["webhook-id"]) == ("/x", id)
+        assert got.headers["webhook-signature"].startswith("v1,")
+        await until(lambda: gone(later, id))
+
+
+@pytest.mark.anyio
+async def test_query_and_delete(later: Served) -> None:
+    body = {"topic": "t", "delay": 100, "retry": 3, "callback": "http://127.0.0.1:1/", "content": "c"}
+    id = (await post(later, "/create", **body, unknown=1)).json()["id"]
+    found = (await post(later, "/query", id=id)).json()
+    assert time.time() - 10 < found["creat_time"] <= time.time()
+    assert found == {
+        "id": id,
+        "topic": "t",
+        "execute_time": found["creat_time"] + 100,
+        "max_retry": 3,
+        "has_retry": 0,
+        "callback": "http://127.0.0.1:1/",
+        "content": "c",
+        "creat_time": found["creat_time"],
+    }
+    for _ in range(2):
+        deleted = await post(later, "/delete", id=id)
+        assert (deleted.status_code, deleted.content) == (200, b"")
+        assert (await post(later, "/query", id=id)).status_code == 404
+    for other in (str(uuid4()), "x", id[:-1]):
+        assert (await post(later, "/delete", id=other)).status_code == 200
+        assert (await post(later, "/query", id=other)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("answer", "attempts", "wait"),
+    [
+        (replies(7), 1, 10),
+        (replies(100, 500), 1, 10),
+        (reply(200, b"no json"), 1, 10),
+        (reply(200, b"[" * 60_000), 1, 10),
+        (reply(302, b'{"code": 100}', "location: /"), 1, 10),
+        (replies("100"), 1, 10),
+        (replies(101), 0, 10),
+        (replies(7, 503), 0, 10),
+        (reply(429, b"", "retry-after: 55"), 0, 55),
+    ],
+    ids=range(9),
+)
+@pytest.mark.anyio
+async def test_what_a_reply_means(later: Served, answer: Answer, attempts: int, wait: float) -> None:
+    async with Receiver(lambda _: answer) as receiver:
+        id = (await post(later, "/create", retry=2, callback=receiver.url)).json()["id"]
+        await until(lambda: bool(receiver.requests))
+        task = await left(later, id, "delayed")
+        assert task["attempts"] == attempts
+        assert wait - 3 < task["due"] - time.time() <= wait
+        assert (await post(later, "/query", id=id)).json()["has_retry"] == attempts
+        assert (await post(later, "/delete", id=id)).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_what_has_failed_for_the_last_time_is_gone_for_clients_and_a_dead_letter(later: Served) -> None:
+    async with Receiver(lambda _: replies(7)) as receiver:
+        ids = [(await post(later, "/create", callback=receiver.url)).json()["id"]]
+    # Nobody listens there, the address is not allowed, and there is no callback at all.
+    for callback in (receiver.url, "http://127.0.0.2:1/", ""):
+        ids.append((await post(later, "/create", callback=callback)).json()["id"])
+    for id in ids:
+        assert (await left(later, id, "buried"))["reason"]
+        assert (await post(later, "/query", id=id)).status_code == 404
+
+
+def test_bad_requests_get_a_status_and_an_empty_body(later: Served) -> None:
+    bad: list[tuple[str, Any]] = [(path, body) for path in ("/create", "/query") for body in (b"", b"{", b"[]", b"7")]
+    bad += [("/delete", b'{"id": ""}'), ("/query", b'{"id": null}'), ("/delete", b'{"id": 7}'), ("/query", b"{}")]
+    bad += [("/create", json.dumps({name: value})) for name in ("delay", "retry") for value in (1.5, "1", 2**63, True)]
+    bad += [("/create", json.dumps({"topic": 7})), ("/create", json.dumps({"delay": 2**62}))]
+    bad += [("/create", json.dumps({"callback": url})) for url in ("https://other.example/", "ftp://x/", "http://u@h/")]
+    for path, body in bad:
+        found = later.client.post(path, content=body)
+        assert (path, body, found.status_code, found.content) == (path, body, 400, b"")
+    for path in ("/create", "/delete", "/query"):
+        for method in ("GET", "PUT", "DELETE", "HEAD"):
+            found = later.client.request(method, path)
+            assert (found.status_code, found.content) == (400, b"")
+    assert later.client.post("/create", content=b"x" * (2**20 + 1)).status_code == 413
+
+
+def test_ids_are_uuids_and_of_one_secret() -> None:
+    ids, others = Ids(b"a"), Ids(b"b")
+    for id in (0, 1, 2**31, 2**53):
+        given = ids.given(id)
+        assert (given.version, given.variant) == (4, UUID(int=0, version=4).variant)
+        assert (ids.read(str(given)), ids.read(str(given).upper())) == (id, id)
+        assert others.read(str(given)) is None
+        flipped = UUID(int=given.int ^ 1)
+        assert ids.read(str(flipped)) is None
+    assert len({ids.given(id) for id in range(100)}) == 100
+
+
+@pytest.mark.anyio
+async def test_an_instance_that_is_killed_loses_nothing(valkey: LocalServer) -> None:
+    """At least once; a task that was under way may come once more for each kill."""
+    url = f"{valkey.url}?prefix={uuid4().hex}&session_ttl=2"
+    await delivered(url, tasks=100, kills=2, instances=2)
+
+
+async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter[str]:
+    """Have tasks delivered by instances that are killed, one after the other; returns how often each has come."""
+    ledger: Counter[str] = Counter()
+    under_way: set[str] = set()
+    both: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        id = json.loads(request.body)["id"]
+
+        async def slowly(writer: asyncio.StreamWriter) -> None:
+            if id in under_way:
+                both.append(id)
+            under_way.add(id)
+            await asyncio.sleep(0.02)
+            under_way.discard(id)
+            ledger[id] += 1
+            writer.write(replies(100))
+
+        return slowly
+
+    async with Receiver(answer) as receiver, tubes.aio.connect(url, codec="json") as queue:
+        tube = await queue.create_tube("later", "utubettl", ttr=1, backoff=[0.05], max_in_flight=10)
+
+        def start() -> Served:
+            return Served("--url", url, "--no-access-log", *OPTIONS)
+
+        async def is_empty() -> bool:
+            return (await tube.statistics()).tasks["total"] == 0
+
+        running: list[Served] = []
+        ids: set[str] = set()
+        step = max(1, tasks // (kills + 1))
+        try:
+            running += [await asyncio.to_thread(start) for _ in range(instances)]
+            for number in range(tasks):
+                created = await post(running[number % instances], "/create", callback=receiver.url)
+                ids.add(created.json()["id"])
+                if number % step == step - 1 and number // step < kills:
+                    await asyncio.to_thread(end, running.pop(0), signal.SIGKILL)
+                    running.append(await asyncio.to_thread(start))
+            await until(is_empty, 120)
+        finally:
+            codes = [await asyncio.to_thread(end, one, signal.SIGTERM) for one in running]
+        assert set(codes) == {0}
+        assert ledger.keys() == ids
+        assert both == []
+        assert max(ledger.values()) <= 1 + kills
+        # So many are under way at a time.
+        assert sum(ledger.values()) - tasks <= 10 * kills
+    return ledger
+
+
+def end(served: Served, kind: signal.Signals) -> int:
+    """End an instance by this signal; returns its exit code."""
+    code = served.stop(kind)
+    served.__exit__()
+    return code

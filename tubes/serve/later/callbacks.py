@@ -1,0 +1,130 @@
+"""Tasks of later, and the worker that posts them to their callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+from tubes.drivers.backoff import Backoff
+from tubes.errors import InvalidOption, TubeNotFound
+from tubes.push import Sender, SendFailed, Signer
+from tubes.push.webhook import busy
+from tubes.serve.later.ids import Ids
+from tubes.values.codecs import JsonCodec, RawCodec
+from tubes.worker import Bury, Retry, Worker
+
+#: The tube of all tasks, in no namespace.
+TUBE: Final = "later"
+#: What a callback replies in `code`.
+DONE: Final = 100
+TOO_MANY: Final = 101
+_log: Final = logging.getLogger("tubes.serve")
+_to_json: Final = JsonCodec().encode
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Which callbacks are called, and how."""
+
+    #: What their URLs begin with, and addresses that are allowed though they are not public: see `tubes.push.Sender`.
+    allow: tuple[str, ...]
+    networks: tuple[str, ...] = ()
+    #: Sign what is posted; none: there is no signature.
+    secrets: tuple[str, ...] = ()
+    #: How many callbacks of this process, and of all processes to one host, run at a time. The second one counts where
+    #: the tube is made.
+    concurrency: int = 100
+    per_host: int = 10
+    #: Seconds that a callback has to reply.
+    timeout: float = 3.0
+    #: Seconds after which others have the tasks of a process that died.
+    ttr: float = 15.0
+
+
+class Delivery:
+    """The tube of later, and a worker for it."""
+
+    def __init__(self, queue: AsyncQueue, callbacks: Callbacks, secret: bytes) -> None:
+        connection: Any = queue._connection
+        if isinstance(connection.store.codec, RawCodec):
+            raise InvalidOption(option="codec", value="raw", rule="must have room for objects: later stores them")
+        self.ids: Final = Ids(secret)
+        self.sender: Final = Sender(
+            callbacks.allow, networks=callbacks.networks, per_host=callbacks.concurrency, timeout=callbacks.timeout
+        )
+        self._signer: Final = Signer(callbacks.secrets)
+        self._callbacks: Final = callbacks
+        self._queue: Final = queue
+        self._tube: AsyncTube | None = None
+
+    async def on(self, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
+        """Do this with the tube, which is made if it is not there. As it is altered, so it stays."""
+        if self._tube is not None:
+            try:
+                return await act(self._tube)
+            except TubeNotFound:
+                pass
+        self._tube = await self._queue.create_tube(
+            TUBE,
+            "utubettl",
+            if_exists="keep",
+            backoff=Backoff(10, factor=2, cap=10 * 2**20),
+            ttr=self._callbacks.ttr,
+            max_in_flight=self._callbacks.per_host,
+        )
+        return await act(self._tube)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Post tasks as long as this lasts; what has begun is finished."""
+        worker = Worker(self._queue, grace=self._callbacks.timeout + 1)
+        worker.lifespan(self.sender.running)
+        worker.on(TUBE, self._deliver, concurrency=self._callbacks.concurrency)
+        run = asyncio.ensure_future(worker.run_async())
+        run.add_done_callback(_report)
+        try:
+            yield
+        finally:
+            worker.stop()
+            await asyncio.wait([run])
+
+    async def _deliver(self, task: AsyncTask[Any]) -> None:
+        """Post a task. Raises what says to a worker that it failed."""
+        data: dict[str, Any] = task.data
+        id = str(self.ids.given(task.id))
+        body = _to_json({"id": id, "topic": data["topic"], "content": data["content"]})
+        headers = {"content-type": "application/json"} | self._signer.headers(id, body)
+        try:
+            reply = await self.sender.post(data["callback"], body, headers)
+        except (SendFailed, InvalidOption) as error:
+            raise _failed(task, str(error)) from None
+        code = None if reply.is_cut else _code_of(reply.body)
+        if reply.status in (429, 503) or code == TOO_MANY:
+            raise busy(f"the reply was {reply.status}, code {code}", reply)
+        if not 200 <= reply.status < 300 or code != DONE:
+            raise _failed(task, f"the reply was {reply.status}, code {code}")
+
+
+def _code_of(body: bytes) -> int | None:
+    try:
+        code: Any = json.loads(body)["code"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return code if type(code) is int else None
+
+
+def _failed(task: AsyncTask[Any], why: str) -> Exception:
+    """An attempt has failed. They are counted here: where the tube did so, the death of a process could be the last."""
+    return Retry(None, why) if task.attempts <= task.data["retry"] else Bury(why)
+
+
+def _report(run: asyncio.Future[Any]) -> None:
+    if not run.cancelled() and run.exception() is not None:
+        _log.error("callbacks are not called any more", exc_info=run.exception())
