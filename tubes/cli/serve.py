@@ -138,12 +138,13 @@ def serve(
     listen = Listen.read(http, shared=reuse_port, **others)
     admin_listen = None if admin is None else Listen.read(admin, shared=reuse_port, **others)
     known = None if tokens is None else _tokens(tokens)
-    if known is not None and not known.path.exists() and admin is None:
+    is_missing = known is not None and not known.path.exists()
+    if is_missing and admin is None:
         raise Stop(f"there is no {tokens}: tubes token create --tokens {tokens} makes it", Exit.USAGE)
     for place in (listen, admin_listen):
         if place is not None:
             place.check(has_tokens=known is not None, insecure=insecure)
-    if known is not None:
+    if known is not None and is_missing:
         known.begin()  # Tokens can be created over the administration API.
     show_logs(is_one_of_many=False)
     place_of_tubes, why = _place(url)

@@ -112,7 +112,7 @@ class Tokens:
         return self._secret
 
     def begin(self) -> None:
-        """Make the file, if it is missing."""
+        """Make the file, without tokens."""
         with self._changing():
             pass
 
