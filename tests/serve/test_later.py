@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,6 +18,9 @@ import pytest
 import tubes
 from tests.support.receiver import Answer, Receiver, Request, reply
 from tests.support.served import Served
+from tubes.errors import InvalidOption
+from tubes.serve import Grant, Tokens, create_app
+from tubes.serve.later import Callbacks
 from tubes.serve.later.ids import Ids
 from tubes.testing import LocalServer
 
@@ -167,6 +171,34 @@ def test_bad_requests_get_a_status_and_an_empty_body(later: Served) -> None:
             found = later.client.request(method, path)
             assert (found.status_code, found.content) == (400, b"")
     assert later.client.post("/create", content=b"x" * (2**20 + 1)).status_code == 413
+
+
+@pytest.mark.anyio
+async def test_where_there_are_tokens_they_say_who_may(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    texts = {grant: tokens.create([Grant.read(grant)])[1] for grant in ("put _ later", "look _ later", "manage shop")}
+    async with tubes.aio.connect(codec="json") as queue:
+        app = create_app(queue, tokens=tokens, callbacks=Callbacks(("https://",)))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as client:
+
+            async def status(path: str, token: str | None, id: str = "x") -> tuple[int, bytes]:
+                headers = {} if token is None else {"authorization": f"Bearer {token}"}
+                found = await client.post(path, json={"id": id}, headers=headers)
+                return found.status_code, found.content[:6]
+
+            assert await status("/create", None) == (401, b"")
+            assert await status("/create", "tubes_x_y") == (401, b"")
+            assert await status("/create", texts["put _ later"]) == (200, b'{"id":')
+            assert await status("/query", texts["put _ later"]) == (403, b"")
+            assert await status("/query", texts["look _ later"]) == (404, b"")
+            assert await status("/query", texts["look _ later"], str(Ids(b"").given(0))) == (404, b"")
+            assert await status("/query", texts["look _ later"], str(Ids(tokens.secret).given(0))) == (200, b'{"id":')
+            assert await status("/delete", texts["manage shop"]) == (403, b"")
+
+
+def test_a_queue_of_bytes_has_no_later() -> None:
+    with pytest.raises(InvalidOption, match="codec='raw'"):
+        create_app(tubes.aio.connect(codec="raw"), callbacks=Callbacks(("https://",)))
 
 
 def test_ids_are_uuids_and_of_one_secret() -> None:
