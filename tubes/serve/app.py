@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
@@ -21,6 +20,7 @@ from tubes.serve.tokens import Tokens
 
 if TYPE_CHECKING:
     from tubes.serve.later import Callbacks
+
 
 def _apis(service: Service, callbacks: Callbacks | None) -> tuple[list[BaseRoute], list[BaseRoute]]:
     """The routes of the public listener, the busiest first, and those of the listener for administrators."""

@@ -132,7 +132,7 @@ class Namespaces:
         """All tubes by namespace, as in paths, and name. It opens no namespace."""
         seen: dict[str, dict[str, Overview]] = {}
         for name in ("", *await self.names()):
-            queue = await self._queue.namespace(name)
+            queue = await self.root.namespace(name)
             try:
                 tubes = await queue.overview()
             finally:
