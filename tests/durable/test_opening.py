@@ -518,3 +518,38 @@ def test_done_tasks_are_kept_with_their_results(url: str) -> None:
         clock.advance(60)
     with tubes.connect(url, clock=clock) as queue:
         assert queue.tube("t").statistics().kept == 0
+
+
+#: Puts a task, leaves a child that ends by itself when it is told so, and closes the store.
+LEAVES_A_CHILD = """
+import os, sys, tubes
+queue = tubes.connect(sys.argv[1])
+queue.create_tube("mail").put(0)
+if not os.fork():
+    os.close(1)
+    sys.stdin.read()
+    sys.exit()
+queue.close()
+print("closed", flush=True)
+"""
+KILLED = """
+import os, sys, tubes
+tube = tubes.connect(sys.argv[1]).tube("mail")
+for number in range(20):
+    tube.put(number)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_child_that_outlives_its_parent_takes_nothing_from_the_next_owner(url: str) -> None:
+    leaving = [sys.executable, "-c", LEAVES_A_CHILD, url]
+    with subprocess.Popen(leaving, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.read() == b"closed\n"
+        subprocess.run([sys.executable, "-c", KILLED, url], check=False)
+        assert first.stdin is not None
+        first.stdin.close()
+        assert first.stderr is not None
+        assert first.stderr.read() == b""  # The child has ended.
+    with tubes.connect(url) as queue:
+        assert queue.tube("mail").statistics().tasks["total"] == 21

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from tubes.durable.rows import FULL, SHORT
 from tubes.errors import StoreFailed
@@ -113,6 +115,17 @@ class Database:
         else:
             self._begin_to_write()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        self._is_inherited = False
+        _in_use.add(self)
+
+    def give_up(self) -> None:
+        """Never close it: in a child of a fork.
+
+        Where nobody else has the file open SQLite would remove the log, though it may be that of a newer owner.
+        See https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_.
+        """
+        self._is_inherited = True
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
 
     def _begin_to_write(self) -> None:
         self.execute("PRAGMA journal_mode=WAL")
@@ -155,12 +168,25 @@ class Database:
 
     def close(self) -> None:
         """Fold the log into the file, and close both. What could not be written stays in the log."""
+        if self._is_inherited:
+            return
         with suppress(sqlite3.Error):
             self.rollback()
         # SQLite keeps the files open as long as there is a statement.
         for each in (*self._cursors, self.connection):
             with suppress(sqlite3.Error):
                 each.close()
+
+
+_in_use: Final[WeakSet[Database]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for each in [*_in_use]:
+        each.give_up()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> None:
