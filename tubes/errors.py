@@ -195,11 +195,11 @@ class Unreadable(TubesError):
 
 
 class StoreBusy(TubesError):
-    """process {pid} has {url} open: a folder belongs to one process at a time."""
+    """process {pid} has {url} open: a folder belongs to one process at a time; ?mode=read looks beside it."""
 
 
 class StoreReadOnly(TubesError):
-    """{url} was opened with mode=read: nothing can be changed."""
+    """{url} was opened with mode=read: nothing can be changed or waited for; connect again to see what is new."""
 
 
 class StoreFull(TubesError):

@@ -204,6 +204,8 @@ def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue
     assert shell.json("result", "mail", 0) == [{"tube": "mail", "id": 0, "result": {"sent": True}}]
     shell("result", "mail", 2, "--timeout", 0, code=Exit.NOTHING)
     shell("result", "mail", 99, code=Exit.NOT_FOUND)
+    forgotten = queue.create_tube("forgotten").put(1)
+    assert "keep_done" in shell("result", "forgotten", forgotten.id, code=Exit.USAGE).stderr
     tube.bury(2)
     shell("result", "mail", 2, code=Exit.REFUSED)
     queue.create_tube("plain")
@@ -397,6 +399,13 @@ def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tu
     assert "cannot be dropped" in shell("drop", "mail", "--yes", code=Exit.REFUSED).stderr
     shell("drop", "mail", "--yes", "--force")
     assert queue.tubes() == []
+
+
+def test_the_workers_of_a_folder_are_not_said_to_be_none(shell: Shell, tmp_path: Path) -> None:
+    assert (
+        "only the process that has a folder open"
+        in shell("workers", "--url", f"file:{tmp_path}", code=Exit.USAGE).stderr
+    )
 
 
 def test_the_workers_that_run_are_listed_with_what_they_have_in_hand(shell: Shell, queue: tubes.Queue) -> None:

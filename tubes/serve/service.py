@@ -100,7 +100,7 @@ class Service:
         wait = await self.rates.wait(f"{token.id}:{right}", rate) if rate is not None else 0
         if wait:
             retry = {"retry-after": str(math.ceil(wait))}
-            raise HTTPException(429, f"the token may {right} {rate} times in seconds: wait {wait:.3f} s", retry)
+            raise HTTPException(429, f"the token may {right} {rate}, as times/seconds: wait {wait:.3f} s", retry)
 
     def who(self, scope: Scope) -> Token:
         """Whose request this is, by its header `Authorization: Bearer`. Raises `HTTPException(401)`."""
