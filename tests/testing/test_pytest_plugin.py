@@ -30,7 +30,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pytester: pytest.Pytester, *words: str, **outcomes: int) -> pytest.RunResult:
-    result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, *words)
+    result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, "-p", "no:schemathesis", *words)
     result.assert_outcomes(**outcomes)
     return result
 
