@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tubes.durable.journal import Journal
     from tubes.memory.lock import Lock
 
+#: A store that is open lives, though nobody refers to it; one that is closed takes no memory.
+_kept_open: Final[set[Files]] = set()
+
 
 class Files:
     """The folder and the database of a store, from its opening until it is closed, or fails."""
@@ -140,7 +143,3 @@ def _why(error: BaseException, url: str) -> str:
     if isinstance(error, UNREADABLE) or (isinstance(error, sqlite3.Error) and is_damage(error)):
         return f"its file {NAME!r} is damaged ({error}): 'tubes repair --url {url}' saves what can be read"
     return f"{error}; what was returned is kept: connect again"
-
-
-#: A store that is open lives, though nobody refers to it; one that is closed takes no memory.
-_kept_open: Final[set[Files]] = set()
