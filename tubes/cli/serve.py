@@ -131,6 +131,7 @@ def serve(
     """
     from tubes.serve import Limits, create_app
     from tubes.serve.server import Listen, run
+    from tubes.serve.server import serve as serving
 
     if (tls_cert is None) != (tls_key is None):
         raise Stop("--tls-cert and --tls-key belong together", Exit.USAGE)
@@ -167,7 +168,7 @@ def serve(
             say("there are no tokens: everybody who gets here may do everything")
 
     local_only = known is None and listen.is_local
-    run(app, listen, admin_listen, local_only=local_only, grace=grace, started=started)
+    run(serving(app, listen, admin_listen, local_only=local_only, grace=grace, started=started))
 
 
 def _place(url: str | None) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from asyncio import TimerHandle
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -235,7 +235,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-def run(
+def run(serving: Coroutine[Any, Any, None]) -> None:
+    """Run `serve` in the fastest loop that there is."""
+    with asyncio.Runner(loop_factory=_loop) as runner:
+        runner.run(serving)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+async def serve(
     app: App,
     listen: Listen,
     admin: Listen | None,
@@ -248,27 +262,6 @@ def run(
 
     `started` is called with the URLs as soon as clients can connect.
     """
-    with asyncio.Runner(loop_factory=_loop) as runner:
-        runner.run(_run(app, listen, admin, local_only=local_only, grace=grace, started=started))
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    if sys.platform == "win32":
-        return asyncio.new_event_loop()
-    import uvloop
-
-    return uvloop.new_event_loop()
-
-
-async def _run(
-    app: App,
-    listen: Listen,
-    admin: Listen | None,
-    *,
-    local_only: bool,
-    grace: float,
-    started: Callable[[list[str]], object],
-) -> None:
     public: ASGIApp = LocalOnly(app) if local_only else app
     sockets = [listen.open()]
     limits = app.service.limits
