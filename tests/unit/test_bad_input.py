@@ -492,3 +492,14 @@ def test_a_message_ends_without_a_full_stop(why: str) -> None:
     said = str(tubes.ConnectionLost(url="redis://x", why=why))
     shown = f"{why[:500]}..." if len(why) > 500 else why.removesuffix(".")
     assert said == f"there is no connection to redis://x: {shown}"
+
+
+def test_a_release_that_is_refused_for_its_delay_has_given_no_priority() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t", tubes.Driver("by-pri", options={"pri"}, order="pri,id"))
+        tube.put(1, pri=5)
+        task = tube.take(0)
+        assert task is not None
+        with pytest.raises(tubes.OptionNotSupported):
+            task.release(delay=2, pri=300)
+        assert tube.peek(task.id).pri == 5

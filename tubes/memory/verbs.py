@@ -198,19 +198,17 @@ class VerbPort(Port[F]):
         """Give a held task back; without a delay, after the tube's backoff."""
         reason = check_reason(reason)
         span = None if delay is None else micros("delay", delay)
+        checked = None if pri is None else self.check_pri(pri)
 
         def act(now: int, entry: Entry) -> Entry:
             if span is not None:
                 self.need("delay")
+            if checked is not None:
+                entry = self._engine.with_pri(entry, checked)
             self._engine.release(now, entry, span, reason=reason)
             return entry
 
-        return self._do_held(task, act if pri is None else self._with_pri(act, pri))
-
-    def _with_pri(self, act: Callable[[int, Entry], Entry], pri: int) -> Callable[[int, Entry], Entry]:
-        """The same with a task that has a new priority."""
-        pri = self.check_pri(pri)
-        return lambda now, entry: act(now, self._engine.with_pri(entry, pri))
+        return self._do_held(task, act)
 
     def release_unfailed(self, task: object) -> F:
         """Give a held task back at once: nothing has failed."""
@@ -243,12 +241,15 @@ class VerbPort(Port[F]):
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Put a task aside."""
         reason = check_reason(reason)
+        checked = None if pri is None else self.check_pri(pri)
 
         def act(now: int, entry: Entry) -> Entry:
+            if checked is not None:
+                entry = self._engine.with_pri(entry, checked)
             self._engine.bury(now, entry, reason)
             return entry
 
-        return self._do_any(task, act if pri is None else self._with_pri(act, pri), finishes=True)
+        return self._do_any(task, act, finishes=True)
 
     def delete(self, task: object, states: tuple[State, ...] = ()) -> F:
         """Remove a task; `states`: if it is in one of these."""
