@@ -9,7 +9,6 @@
 https://example.com/
 """
 
-import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -71,6 +70,8 @@ def _version() -> str:
     try:
         return version("tubes-queue")
     except PackageNotFoundError:  # A checkout that is not installed, or a copy.
+        import tomllib
+
         project = Path(__file__).parent.parent / "pyproject.toml"
         return str(tomllib.loads(project.read_text())["project"]["version"]) if project.exists() else "unknown"
 
