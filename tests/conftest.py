@@ -7,12 +7,14 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
 import pytest
+import typer.testing
 
 import tubes
 from tubes.conformance.bench import why_not
@@ -113,6 +115,9 @@ def pytest_pycollect_makeitem(collector: object, name: str, obj: object) -> list
     known = _DRIVERS.get(driver) if isinstance(driver, str) else driver
     return [] if isinstance(known, tubes.Driver) and name.startswith("test_") and why_not(known, obj) else None
 
+
+# The runner puts all commands together anew for every call that a test makes, which takes longer than the call.
+vars(typer.testing)["_get_command"] = cache(typer.main.get_command)
 
 # Until then all that is made stays, and to look at it again and again takes a sixth of the time.
 gc.disable()

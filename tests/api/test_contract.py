@@ -1,4 +1,8 @@
-"""The contract, for the built-in drivers and for users' own."""
+"""The contract, for the built-in drivers and for users' own.
+
+The simplest driver and the richest run with threads and with asyncio, the others with one of them: the two APIs are one
+source, and how they wait does not depend on the driver.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import pytest
 
 from tests.support.parts import OfCodec, OfOrder, OfRank
 from tubes import Driver, TaskNotFound
-from tubes.conformance import Bench, Contract, Face
+from tubes.conformance import AioFace, Bench, Contract, Face, SyncFace
 from tubes.conformance.order import Order
 
 if TYPE_CHECKING:
@@ -25,14 +29,17 @@ class TestFifo(Contract):
 
 
 class TestFifoTtl(Contract):
+    faces = (AioFace,)
     driver = "fifottl"
 
 
 class TestLimFifoTtl(Contract):
+    faces = (SyncFace,)
     driver = "limfifottl"
 
 
 class TestUtube(Contract):
+    faces = (AioFace,)
     driver = "utube"
 
 
@@ -65,6 +72,7 @@ class TestRankHook(OfRank):
 class TestLaneOfOnesOwnName(Contract):
     """All knobs at once: the greatest priority first, the newest among equals, one task per tenant."""
 
+    faces = (SyncFace,)
     driver = Driver(
         "tenants",
         options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},

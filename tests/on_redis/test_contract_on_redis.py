@@ -59,15 +59,17 @@ class TestFifoTtl(Whole):
 
 
 class TestLimFifoTtl(OnValkey, OfCapacity):
+    faces = (SyncFace,)
     driver = "limfifottl"
 
 
 class TestUtube(Whole):
-    faces = (AioFace,)
+    faces = (SyncFace,)
     driver = "utube"
 
 
 class TestUtubeTtl(Whole):
+    faces = (AioFace,)
     driver = "utubettl"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class OnServer(Bench):
     """A key space of its own for every test.
 
-    Some drivers run on both faces and each on one: how a face waits for a server does not depend on the driver.
+    Each driver runs on one face, and each face on several drivers: how a face waits does not depend on the driver.
     """
 
     #: Where the server is.

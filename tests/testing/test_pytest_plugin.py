@@ -18,19 +18,22 @@ from tubes.testing import LocalServer, assert_buried, assert_counts, assert_empt
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parent.parent.parent
-#: Where tubes is on the path but not installed pytest is told of the plugin.
-PLUGIN = () if entry_points(group="pytest11", name="tubes") else ("-p", "tubes_pytest")
+#: Where tubes is on the path but not installed pytest does not find the plugin by itself.
+FOUND = bool(entry_points(group="pytest11", name="tubes"))
+PLUGIN = ("-p", "tubes_pytest")
 STRICT = ("-p", "no:cacheprovider", "-W", "error")
 
 
 @pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(ROOT), str(ROOT / "tubes/testing/discovery"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    # What else is installed takes longer to import than these tests.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def run(pytester: pytest.Pytester, *words: str, **outcomes: int) -> pytest.RunResult:
-    result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, "-p", "no:schemathesis", *words)
+    result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, *words)
     result.assert_outcomes(**outcomes)
     return result
 
@@ -55,7 +58,7 @@ def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, pla
         "server": ("--tubes-url=server",),
         "url": (f"--tubes-url={valkey.url}?prefix=mine",),
         "configuration": (),
-        "processes": ("-n", "2", "--tubes-url=server"),
+        "processes": ("-p", "xdist", "-n", "2", "--tubes-url=server"),
     }[place]
     if place == "configuration":
         page.makeini("[pytest]\ntubes_url = server\n")
@@ -135,7 +138,7 @@ def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
     run(pytester, passed=2)
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one", "several"])
+@pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")], ids=["one", "several"])
 @pytest.mark.parametrize(
     ("place", "said"),
     [
@@ -204,10 +207,13 @@ def test_the_plugin_needs_no_redis_in_memory(pytester: pytest.Pytester) -> None:
     run(pytester, passed=1)
 
 
-def test_the_plugin_can_be_kept_out(pytester: pytest.Pytester) -> None:
+@pytest.mark.skipif(not FOUND, reason="tubes is not installed")
+def test_the_plugin_is_found_and_can_be_kept_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     pytester.makepyfile("def test(tubes_queue): pass")
-    words = () if PLUGIN else ("-p", "no:tubes")
-    result = pytester.runpytest_subprocess(*STRICT, *words)
+    words = (*STRICT, "-p", "no:schemathesis")
+    pytester.runpytest_subprocess(*words).assert_outcomes(passed=1)
+    result = pytester.runpytest_subprocess(*words, "-p", "no:tubes")
     result.stdout.fnmatch_lines(["*fixture 'tubes_queue' not found*"])
 
 
