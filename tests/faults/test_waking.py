@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -285,6 +286,55 @@ def test_a_request_that_was_left_behind_takes_nothing(valkey: LocalServer) -> No
         assert isinstance(channel.call(sent(found)), int)
         assert channel.call(sent(none)).code == "LATE"
         assert tube.statistics().tasks["ready"] == 1
+
+
+@pytest.mark.parametrize("takes", ["take", "take_many", "take_for", "next", "by priority"])
+def test_a_take_finds_what_was_put_after_a_wait_on_that_tube_has_ended(valkey: LocalServer, takes: str) -> None:
+    """The take that the server still has for a `take_any` that got another tube's task gets nothing any more."""
+    with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}", session_ttl=30 + len(takes)) as queue:
+        one, other = queue.create_tube("one", "fifottl"), queue.create_tube("other", "fifottl")
+        gots = {
+            "take": lambda: other.take(timeout=0),
+            "take_many": lambda: other.take_many(2, timeout=0)[0],
+            "take_for": lambda: other.take(timeout=0, ttr=5),
+            "next": lambda: other._port.next(held),
+            "by priority": lambda: queue.take_any([one, other], 0, order="pri"),
+        }
+        for number in range(3):
+            with ThreadPoolExecutor() as pool:
+                other.put("held")
+                held: Any = other.take(timeout=0)
+                found = pool.submit(queue.take_any, [other, one], 20)
+                assert asleep(valkey, 2)
+                one.put("first")
+                first: Any = found.result()
+                first.ack()
+                other.put(number)
+                got = gots[takes]()
+                assert got is not None
+                assert (got.data, got.attempts, got.state) == (number, 1, "t")
+                assert other.statistics().calls["take"] == 2 * (number + 1)
+                got.ack()
+                if takes != "next":
+                    held.ack()
+
+
+def test_a_take_finds_what_was_put_after_a_wait_was_cancelled(valkey: LocalServer) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
+            tube = await queue.create_tube("load")
+            for number in range(3):
+                waiting = asyncio.create_task(tube.take(20))
+                assert await asyncio.to_thread(asleep, valkey)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                await tube.put(number)
+                got = await tube.take(0)
+                assert got is not None
+                assert (got.data, (await got.ack()).attempts) == (number, 1)
+
+    asyncio.run(main())
 
 
 def test_takers_and_putters_of_a_tube_that_is_full_and_empty_by_turns_wake_each_other(

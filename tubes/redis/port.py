@@ -175,6 +175,8 @@ class Port(PortBase[F]):
         `lease`: that by whose session it is called.
         """
         while True:
+            if self.shared.queue.stale is not None:
+                yield from self.shared.call_off()
             session = self.session_of(lease, (yield from self._open_session()))
             edition, now = session.edition, self.connection.store.now()
             args = words(edition) if callable(words) else words
@@ -294,7 +296,9 @@ class Port(PortBase[F]):
             self.untake(reply, session)
 
         known = session.edition.script("take")
-        return ScriptCall(known, self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
+        call = ScriptCall(known, self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
+        call.begin(AHEAD)  # It can be called off by its number from now on.
+        return call
 
     def untake(self, reply: Reply, session: TubeSession | None = None) -> None:
         """Give back what was taken for somebody who is gone."""

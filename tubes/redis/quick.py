@@ -100,7 +100,8 @@ class ThreadPort(BatchPort[F]):
     def _packed_ahead(self) -> _Packed | None:
         """What is packed for the session; None where anything is in the way."""
         shared, session, packed = self.shared, self.session, self._packed
-        if shared.queue.takers or shared.queue.putters or self.gone is not None or session is None:
+        queue = shared.queue
+        if queue.takers or queue.putters or queue.stale is not None or self.gone is not None or session is None:
             return None
         if not self._packs or self._pid != _process:
             return None
@@ -110,8 +111,8 @@ class ThreadPort(BatchPort[F]):
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
         """Call the script of a verb without a flow; where anything is in the way, and for a session anew, with one."""
-        session = self.session
-        if session is None or self.gone is not None or self._manual or self._pid != _process:
+        session, stale = self.session, self.shared.queue.stale
+        if session is None or stale is not None or self.gone is not None or self._manual or self._pid != _process:
             return super().call(verb, request, changes=changes)
         show, args, lease = request
         call = ScriptCall(session.edition.script(verb), self.shared.key, args, self.session_of(lease, session))

@@ -72,9 +72,9 @@ class Serving:
         try:
             task = _shown(port, task_codec.parse(reply))
             with self._queue.lock:
-                first = self._queue.first_taker()
-                theirs = first is not None and first.owner is port and port.session == call.session
-                if theirs and first is not None and self._queue.give(first, task):
+                first = self._queue.receiver(call)
+                if first is not None and self._queue.give(first, task):
+                    self._queue.ahead = None
                     return
         except BaseException:  # Interrupted: perhaps no caller gets it.
             if call.orphaned is not None and (first is None or first.answer is not task):

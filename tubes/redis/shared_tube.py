@@ -11,7 +11,7 @@ from tubes.redis.emptiness import Emptiness
 from tubes.redis.event_subscription import EventSubscription
 from tubes.redis.scripts.replies import number_of
 from tubes.redis.serving import Serving, words_to_undo
-from tubes.redis.transport.script_call import ScriptCall
+from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.redis.wait_loop import WaitLoop
 from tubes.redis.wait_queue import WaitQueue
 from tubes.redis.wait_states import WaitState
@@ -93,6 +93,9 @@ class SharedTube:
             is_gone = self.queue.state(waiter) is WaitState.GONE
             answer = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.answer)
             alone = self.wait_loop.on and self.queue.is_empty()
+            stale = self.queue.note_stale()
+        if stale:
+            self.store.later(self.call_off)
         if alone and not self.store.manual:  # The server must not wait for a caller that is gone.
             self.store.poke(self.key)
         if answer is None and waiter.request is not None and self.queue.putters:
@@ -102,6 +105,16 @@ class SharedTube:
             verb, words = words_to_undo(waiter, answer)
             self.store.later(lambda: port.undo(verb, *words))
         return answer
+
+    def call_off(self) -> Flow[None]:
+        """Tell the server that nobody waits for the take that was sent ahead. A task that it took is given back.
+
+        Other calls of this process do so before they go on: they find the tasks that nobody got.
+        """
+        stale = self.queue.stale
+        if stale is not None:
+            yield from stale.port.undo("disarm", stale.call.number, slot=AHEAD, session=stale.call.session)
+            self.queue.forget_ahead(stale)
 
     def keeps(self, waiter: Waiter) -> bool:
         """Whether the put of a waiter whose time is over is on its way: then the waiter is woken soon."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.flow import run
@@ -13,14 +13,14 @@ from tubes.backend.waiters import PENDING, ThreadWaiter
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubesError
 from tubes.redis.transport.channel import ThreadChannel
-from tubes.redis.transport.script_call import SERVING, ScriptCall
+from tubes.redis.transport.script_call import SERVING
 from tubes.redis.transport.server import ANSWER_TIMEOUT
 from tubes.redis.transport.wire import ErrorReply, error_of
+from tubes.redis.wait_queue import TakeAhead
 from tubes.redis.wake_timer import WakeTimer
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.batch_port import RedisPort
     from tubes.redis.shared_tube import SharedTube
 
 #: The longest sleep of the thread, in seconds: the most that waiters lose if a marker is lost with the process that had
@@ -35,14 +35,6 @@ _POKE: Final = 0.001
 _GRACE: Final = SECOND // 20
 #: Microseconds after which other processes learn that nobody waits here any more.
 _LINGER: Final = SECOND
-
-
-class _TakeAhead(NamedTuple):
-    """A take that was sent before there is a task: its waiter, and its port."""
-
-    waiter: Waiter
-    port: RedisPort
-    call: ScriptCall
 
 
 class WaitLoop:
@@ -68,7 +60,7 @@ class WaitLoop:
         self._own: ThreadWaiter | None = None
         self._channel: ThreadChannel | None = None
         # The take that was sent ahead, until its result is known.
-        self._ahead: _TakeAhead | None = None
+        self._ahead: TakeAhead | None = None
         # When the wait on the server began: the next moment at which something is due, and the number of waiters.
         self._soonest = 0
         self._count = 0
@@ -159,8 +151,7 @@ class WaitLoop:
             if self._channel is not None:
                 self._channel.abandon_wait()
             self.hang_up()
-            self._disarm()
-            self._ahead = None
+            self._forget_ahead()
             marked = True
             raise
         finally:
@@ -224,13 +215,11 @@ class WaitLoop:
         if soonest:
             store.heed(soonest, channel)
         words = ("BZPOPMIN", *(f"{self._key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
-        first, count = queue.first(queue.takers), queue.count()
-        call: ScriptCall | None = None
-        if first is not None and not store.manual:
-            port: RedisPort = first.owner
-            call = port.take_ahead(count)
-            if call is not None:
-                self._ahead = _TakeAhead(first, port, call)
+        with queue.lock:  # A waiter that leaves finds what was sent for it.
+            first, count = queue.first(queue.takers), queue.count()
+            call = None if first is None or store.manual else first.owner.take_ahead(count)
+            if first is not None and call is not None:
+                self._ahead = queue.ahead = TakeAhead(first, first.owner, call)
 
         def sent() -> None:
             if call is not None and first is not None:
@@ -242,7 +231,7 @@ class WaitLoop:
         try:
             channel.begin_wait(self._key, words, call, sent)
         except Exception:
-            self._ahead = None  # It was not sent.
+            self._forget_ahead()  # It was not sent.
             raise
 
     def _sleep(self, channel: ThreadChannel, own: ThreadWaiter | None) -> tuple[bool, int | None]:
@@ -325,6 +314,13 @@ class WaitLoop:
             lost = True  # Perhaps it was not given back: find out again.
             raise
         finally:
-            self._disarm()
-            if not lost:
-                self._ahead = None
+            if lost:
+                self._disarm()
+            else:
+                self._forget_ahead()
+
+    def _forget_ahead(self) -> None:
+        """The take that was sent ahead is over, if there is one."""
+        self._disarm()
+        self._queue.forget_ahead(self._ahead)
+        self._ahead = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tubes.backend.waiters import Waiter
+    from tubes.redis.batch_port import RedisPort
+    from tubes.redis.transport.script_call import ScriptCall
 
 #: Waiters in the order of arrival. A waiter in no line is answered or gone.
 Waiters: TypeAlias = "OrderedDict[Waiter, WaitState]"
@@ -21,6 +23,14 @@ Waiters: TypeAlias = "OrderedDict[Waiter, WaitState]"
 _QUEUED, _ARMED, _ANSWERED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.ANSWERED, WaitState.GONE
 #: The reason of the error for a waiter whose put may have been done.
 _UNSURE: Final = "there was no reply, so the put may or may not have been done"
+
+
+class TakeAhead(NamedTuple):
+    """A take that was sent before there is a task: its waiter, and its port."""
+
+    waiter: Waiter
+    port: RedisPort
+    call: ScriptCall
 
 
 class WaitQueue:
@@ -35,6 +45,10 @@ class WaitQueue:
         self.putters: Final[Waiters] = OrderedDict()
         #: Waiters that are not counted yet: nobody has looked for their tasks.
         self.arriving: Final[set[Waiter]] = set()
+        #: The take that was sent ahead, as long as its task may go to a waiter.
+        self.ahead: TakeAhead | None = None
+        #: One for which nobody waits any more, until the server knows that. It may take a task that others look for.
+        self.stale: TakeAhead | None = None
 
     def is_empty(self) -> bool:
         """Whether nobody waits."""
@@ -101,10 +115,33 @@ class WaitQueue:
                     return waiter
             return None
 
-    def first_taker(self) -> Waiter | None:
-        """The waiter for a task that was taken ahead: the first one, even if its time has just ended."""
+    def receiver(self, call: ScriptCall) -> Waiter | None:
+        """The waiter for a task that was taken ahead: the first one, even if its time has just ended.
+
+        Only waiters of that session get it, and only until the take counts as stale.
+        """
         with self.lock:
-            return next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
+            ahead = self.ahead
+            first = next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
+            if ahead is None or ahead.call is not call or first is None or first.owner is not ahead.port:
+                return None
+            return first if ahead.port.session == call.session else None
+
+    def note_stale(self) -> bool:
+        """Note that nobody waits for the take that was sent ahead, if that is so; returns whether there is one."""
+        with self.lock:
+            if self.takers or self.ahead is None:
+                return False
+            self.stale, self.ahead = self.ahead, None
+            return True
+
+    def forget_ahead(self, ahead: TakeAhead | None) -> None:
+        """The server has no take of this process any more, or never had it."""
+        with self.lock:
+            if self.ahead is ahead:
+                self.ahead = None
+            if self.stale is ahead:
+                self.stale = None
 
     def ask_first_putter(self) -> Waiter | None:
         """The first of the waiters for room. Its put is under way from now on."""

@@ -101,15 +101,15 @@ class ThreadChannel:
     def begin_wait(self, key: str, words: tuple[Word, ...], call: ScriptCall | None, sent: Callable[[], None]) -> None:
         """Send a plain command that waits, and a call behind it, if there is one.
 
-        Both go out at once: a server does what comes behind a command that waits as soon as that is over. `sent`:
-        called when they are on their way. Until `end_wait`, perhaps in another thread, nobody else uses the channel.
+        Both go out at once: a server does what comes behind a command that waits as soon as that is over. `call`: has
+        its slot and its number already. `sent`: called when they are on their way. Until `end_wait`, perhaps in another
+        thread, nobody else uses the channel.
         """
         self._lock.acquire()
         self._wait = wait = _Wait(key, call)
         try:
             packed = pack(*words)
             if call is not None:
-                call.begin(self.slot)
                 packed += call.pack(moving=self._server.moving)
             try:
                 wait.wire = self._wire(key)
