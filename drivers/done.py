@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Larger than every id.
 _LAST_ID: Final = NEVER
+#: How many one call forgets at most, and how many microseconds later the next ones go.
+_SOME: Final = 500
+_REST: Final = 1000
 
 
 class Done:
@@ -84,9 +87,16 @@ class DoneTasks:
         self._by_id[done.id] = done
         self._order.add((done.until, done.id))
         self._note(done.id)
-        while 0 < most < len(self._order):
-            self.remove(self._order[0][1])
+        if most:
+            self.trim(most)
         self._watch()
+
+    def trim(self, most: int) -> bool:
+        """Forget the first of them, some at a time, where there are more than this; whether there still are."""
+        over = len(self._order) - most
+        if over > 0:
+            self._forget(min(over, _SOME))
+        return over > _SOME
 
     def find(self, now: int, id: int) -> Done | None:
         """The task of this id, if it is kept. Cost: O(1)."""
@@ -102,9 +112,19 @@ class DoneTasks:
             self._watch()
 
     def expire(self, now: int) -> None:
-        """Forget those whose time is over. Cost: O(log n) each."""
-        while self._order and self._order[0][0] <= now:
-            self.remove(self._order[0][1])
+        """Forget those whose time is over: some now, the others a moment later. Nobody finds them meanwhile."""
+        over = self._order.bisect((now, _LAST_ID))
+        self._forget(min(over, _SOME))
+        if over > _SOME:
+            self.due = now + _REST
+
+    def _forget(self, count: int) -> None:
+        """Forget so many, in their order."""
+        for _, id in self._order[:count]:
+            del self._by_id[id]
+            self._note(id)
+        del self._order[:count]
+        self._watch()
 
     def after(self, now: int, last: tuple[int, int] | None, limit: int, utube: str | None) -> list[Done]:
         """Up to so many, those first that are forgotten last; `last`: after this end and id. Cost: O(limit)."""

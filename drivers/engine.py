@@ -117,8 +117,8 @@ class Engine:
         self.done: Final = DoneTasks()
         #: While a task ends that is kept: the task, and what is kept of it.
         self.ending: tuple[Entry, Done] | None = None
-        #: Called with the id of a task that would be kept, when it has ended or was buried.
-        self.on_end: Callable[[int], object] | None = None
+        #: Called with the id of a task that would be kept, when it has ended or was buried, and what is kept of it.
+        self.on_end: Callable[[int, Done | None], object] | None = None
         #: While a put replaces a task: the old one, the new one, and the move that adds it.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
         #: The id of the next put, and the number of the next take.
@@ -161,6 +161,12 @@ class Engine:
         self.read_options()
         if self._lanes is not None:
             self._lanes.alter(now, options)
+
+    def trim_done(self) -> bool:
+        """Forget done tasks, some at a time, where more are kept than the tube keeps; whether there still are more."""
+        more = self._done_most > 0 and self.done.trim(self._done_most)
+        self.timers.watch(self.done)
+        return more
 
     def _clear(self) -> None:
         self.tasks: dict[int, Entry] = {}
@@ -677,7 +683,7 @@ class Engine:
             self.timers.watch(self.done)
             self.ending = None
             if self.on_end is not None:
-                self.on_end(done.id)
+                self.on_end(done.id, done)
 
     def find_done(self, now: int, id: int) -> Done:
         """A done task that is kept, else `TaskNotFound`."""
@@ -824,7 +830,7 @@ class Engine:
             self._live(now, entry, self._buried_ttl)
         self._go(entry, why)
         if self.on_end is not None:
-            self.on_end(entry.id)
+            self.on_end(entry.id, None)
 
     def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
         """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each."""
@@ -942,7 +948,7 @@ class Engine:
         """Remove all tasks at once, the done ones too. Listeners are not called; counts and ids continue."""
         if self.on_end is not None:
             for id in self.tasks:
-                self.on_end(id)
+                self.on_end(id, None)
         for hold in self._holds.values():
             for entry in hold.values():
                 entry.hold = None

@@ -923,10 +923,12 @@ class AsyncTube(Generic[T, R]):
         done = check_end(seen)
         in_time = patience != 0
         while done is None and in_time:
-            ended = await LoopWaiter(self._port.clock, patience, EndOf(seen.id)).wait(self._port)
-            in_time = ended is not None
-            answer = self._port.peek(seen.id)
-            seen = await answer if type(answer) is CoroutineType else answer
+            id = seen.id
+            seen = await LoopWaiter(self._port.clock, patience, EndOf(id)).wait(self._port)
+            in_time = seen is not None
+            if seen is None or seen is True:  # True: nothing was kept of it, or its event was lost.
+                answer = self._port.peek(id)
+                seen = await answer if type(answer) is CoroutineType else answer
             done = check_end(seen)
         if done is None:
             raise CallTimeout(id=seen.id, tube=self.name, timeout=seconds("timeout", timeout))

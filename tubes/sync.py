@@ -990,9 +990,11 @@ class Tube(Generic[T, R]):
         done = check_end(seen)
         in_time = patience != 0
         while done is None and in_time:
-            ended = ThreadWaiter(self._port.clock, patience, EndOf(seen.id)).wait(self._port)
-            in_time = ended is not None
-            seen = self._port.peek(seen.id)
+            id = seen.id
+            seen = ThreadWaiter(self._port.clock, patience, EndOf(id)).wait(self._port)
+            in_time = seen is not None
+            if seen is None or seen is True:  # True: nothing was kept of it, or its event was lost.
+                seen = self._port.peek(id)
             done = check_end(seen)
         if done is None:
             raise CallTimeout(id=seen.id, tube=self.name, timeout=seconds("timeout", timeout))

@@ -169,7 +169,12 @@ task.due = due
 --#else
 if listening then
 --#slow
-  publish(EVENT, task.id, task.state, task.attempts, task.take, task.due, task.value)
+--#if TO_DONE
+  -- Of one that is kept the record: another end may have it forgotten at once.
+  publish(EVENT, task.id, task.state, task.attempts, task.record and 1 or 0, task.due, task.record or task.value)
+--#else
+  publish(EVENT, task.id, task.state, task.attempts, task.state == 't' and task.take or 0, task.due, task.value)
+--#end
 --#fast
 end
 --#end

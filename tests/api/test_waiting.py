@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ import pytest
 import tubes
 import tubes.aio
 from tests.support.cancelling import cancel_some
+from tests.support.internals import port_of
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import SystemClock
+from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face, SyncFace
 from tubes.drivers import Ranked
 
@@ -359,3 +362,37 @@ def test_a_forked_child_is_told_to_connect_anew() -> None:
         os.close(reading)
         os.close(writing)
         assert tube.statistics().tasks["total"] == 1
+
+
+@pytest.mark.parametrize("backend", ["memory", "folder", "server"])
+def test_who_waits_for_a_result_gets_it_though_it_is_forgotten_at_once(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    urls = {"memory": "memory://results", "folder": f"file:{tmp_path / 'jobs'}"}
+    url = urls.get(backend) or request.getfixturevalue("url")
+
+    def waits(shared: Any) -> int:
+        """How many wait for the end of a task, all of whom the server knows."""
+        if backend != "server":
+            return sum(map(len, shared.ending.values()))
+        asked = threading.Event()
+        shared.store.later(asked.set)
+        assert asked.wait(20)
+        return sum(map(len, shared.emptiness._of_task.values()))
+
+    async def main() -> None:
+        async with tubes.aio.connect(url) as loops:
+            there = await loops.tube("few")
+            tasks = await there.put_many(range(6))
+            calls: list[Any] = [asyncio.create_task(there.result(task.id, 20)) for task in tasks[::2]]
+            calls += [asyncio.create_task(asyncio.to_thread(tube.result, task.id, 20)) for task in tasks[1::2]]
+            held = tube.take_many(6)
+            assert await asyncio.to_thread(eventually, lambda: waits(port_of(tube).shared) == 6)
+            for task in held:
+                task.ack(result=task.data * 10)
+            assert [task.id for task in tube.tasks(state="done")] == [held[-1].id]
+            assert sorted(await asyncio.gather(*calls)) == [0, 10, 20, 30, 40, 50]
+
+    with tubes.connect(url) as queue:
+        tube: tubes.Tube = queue.create_tube("few", keep_done=60, keep_done_max=1)
+        asyncio.run(main())

@@ -332,6 +332,9 @@ def test_many_are_acked_in_calls_that_are_short_enough(url: str) -> None:
             last = some[-1]
         # What has ended at one moment is in the order of ids.
         assert sorted(ids) == list(range(600))
+        tube.alter(keep_done_max=10)
+        assert [task.id for task in tube.tasks(state="done")] == ids[:10]
+        assert queue.check("t") == []
 
 
 def test_one_thread_renews_the_sessions_of_all_namespaces(url: str, valkey: LocalServer) -> None:

@@ -122,6 +122,19 @@ class DoneTasks(Bench):
             tube.ack(self.take(tube))
         assert self.kept(tube) == [task.id for task in reversed(self.in_order(tasks)[1:])]
 
+    def test_fewer_are_kept_once_the_tube_says_so(self) -> None:
+        tube = self.create("fewer", keep_done=60)
+        tasks = [self.put(tube=tube) for _ in range(5)]
+        for _ in tasks:
+            self.clock.advance(1)
+            tube.ack(self.take(tube))
+        ids = [task.id for task in reversed(self.in_order(tasks))]
+        tube.alter(keep_done_max=3)
+        assert self.kept(tube) == ids[:3]
+        assert tube.statistics().kept == 3
+        tube.alter(keep_done_max=None)
+        assert self.kept(tube) == ids[:3]
+
     def test_deletes_and_ends_by_ttl_say_why(self) -> None:
         deleted = self.put(keep_done=60)
         self.tube.delete(deleted)
@@ -225,6 +238,18 @@ class DoneTasks(Bench):
         assert not any(call.done() for call in calls)
         other.tube.ack(taken, ["result"])
         assert [self.got(call) for call in calls] == [["result"]] * 3
+
+    def test_listeners_hear_what_is_kept(self) -> None:
+        heard: list[Task] = []
+
+        def hear(task: Task, event: str) -> None:
+            heard.append(task)
+
+        self.tube.on_task_change(hear)
+        self.acked("result")
+        assert eventually(lambda: len(heard) == 3)
+        assert (heard[-1].state, heard[-1].why, heard[-1].result) == ("done", "ack", "result")
+        self.tube.on_task_change(None)
 
     def test_the_end_that_leaves_no_result_is_an_error(self) -> None:
         ends: list[Callable[[Task], object]] = [

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.interface import PreparedPut
     from tubes.backend.waiters import Waiter
+    from tubes.drivers.done import Done
     from tubes.drivers.engine import Engine
     from tubes.drivers.entry import Entry
     from tubes.memory.lock import Lock
@@ -42,7 +43,7 @@ class Port(Protocol):
     listener: Listener | None
 
     def forget(self) -> None: ...
-    def show(self, entry: Entry, /) -> TaskView: ...
+    def show(self, entry: Entry | Done, /) -> TaskView: ...
 
 
 class SharedTube:
@@ -60,9 +61,9 @@ class SharedTube:
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: The waiters until the tube is empty.
         self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
-        #: Those who wait for the ends of tasks, by the id; and which of these may have ended.
+        #: Those who wait for the ends of tasks, by the id; which of these may have ended, and what was kept of them.
         self.ending: Final[dict[int, OrderedDict[Waiter, None]]] = {}
-        self._ended: Final[deque[int]] = deque()
+        self._ended: Final[deque[tuple[int, Done | None]]] = deque()
         self.ports: Final[WeakSet[Port]] = WeakSet()
         #: The listeners, in the order in which they were set.
         self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
@@ -127,14 +128,17 @@ class SharedTube:
             self._alarm.set(engine.timers.soonest)
 
     def _serve_ending(self) -> None:
-        """Wake those whose tasks are not waited for any more: they look for themselves what has become of them."""
+        """Give those who wait for the end of a task what was kept of it, which may be forgotten already.
+
+        Where nothing was kept they look for themselves what has become of it.
+        """
         while self._ended:
-            id = self._ended.popleft()
+            id, done = self._ended.popleft()
             entry = self.engine.tasks.get(id)
             if entry is None or entry.state is State.BURIED:
                 for waiter in list(self.ending.get(id, ())):
                     self.strike(waiter)
-                    waiter.answer = True
+                    waiter.answer = True if done is None else waiter.owner.show(done)
                     self.rouse(waiter)
 
     def _serve_putters(self, now: int) -> None:
@@ -210,7 +214,7 @@ class SharedTube:
             if new.take == 0 and new.state in (State.READY, State.DELAYED):
                 engine.unput(now, new)
         # Waiters with an answer that were perhaps not woken.
-        self._ended.extend(self.ending)
+        self._ended.extend((id, None) for id in self.ending)
         for waiters in (self.takers, self.putters, self.emptying, *self.ending.values()):
             for waiter in [waiter for waiter in waiters if waiter.answer is not PENDING]:
                 self.strike(waiter)
@@ -252,9 +256,12 @@ class SharedTube:
         return before
 
     def _note(self, entry: Entry, event: str) -> None:
+        # Of a task that is kept, listeners hear what is kept.
+        ending = self.engine.ending
+        seen = entry if ending is None or ending[0] is not entry else ending[1]
         for port in list(self.listeners):
             if port.listener is not None:
-                self.events.append((port.listener, port.show(entry), event))
+                self.events.append((port.listener, port.show(seen), event))
         if not self.listeners:  # Their queues were forgotten.
             self.engine.listener = None
 
@@ -292,12 +299,16 @@ class SharedTube:
         """Let a caller wait behind the others. Under the lock."""
         self._waiters_like(waiter)[waiter] = None
         if isinstance(waiter.request, EndOf):
-            self.engine.on_end = self._ended.append
-            self._ended.append(waiter.request.id)  # It may have ended before.
+            self.engine.on_end = self._note_end
+            self._note_end(waiter.request.id, None)  # It may have ended before.
         waiter.owner.waiters.add(waiter)
         self.watched = True
         if waiter.deadline is not None and self._clock_wakes:
             self._alarm.set(waiter.deadline)
+
+    def _note_end(self, id: int, done: Done | None) -> None:
+        if id in self.ending:
+            self._ended.append((id, done))
 
     def strike(self, waiter: Waiter) -> None:
         """End the wait of a caller. Under the lock."""

@@ -431,6 +431,8 @@ class VerbPort(Port[F]):
         """Give the tube other options."""
         checked = self._driver.check_alter(changes)
         self._do(lambda now: self._engine.alter(now, altered(self._engine.options, checked)))
+        while self._do(lambda now: self._engine.trim_done()):
+            pass
 
     def drop(self, force: bool) -> None:
         """Remove the tube."""

@@ -45,6 +45,7 @@ class _Port(Protocol):
 
     def left(self) -> Flow[int]: ...
     def parsed(self, ids: list[int], /) -> Flow[list[Parsed]]: ...
+    def show(self, parsed: Parsed, /) -> object: ...
 
 
 class _SharedTube(Protocol):
@@ -64,7 +65,8 @@ class Emptiness:
     """They hear the events of the tube. When as many tasks have ended as the server had, it is asked again.
 
     So nothing is sent for them while nobody waits, and few questions are asked of a tube with many tasks. Who waits for
-    the end of a task is woken by its event, and asks for himself what has become of it.
+    the end of a task gets what is kept of it with the event. Where nothing is, or the event was lost, he asks for
+    himself what has become of it.
     """
 
     def __init__(self, shared: _SharedTube) -> None:
@@ -131,20 +133,22 @@ class Emptiness:
         with self._lock:
             return [waiter for waiter in self._waiters if port is None or waiter.owner is port]
 
-    def hear(self, id: int, state: bytes) -> None:
-        """An event has told of a task that has this state now."""
+    def hear(self, told: Parsed) -> None:
+        """An event has told of a task."""
+        id, state, _, is_kept, *_ = told
         if self._waiters and state in _ENDED:
-            self._wake([id])
+            for waiter in self._waiters_for([id]):
+                port: _Port = waiter.owner
+                answer: object = port.show(told) if is_kept else True
+                self.dismiss([waiter], lambda answer=answer: answer)  # type: ignore[misc]
             self._ended += 1
             if self._ended >= self._enough:
                 self.ask()
 
-    def _wake(self, ids: Iterable[int]) -> None:
-        """These tasks have ended."""
+    def _waiters_for(self, ids: Iterable[int]) -> list[Waiter]:
+        """Those who wait for the ends of these tasks."""
         with self._lock:
-            waiters = [waiter for id in ids for waiter in self._of_task.get(id, ())]
-        if waiters:
-            self.dismiss(waiters, lambda: True)
+            return [waiter for id in ids for waiter in self._of_task.get(id, ())]
 
     def ask(self) -> None:
         """Have the server asked, if anybody waits."""
@@ -183,7 +187,8 @@ class Emptiness:
             ended, puts = self._ended, len(self._shared.queue.putters)
             if asked := list(self._of_task):
                 going = yield from port.parsed(asked)
-                self._wake({*asked} - {id for id, state, *_ in going if state not in _ENDED})
+                over = {*asked} - {id for id, state, *_ in going if state not in _ENDED}
+                self.dismiss(self._waiters_for(over), lambda: True)
             whole = [waiter for waiter in self.waiters() if not isinstance(waiter.request, EndOf)]
             if not whole:
                 self._enough = _NEVER

@@ -158,7 +158,7 @@ class EventSubscription:
             self._shared.emptiness.ask()
             return
         event, reply = task_codec.heard(message)
-        self._shared.emptiness.hear(reply[0], reply[1])
+        self._shared.emptiness.hear(reply)
         if reply[4] >= 0:
             self._shared.watch(reply[4])
         for port in list(self._ports):

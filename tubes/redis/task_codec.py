@@ -405,7 +405,7 @@ def heard(message: bytes) -> tuple[str, Parsed]:
     numbers = int(id), int(attempts), int(take), int(due)
     if min(numbers) < -1 or max(numbers) > MAX_COUNT:
         raise ValueError(f"{numbers} has a number that no task can have")
-    read(numbers[0], raw)
+    (read_done if state == b"-" and numbers[2] else read)(numbers[0], raw)
     return event.decode(), (numbers[0], state, *numbers[1:], raw)
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: How many buried tasks one call kicks.
 _KICKS: Final = 50
+#: How many done tasks one call forgets.
+_ENDED: Final = 500
 #: How an answer of `next` begins if the first task was not held.
 _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
@@ -410,6 +412,9 @@ class VerbPort(Port[F]):
 
         yield from self.ask_by_options("alter", words)
         yield from self.connection.enter(self)  # `tube.options` has them then.
+        if changes.get("keep_done_max"):
+            while number_of((yield from self.ask("trim_done", _ENDED))):
+                pass
         # The waiters are served by whatever a call finds.
         yield from self.ask("tick")
 

@@ -14,6 +14,7 @@ local function keep_task(task, why)
   local ends = now + task.keep_done
   local result = task.result and pack('>I1', 1) .. text(task.result) or pack('>I1', 0)
   local record = pack('>c1I7I7I3', why, now, ends, task.attempts) .. result .. task.value
+  task.record = record
   forget_done(call('ZRANGEBYSCORE', M .. ':ended', '-inf', now, 'LIMIT', 0, 50))
   call('HSET', M .. ':done', task.id, record)
   call('ZADD', M .. ':ended', ends, pack('>I6', task.id))

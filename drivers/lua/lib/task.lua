@@ -179,8 +179,8 @@ local function shown_all(tasks, more)
   return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end
 
--- Listeners get an event: what has happened to a task, and the task.
+-- Listeners get an event: what has happened to a task, and the task as callers are told it.
 local function publish(event, id, state, attempts, take, due, value)
-  local head = string.format('%s %d %s %d %d %.0f ', event, id, state, attempts, state == 't' and take or 0, due or -1)
+  local head = string.format('%s %d %s %d %d %.0f ', event, id, state, attempts, take, due or -1)
   redis.pcall('PUBLISH', M .. ':events', head .. value)
 end

@@ -67,7 +67,7 @@ MARKER: Final = _kinds(NoneType, list)
 #: The verbs by what they answer.
 _VERBS: Final[Mapping[frozenset[type], str]] = {
     NOTHING: "alter disarm leave mark pace release_all resume stage stream_skip stream_slots truncate unput untake",
-    NUMBER: "kick listen rate restart_rests ring tick write_clean write_done write_keep",
+    NUMBER: "kick listen rate restart_rests ring tick trim_done write_clean write_done write_keep",
     BYTES: "ack_many ack_with bury decline delete delete_many evict first kick_delayed kick_task next pause peek "
     "release release_many renew_many set_ttr stream_ack stream_open take_task touch trial truncate_state update "
     "write_stage",

@@ -1,0 +1,34 @@
+"""Done tasks that are kept: how much of them one call forgets."""
+
+from __future__ import annotations
+
+import tubes
+from tests.support.internals import port_of
+from tubes.testing import ManualClock
+
+
+def test_what_is_over_together_is_forgotten_some_at_a_time(clock: ManualClock, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", keep_done=5)
+    stored = port_of(tube).shared.engine.done
+    tube.put_many(range(1200))
+    tube.ack_many(tube.take_many(1200))
+    assert len(stored.all()) == 1200
+    clock.advance(5)
+    left: list[int] = []
+    while stored.all():
+        tube.put(0)
+        assert (tube.tasks(state="done"), tube.statistics().kept) == ([], 0)
+        left.append(len(stored.all()))
+        clock.advance(0.001)
+    assert left == [700, 200, 0]
+
+
+def test_a_smaller_limit_is_kept_at_once_some_at_a_time(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", keep_done=5)
+    engine = port_of(tube).shared.engine
+    tube.put_many(range(1200))
+    tube.ack_many(tube.take_many(1200))
+    assert [engine.done.trim(100) for _ in range(3)] == [True, True, False]
+    assert [task.id for task in tube.tasks(state="done")] == list(range(1199, 1099, -1))
+    tube.alter(keep_done_max=7)
+    assert tube.statistics().kept == 7
