@@ -685,6 +685,11 @@ class Engine:
             if self.on_end is not None:
                 self.on_end(done.id, done)
 
+    def restore_done(self, done: Done) -> None:
+        """Keep a done task again that was forgotten."""
+        self.done.add(done, self._done_most)
+        self.timers.watch(self.done)
+
     def find_done(self, now: int, id: int) -> Done:
         """A done task that is kept, else `TaskNotFound`."""
         done = self.done.find(now, id)

@@ -30,7 +30,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.moving import SOME, check_move, fewer, item_again, items_of, next_some
+from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
 from tubes.backend.port import check_end, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
@@ -44,7 +44,6 @@ from tubes.errors import (
     NothingReady,
     QueueClosed,
     QueueForked,
-    TaskNotFound,
     TubeExists,
     TubeNotFound,
     TubesError,
@@ -939,27 +938,17 @@ class AsyncTube(Generic[T, R]):
         """Put a done task that is kept anew, under a new id, and forget the old one. Returns the new one.
 
         It has the data and the options of the old one: lane, priority, ttl, ttr, key, context and so on. It is ready at
-        once, and no attempt counts. Two calls, so if the program dies in between, both tasks are there.
+        once, and no attempt counts. Both happen at one moment: at no time are both tasks there, or none. O(log n).
 
         Raises `TaskNotFound` if there is no such task, or it is not kept any more, `InvalidOption` if it is not done,
-        and what `put` raises, such as `DuplicateKey` if its key is in use or remembered.
+        `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then the old one stays.
 
         `Tube.again` shows an example.
         """
-        answer = self._port.peek(task)
-        old = await answer if type(answer) is CoroutineType else answer
-        item = item_again(old)
-        new = await self.put(item.data, **item.options)
-        try:
-            answer = self._port.delete(old.id, (State.DONE,))
-            if type(answer) is CoroutineType:
-                await answer
-        except TaskNotFound:  # Somebody else was faster.
-            with suppress(TaskNotFound):
-                answer = self._port.delete(new, (State.READY,))
-                if type(answer) is CoroutineType:
-                    await answer
-            raise
+        answer = self._port.again(task)
+        new = await answer if type(answer) is CoroutineType else answer
+        if new is None:
+            raise self._port.full(1)
         return new
 
     # -- for everybody -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.moving import SOME, check_move, fewer, item_again, items_of, next_some
+from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
 from tubes.backend.port import check_end, how_if_exists
 from tubes.backend.take_any import AnyOf, in_turn, listed
 from tubes.backend.url import DEFAULT_URL
@@ -33,7 +33,6 @@ from tubes.errors import (
     NothingReady,
     QueueClosed,
     QueueForked,
-    TaskNotFound,
     TubeExists,
     TubeNotFound,
     TubesError,
@@ -1005,10 +1004,10 @@ class Tube(Generic[T, R]):
         """Put a done task that is kept anew, under a new id, and forget the old one. Returns the new one.
 
         It has the data and the options of the old one: lane, priority, ttl, ttr, key, context and so on. It is ready at
-        once, and no attempt counts. Two calls, so if the program dies in between, both tasks are there.
+        once, and no attempt counts. Both happen at one moment: at no time are both tasks there, or none. O(log n).
 
         Raises `TaskNotFound` if there is no such task, or it is not kept any more, `InvalidOption` if it is not done,
-        and what `put` raises, such as `DuplicateKey` if its key is in use or remembered.
+        `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then the old one stays.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1017,15 +1016,9 @@ class Tube(Generic[T, R]):
         ...     tube.again(0)
         Task(id=1, state='ready', data='to ann', tube='mail')
         """
-        old = self._port.peek(task)
-        item = item_again(old)
-        new = self.put(item.data, **item.options)
-        try:
-            self._port.delete(old.id, (State.DONE,))
-        except TaskNotFound:  # Somebody else was faster.
-            with suppress(TaskNotFound):
-                self._port.delete(new, (State.READY,))
-            raise
+        new = self._port.again(task)
+        if new is None:
+            raise self._port.full(1)
         return new
 
     # -- for everybody -------------------------------------------------------------------------------------------------

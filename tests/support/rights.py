@@ -27,6 +27,7 @@ _TAKES: Final = (
         "set_ttr",
         "next",
         "untake",
+        "disarm",
         "peek",
         "ack",
         "ack_many",

@@ -17,6 +17,7 @@ from tubes import (
     Task,
     TaskNotFound,
     TaskNotTaken,
+    TubeFull,
     TubeNotFound,
 )
 from tubes.conformance.bench import Bench, eventually, needs
@@ -227,6 +228,18 @@ class DoneTasks(Bench):
         self.tube.ack(self.take())
         with pytest.raises(TaskNotFound):
             self.tube.again(old)
+
+    def test_a_task_that_cannot_be_done_again_stays_done(self) -> None:
+        tube = self.create("full", keep_done=60, capacity=1)
+        old = self.put("old", tube=tube)
+        tube.ack(self.take(tube), "result")
+        self.put("new", tube=tube)
+        with self.refused(TubeFull):
+            tube.again(old.id)
+        assert tube.result(old) == "result"
+        tube.ack(self.take(tube))
+        assert tube.again(old).data == "old"
+        assert old.id not in self.kept(tube)
 
     def test_a_result_is_waited_for(self) -> None:
         other = self.another()

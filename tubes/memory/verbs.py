@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tubes.backend.listeners import check_listener
+from tubes.backend.moving import item_again
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
 from tubes.drivers.done import Done
@@ -267,6 +268,28 @@ class VerbPort(Port[F]):
             self._engine.done.remove(done.id)
 
         return self._do_any(task, act, finishes=True, ended=forget)
+
+    def again(self, task: object) -> F | None:
+        """Put a done task anew, and forget the old one; None if there is no room."""
+        id, engine = self.refer_untaken(task)[0], self._engine
+        forgotten: list[Done] = []
+
+        def act(now: int) -> F | None:
+            done: Any = engine.find_done(now, id) if id not in engine.tasks else engine.tasks[id]
+            options = self._driver.check_put(item_again(self.show(done)).options)
+            if not engine.admits(now, options):
+                return None
+            new = self.show(engine.put(now, done.data, options))
+            engine.done.remove(id)
+            forgotten.append(done)
+            return new
+
+        try:
+            return self._do(act, is_put=True)
+        except BaseException:
+            for done in forgotten:  # Its put is undone.
+                self._do(lambda now, done=done: engine.restore_done(done))  # type: ignore[misc]
+            raise
 
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take a task, whatever stands before it; None if it may not be taken now."""

@@ -60,7 +60,7 @@ _OF_TAKERS: Final = frozenset(
 )
 #: Scripts that may or may not have been done then, if they were sent before.
 _ONCE: Final = frozenset(
-    {"put", "put_many", "put_keyed", "take", "take_many", "take_for", "take_task"}
+    {"put", "put_many", "put_keyed", "again", "take", "take_many", "take_for", "take_task"}
     | {"ack", "ack_many", "ack_with", "kick", "kick_delayed", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
 )

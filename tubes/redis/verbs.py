@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tubes.backend.listeners import Listener, check_listener
+from tubes.backend.moving import item_again
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.entry import KEPT, NOTHING_MORE, More
 from tubes.drivers.moves import State
@@ -54,12 +55,15 @@ class VerbPort(Port[F]):
         options = put_options(options, *usual)
         return self.change(self.put_encoded(*self.prepare(data, options), waits=False))
 
-    def put_encoded(self, raw: bytes, options: Options, *, waits: bool) -> Flow[F | None]:
-        """Put data that is encoded, with options that are checked; `waits`: for room, if there is none."""
+    def put_encoded(self, raw: bytes, options: Options, *, waits: bool, old: tuple[Word, ...] = ()) -> Flow[F | None]:
+        """Put data that is encoded, with options that are checked.
+
+        `waits`: for room, if there is none. `old`: the done task that is forgotten for it: its id, and which it is.
+        """
         yield from self.allow_keeping(options)
         shared = self.shared
-        keyed = "key" in options
-        key = self._key_words(options) if keyed else ()
+        keyed = "key" in options or bool(old)
+        key = self._key_words(options) if "key" in options else ("", "")
         new: Any = None
 
         def words(edition: Edition) -> tuple[Word, ...]:
@@ -68,10 +72,13 @@ class VerbPort(Port[F]):
             if not keyed:
                 return self.put_words(edition, new, raw, waits=waits)
             item = (1, new.flags, new.due, new.pri, new.lane, new.header, *key, raw)
-            return 1, "", len(item), edition.room, *self.words_of_waiting(waits=waits), *item
+            return 1, "", len(item), edition.room, *self.words_of_waiting(waits=waits), *item, *old
 
-        reply = yield from self.ask_by_options("put_keyed" if keyed else "put", words, slot=SERVING if waits else None)
+        verb = "again" if old else "put_keyed" if keyed else "put"
+        reply = yield from self.ask_by_options(verb, words, slot=SERVING if waits else None)
         if type(reply) is ErrorReply:
+            if reply.code == "NOTFOUND":
+                raise TaskNotFound(id=old[0], tube=shared.name)
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
         if type(reply) is list:
             put, found = reply
@@ -79,6 +86,17 @@ class VerbPort(Port[F]):
                 return self._show_kept(found, new, raw)
             reply = put
         return self.show_put(reply, new, raw) if type(reply) is bytes else None
+
+    def again(self, task: object) -> F | None:
+        """Put a done task anew, and forget the old one; None if there is no room."""
+        self.refer_untaken(task)
+        return self.change(self._again_of(task))
+
+    def _again_of(self, task: object) -> Flow[F | None]:
+        done = yield from self.asked("peek", self.about(task, looks=True))
+        options = self._driver.check_put(item_again(done).options)
+        old = done.id, f"c{done._record.created}"
+        return (yield from self.put_encoded(done._record.data, options, waits=False, old=old))
 
     def allow_keeping(self, *options: Options) -> Flow[None]:
         """See to it that the tube keeps done tasks where a put asks for that; the first one alters it."""

@@ -26,6 +26,13 @@ if replayed then
   return reply
 --#fast
 end
+--#if AGAIN
+--#if KEEPS
+if not told_done(ARGV[21], ARGV[22]) then return redis.error_reply('NOTFOUND there is no such task') end
+--#else
+if true then return redis.error_reply('NOTFOUND there is no such task') end
+--#end
+--#end
 local size = tonumber(ARGV[6])
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
@@ -75,6 +82,11 @@ local capacity, callers, process = tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
 --#end
 local reply, marks = { created .. META.next }, {}
 META.next = id
+--#if AGAIN
+--#if KEEPS
+forget_done({ pack('>I6', ARGV[21]) })
+--#end
+--#end
 for n = 1, size do
   local task, due = all[n], all[n].due
   local found, lives

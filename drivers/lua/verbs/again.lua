@@ -1,0 +1,4 @@
+-- Put a done task that is kept anew, and forget the old one.
+-- ARGV  6 to 20 as for put_keyed with one task, 21 the id of the done task, 22 which one that is, as any_task.lua says
+-- answers  as put_keyed; the error NOTFOUND if it is not kept
+--#include verbs/put_keyed
