@@ -76,6 +76,17 @@ def test_a_job_is_published_consumed_and_acked(api: httpx.Client) -> None:
     assert api.get(f"/q/job/{job_id}").json() == {"error": "job not found"}
 
 
+def test_a_job_that_is_done_is_not_found_where_done_tasks_are_kept(served: Served, api: httpx.Client) -> None:
+    first = publish(api)
+    queue = f"/v1/{api.base_url.path.strip('/').split('/')[1]}/tubes/q"
+    assert served.client.patch(queue, json={"options": {"keep_done": 60}}).status_code == 200
+    job = publish(api)
+    for each in (first, job):
+        assert api.delete(f"/q/job/{each}").status_code == 204
+        assert api.get(f"/q/job/{each}").status_code == 404
+    assert served.client.get(queue).json()["kept"] == 1
+
+
 def test_an_ack_in_another_queue_deletes_nothing(api: httpx.Client) -> None:
     mine, other = publish(api), publish(api, queue="other")
     assert mine != other

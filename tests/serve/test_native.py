@@ -174,6 +174,37 @@ def test_leases_end_takes_many_at_a_time(http: httpx.Client) -> None:
     assert (problem(bad), bad.json()["item"]) == ((400, "invalid-option"), 1)
 
 
+def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -> None:
+    first, second, third = (put(http, number, keep_done=60) for number in range(3))
+    where = f"/tubes/mail/tasks/{first}"
+    assert http.get(f"{where}/result").status_code == 204
+    leases = [task["lease"] for task in take(http, limit=3)]
+    found: list[httpx.Response] = []
+    waiting = threading.Thread(target=lambda: found.append(http.get(f"{where}/result?wait=20")))
+    waiting.start()
+    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
+    results = {"leases": [*leases[:2], leases[0]], "results": [{"n": 1.5}, None, 3]}
+    assert http.post("/leases/ack", json=results).json() == {"done": [True, True, False]}
+    waiting.join()
+    assert (found[0].status_code, found[0].json()) == (200, {"result": {"n": 1.5}})
+    done = http.get(where).json()
+    assert (done["state"], done["why"], done["result"]) == ("done", "ack", {"n": 1.5})
+    assert 0 <= time.time() - done["ended"] < 60
+    assert http.get(f"/tubes/mail/tasks/{second}/result").json() == {"result": None}
+    assert {task["id"] for task in http.get("/tubes/mail/tasks?state=done").json()["tasks"]} == {first, second}
+    again = http.post(f"{where}/again")
+    assert (again.status_code, again.json()["state"]) == (201, "ready")
+    assert http.get(str(http.base_url.join(again.headers["location"]))).json()["data"] == 0
+    assert problem(http.get(f"{where}/result")) == (404, "task-not-found")
+    http.post("/leases/bury", json={"leases": leases[2:], "reason": "bad"})
+    assert problem(http.get(f"/tubes/mail/tasks/{third}/result?wait=20")) == (502, "call-failed")
+    for bad in ({"leases": leases[:1], "results": []}, {"leases": leases[:1], "results": {}}):
+        assert problem(http.post("/leases/ack", json=bad)) == (400, "invalid-option")
+    assert problem(http.get(f"/tubes/mail/tasks/{put(http)}/result")) == (400, "invalid-option")
+    assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
+    assert http.get("/tubes/mail").json()["kept"] == 0
+
+
 def test_a_key_and_an_idempotency_key_add_a_task_once(http: httpx.Client) -> None:
     first = http.post("/tubes/mail/tasks", json={"data": 1, "key": "k"})
     again = http.post("/tubes/mail/tasks", json={"data": 2, "key": "k"})

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tubes.aio import AsyncTask, AsyncTube
+from tubes.drivers.moves import State
 from tubes.drivers.options import MAX_SECONDS
 from tubes.errors import TaskNotFound, TubeNotFound
 from tubes.serve.bodies import json_reply
@@ -190,7 +191,8 @@ async def peek_job(call: Call) -> Response:
     if task is not None:
         with suppress(TubeNotFound, TaskNotFound):
             found = await call.space.on(call.queue, lambda tube: tube.peek(task))
-            return json_reply({**shown(call, found), "remain_tries": 0})
+            if found.state is not State.DONE:  # It may be kept, but lmstfy knows no done jobs.
+                return json_reply({**shown(call, found), "remain_tries": 0})
     raise HTTPException(404, "job not found")
 
 

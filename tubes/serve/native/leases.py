@@ -7,8 +7,8 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from tubes.aio import AsyncTube
-from tubes.errors import TaskNotTaken, TubeNotFound, TubesError
-from tubes.serve.bodies import json_reply, list_of
+from tubes.errors import InvalidOption, TaskNotTaken, TubeNotFound, TubesError
+from tubes.serve.bodies import encoded, json_reply, list_of
 from tubes.serve.native import shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.tasks import changes_of, shown
@@ -19,10 +19,37 @@ _DONE: Final = shapes.an_object({"done": shapes.a_list(shapes.FLAG)})
 _UPDATE: Final = {name: shapes.PUT[name] for name in ("data", "data_base64", "pri")}
 
 
-@operation("POST", "/leases/ack", body=_LEASES, required=("leases",), replies={200: _DONE})
+@operation(
+    "POST",
+    "/leases/ack",
+    body=_LEASES | {"results": shapes.a_list(shapes.ANY)},
+    required=("leases",),
+    replies={200: _DONE},
+)
 async def ack(call: Call) -> Response:
-    """Finish tasks. Says of each lease whether it was the hold of its task."""
-    return await _end(call, "ack")
+    """Finish tasks. Says of each lease whether it was the hold of its task.
+
+    `results`: of as many tasks, for those with `keep_done`; null: none.
+    """
+    body = await call.body()
+    results = body.pop("results", None)
+    if results is None:
+        return json_reply({"done": await ended(call, body["leases"], "ack", {})})
+    leases = leases_of(call, body["leases"])
+    if len(list_of("results", results, call.service.limits.batch)) != len(leases):
+        raise InvalidOption(option="results", value="...", rule="must be one for each lease")
+    kept = [None if result is None else encoded(result) for result in results]
+    done = [await _ack_with(call, lease, result) for lease, result in zip(leases, kept, strict=True)]
+    return json_reply({"done": done})
+
+
+async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
+    try:
+        await call.space.on(lease.tube, lambda tube: tube.ack(lease, result))
+    except (TaskNotTaken, TubeNotFound):
+        return False
+    call.service.ends.tell(call.space.name, lease)
+    return True
 
 
 @operation("DELETE", "/leases/{lease}", replies={204: None})
@@ -101,14 +128,20 @@ def _lease(call: Call, text: object) -> Lease:
     return lease
 
 
-async def ended(call: Call, texts: object, how: str, options: dict[str, Any]) -> list[bool]:
-    """Do this to the tasks of leases; returns for each whether it was the hold of its task. All are read first."""
+def leases_of(call: Call, texts: object) -> list[Lease]:
+    """The leases in a body."""
     leases: list[Lease] = []
     for number, text in enumerate(list_of("leases", texts, call.service.limits.batch)):
         try:
             leases.append(_lease(call, text))
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from None
+    return leases
+
+
+async def ended(call: Call, texts: object, how: str, options: dict[str, Any]) -> list[bool]:
+    """Do this to the tasks of leases; returns for each whether it was the hold of its task. All are read first."""
+    leases = leases_of(call, texts)
     by_tube: dict[str, list[int]] = {}
     for number, lease in enumerate(leases):
         by_tube.setdefault(lease.tube, []).append(number)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from tubes.drivers.options import micros
 from tubes.errors import InvalidOption
 from tubes.serve.bodies import object_of, read_body
 from tubes.serve.namespaces import Namespace
@@ -207,6 +208,13 @@ def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRou
         typed = path.replace("}", ":name}").replace("lease:name", "lease:lease")
         routes.append(Route(typed, _Endpoint(service, methods), name=path))
     return routes
+
+
+def checked_wait(call: Call, seconds: Any, option: str = "wait") -> float:
+    """Seconds for which a request may wait."""
+    if micros(option, seconds) > call.service.limits.wait * 1e6:
+        raise InvalidOption(option=option, value=seconds, rule=f"must be at most {call.service.limits.wait} seconds")
+    return float(seconds)
 
 
 def whole(option: str, text: str) -> int:

@@ -61,8 +61,12 @@ TASK: Final[Schema] = an_object(
         "data": ANY,
         "data_base64": TEXT,
         "lease": TEXT,
+        "ended": {"type": "number"},
+        "why": {"type": "string", "enum": ["ack", "delete", "ttl"]},
+        "result": ANY,
+        "result_base64": TEXT,
     },
-    *("data", "data_base64", "lease"),
+    *("data", "data_base64", "lease", "ended", "why", "result", "result_base64"),
 )
 #: What a put says of a task: the options of `Tube.put`.
 PUT: Final[Fields] = {
@@ -79,6 +83,7 @@ PUT: Final[Fields] = {
     "key_ttl": SECONDS,
     "max_attempts": {"type": "integer", "minimum": 1},
     "context": {"type": "object", "additionalProperties": TEXT},
+    "keep_done": SECONDS,
 }
 #: What a put replies.
 PUT_REPLY: Final[Schema] = an_object({"id": WHOLE, "state": STATE})
@@ -88,6 +93,7 @@ OVERVIEW: Final[Schema] = an_object(
         "options": maybe({"type": "object"}),
         "tasks": {"type": "object", "additionalProperties": WHOLE},
         "calls": {"type": "object", "additionalProperties": WHOLE},
+        "kept": WHOLE,
         "waiting": WHOLE,
         "paused": FLAG,
         "paused_until": maybe({"type": "number"}),
@@ -132,15 +138,23 @@ def moment(text: object) -> datetime:
 
 def task_json(call: Call, task: AsyncTask[Any], *, leased: bool = False) -> bytes:
     """A task as JSON. Its data is not read but to see whether it is JSON, and goes out as it was put."""
-    data: bytes = task.data
-    shown = facts_json(task)
+    shown = facts_json(task)[:-1]
     if leased:
-        shown = f'{shown[:-1]},"lease":"{call.service.leases.given(call.space.name, task.lease)}"}}'
+        shown += f',"lease":"{call.service.leases.given(call.space.name, task.lease)}"'
+    elif task.ended is not None:
+        shown += f',"ended":{task.ended},"why":"{task.why}"'
+        if task.result is not None:
+            shown += f",{bytes_json('result', task.result).decode()}"
+    return b"%b,%b}" % (shown.encode(), bytes_json("data", task.data))
+
+
+def bytes_json(name: str, value: bytes) -> bytes:
+    """A member of this name that is JSON as it is stored, or else, under `name_base64`, any bytes."""
     try:
-        from_json(data)
+        from_json(value)
     except ValueError:
-        return f'{shown[:-1]},"data_base64":"{b64encode(data).decode()}"}}'.encode()
-    return b'%b,"data":%b}' % (shown[:-1].encode(), data)
+        return b'"%b_base64":"%b"' % (name.encode(), b64encode(value))
+    return b'"%b":%b' % (name.encode(), value)
 
 
 def facts_json(task: AsyncTask[Any]) -> str:
@@ -163,6 +177,7 @@ def statistics_json(seen: Statistics) -> dict[str, Any]:
     return {
         "tasks": seen.tasks,
         "calls": seen.calls,
+        "kept": seen.kept,
         "waiting": seen.waiting,
         "paused": seen.paused is not None,
         "paused_until": None if seen.paused is None or math.isinf(seen.paused) else seen.paused,

@@ -7,12 +7,11 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tubes.drivers.options import micros
 from tubes.errors import InvalidOption, OptionNotSupported
 from tubes.serve.bodies import list_of, to_json
 from tubes.serve.native import shapes
 from tubes.serve.native.leases import ended
-from tubes.serve.native.operations import Call, Fields, Operation, operation
+from tubes.serve.native.operations import Call, Fields, Operation, checked_wait, operation
 from tubes.values.batch import check_limit
 
 #: Tubes of one take.
@@ -64,9 +63,7 @@ async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
     limit = check_limit(1 if body.get("limit") is None else body["limit"])
     if limit > service.limits.batch:
         raise InvalidOption(option="limit", value=limit, rule=f"must be at most {service.limits.batch}")
-    wait = 0 if body.get("wait") is None else body["wait"]
-    if micros("wait", wait) > service.limits.wait * 1e6:
-        raise InvalidOption(option="wait", value=wait, rule=f"must be at most {service.limits.wait} seconds")
+    wait = checked_wait(call, 0 if body.get("wait") is None else body["wait"])
     if len(service.polls) >= service.limits.polls:
         raise HTTPException(503, f"{service.limits.polls} requests wait already")
     order = "tubes" if body.get("order") is None else body["order"]

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.options import micros
-from tubes.errors import InvalidOption, TubesError
+from tubes.errors import CallTimeout, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply, list_of
 from tubes.serve.native import shapes
-from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.operations import Call, Operation, checked_wait, operation
 from tubes.values.batch import Item
 
 #: Seconds for which an `Idempotency-Key` is remembered after its task is gone.
@@ -66,6 +66,10 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
         raise HTTPException(409, f"tube {call.tube!r} had no room within {seconds} s")
     if key is not None and not task.created_now and task.data != data:
         raise HTTPException(422, "this Idempotency-Key was used with another body")
+    return _put_reply(call, task)
+
+
+def _put_reply(call: Call, task: AsyncTask[Any]) -> Response:
     location = {"location": call.url("tubes", call.tube, "tasks", task.id)}
     return json_reply({"id": task.id, "state": str(task.state)}, 201 if task.created_now else 200, location)
 
@@ -124,9 +128,7 @@ def _item(given: object, trace: dict[str, str]) -> Item[bytes]:
 async def call_handler(call: Call) -> Response:
     """Put a task, and wait up to `timeout` seconds for what the handler of a Python worker returns."""
     body = await call.body()
-    timeout: Any = body.pop("timeout")
-    if micros("timeout", timeout) > call.service.limits.wait * 1e6:
-        raise InvalidOption(option="timeout", value=timeout, rule=f"must be at most {call.service.limits.wait} seconds")
+    timeout = checked_wait(call, body.pop("timeout"), "timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
 
     async def work() -> list[Any]:
@@ -215,6 +217,39 @@ async def kick_task(call: Call) -> Response:
     return shown(call, await call.space.on(call.tube, lambda tube: tube.kick_task(call.task, **body)))
 
 
+@operation(
+    "GET",
+    "/tubes/{tube}/tasks/{id}/result",
+    "look",
+    query={"wait": shapes.SECONDS},
+    replies={200: shapes.an_object({"result": shapes.ANY, "result_base64": shapes.TEXT}, "result_base64"), 204: None},
+)
+async def get_result(call: Call) -> Response:
+    """Return the result of a task with `keep_done`, waiting up to `wait` seconds (0) for its end. 204: it is not done.
+
+    404: it is not kept any more; 502: it will have no result.
+    """
+    wait = checked_wait(call, call.query().get("wait", 0))
+    id = call.task
+
+    async def work() -> bytes | None:
+        try:
+            result: bytes | None = await call.space.on(call.tube, lambda tube: tube.result(id, wait))
+        except CallTimeout:
+            return None
+        return b"{%b}" % shapes.bytes_json("result", b"null" if result is None else result)
+
+    found = await (call.service.polls.wait(call.receive, work(), _unput) if wait else work())
+    return Response(status_code=204) if found is None else Response(found, 200, None, "application/json")
+
+
+@operation("POST", "/tubes/{tube}/tasks/{id}/again", "manage", replies={201: shapes.PUT_REPLY})
+async def put_again(call: Call) -> Response:
+    """Put a done task that is kept anew, under a new id, and forget the old one."""
+    await call.body()
+    return _put_reply(call, await call.space.on(call.tube, lambda tube: tube.again(call.task)))
+
+
 def shown(call: Call, task: AsyncTask[Any]) -> Response:
     """A task as a reply."""
     return Response(shapes.task_json(call, task), 200, None, "application/json")
@@ -222,4 +257,5 @@ def shown(call: Call, task: AsyncTask[Any]) -> Response:
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *(put_task, list_tasks, put_raw, put_batch, call_handler, get_task, update_task, delete_task, bury_task, kick_task),
+    *(get_result, put_again),
 )

@@ -26,7 +26,7 @@ _LANE: Final = shapes.an_object(
 #: Borders of a histogram.
 _EDGES: Final = 100
 _MOVED: Final = {"type": "string", "enum": ["ready", "delayed", "buried"]}
-_STATE: Final = {"type": "string", "enum": ["ready", "taken", "buried", "delayed"]}
+_STATE: Final = {"type": "string", "enum": ["ready", "taken", "buried", "delayed", "done"]}
 
 
 @operation(
