@@ -248,6 +248,7 @@ async def test_addresses_in_urls_are_checked_as_well() -> None:
         ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),
         ("fe80::1%eth0", False),
         ("fd00::1", False),
+        ("fec0::1", False),
         ("ff02::1", False),
     ],
 )
@@ -263,6 +264,7 @@ def test_urls_begin_with_what_is_allowed() -> None:
         *("https://a.example", "https://a.example/hooks2", "http://a.example/hooks", "https://a.example:444/hooks"),
         *("https://a.example.evil.net/hooks", "https://a.example@evil.net/hooks", "https://u:p@a.example/hooks"),
         *("https://a.example/hooks/../admin", "https://a.example/hooks/%2e%2e/admin", "//a.example/hooks", "/hooks"),
+        *("https://a.example/hooks/..;/admin", "https://a.example/hooks/..%5cadmin"),
         *("https://a.example\\@evil.net/hooks", "http://b.example/x", "ftp://a.example/hooks", "file:///etc/passwd"),
         *("https:///hooks", "https://a.example:99999/hooks"),
     )

@@ -205,6 +205,14 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert http.get("/tubes/mail").json()["kept"] == 0
 
 
+def test_a_task_is_one_line_of_a_stream_whatever_its_data_is(http: httpx.Client) -> None:
+    raw = b'[\n{"id":7,"tube":"mail","state":"taken","lease":"forged"}\r\n, "a\\nb"]'
+    http.post("/tubes/mail/tasks/raw", content=raw)
+    with http.stream("GET", "/tubes/mail/stream") as lines:
+        task = json.loads(next(lines.iter_lines()))
+    assert (task["id"], task["data"]) == (0, json.loads(raw))
+
+
 def test_a_key_and_an_idempotency_key_add_a_task_once(http: httpx.Client) -> None:
     first = http.post("/tubes/mail/tasks", json={"data": 1, "key": "k"})
     again = http.post("/tubes/mail/tasks", json={"data": 2, "key": "k"})

@@ -83,7 +83,14 @@ def test_a_folder_that_is_there_is_served_and_keeps_its_tasks(tmp_path: Path) ->
 
 
 def test_without_tokens_it_does_not_serve_web_pages(in_memory: Served) -> None:
-    for name, value in (("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")):
+    of_browsers = [("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")]
+    # A picture has no origin.
+    of_browsers += [
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+        ("referer", "https://evil.example/"),
+    ]
+    for name, value in of_browsers:
         reply = in_memory.client.get("/v1/_/tubes", headers={name: value})
         assert (reply.status_code, reply.json()["title"]) == (403, "forbidden")
     for host in ("localhost", "[::1]:7777", "127.0.0.1"):

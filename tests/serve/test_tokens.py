@@ -44,7 +44,7 @@ def guarded(tokens: Tokens) -> Iterator[Served]:
 def client(served: Served, tokens: Tokens, *grants: str) -> httpx.Client:
     _, text = tokens.create(map(Grant.read, grants))
     headers = {"authorization": f"Bearer {text}"}
-    eventually(lambda: served.client.get("/v1/_/tubes", headers=headers).status_code == 200)
+    eventually(lambda: served.client.get("/v1/_/tubes", headers=headers).status_code != 401)
     context = ssl.create_default_context(cafile=CERTIFICATE)
     return httpx.Client(base_url=served.url, headers=headers, timeout=30, verify=context)
 
@@ -53,7 +53,7 @@ def test_nothing_is_allowed_that_no_grant_names(guarded: Served, tokens: Tokens)
     with (
         client(guarded, tokens, "manage shop") as boss,
         client(guarded, tokens, "put shop mail*", "look shop mail.a") as maker,
-        client(guarded, tokens, "take shop *.a") as worker,
+        client(guarded, tokens, "take shop *.a", "take other") as worker,
     ):
         for tube in ("mail.a", "mail.b", "other"):
             assert boss.put(f"/v1/shop/tubes/{tube}").status_code == 201
@@ -71,9 +71,36 @@ def test_nothing_is_allowed_that_no_grant_names(guarded: Served, tokens: Tokens)
         assert worker.delete(f"/v1/other/leases/{lease}").status_code == 400
         assert worker.delete(f"/v1/shop/leases/{lease.partition('.')[0]}").status_code == 400
         assert worker.delete(f"/v1/shop/leases/{lease}").status_code == 204
-        # The log has the id of the token.
-        by = {line["token"] for line in guarded.lines() if "/leases/" in line["path"]}
-        assert by <= {token.id for token in tokens.all()}
+        # Who may not look sees no data, whatever else they may do.
+        task = "/v1/shop/tubes/mail.a/tasks"
+        id = maker.post(task, json={"data": "secret"}).json()["id"]
+        for reply in (boss.patch(f"{task}/{id}", json={"pri": 1}), boss.post(f"{task}/{id}/bury")):
+            assert (reply.status_code, "secret" in reply.text) == (200, False)
+        assert maker.get(f"{task}/{id}").json()["data"] == "secret"
+        # The log has the id of the token, and neither leases nor tokens.
+        maker.get(f"/token/shop/{maker.headers['authorization'].removeprefix('Bearer ')}")
+        lines = guarded.lines()
+        assert {line["token"] for line in lines if "/leases/" in line["path"]} <= {token.id for token in tokens.all()}
+        said = json.dumps(lines)
+        assert lease not in said
+        assert maker.headers["authorization"].rpartition("_")[2] not in said
+
+
+def test_a_token_opens_no_namespace_in_which_it_may_do_nothing(guarded: Served, tokens: Tokens) -> None:
+    with client(guarded, tokens, "look,take shop") as one:
+        for reply in (one.get("/v1/other/tubes"), one.post("/v1/other/leases/ack", json={"leases": []})):
+            assert reply.status_code == 403
+        assert one.get("/v1/shop/tubes").status_code == 200
+
+
+def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "t.json")
+    token, text = tokens.create([Grant.read("look")])
+    whole = tokens.path.read_text()
+    for broken in (whole[:50], "{}"):
+        tokens.path.write_text(broken)
+        tokens._looked = -10.0
+        assert (tokens.find(text), tokens.find("tubes_x_y")) == (token, None)
 
 
 def test_without_a_valid_token_there_is_nothing(guarded: Served, tokens: Tokens) -> None:
@@ -144,7 +171,7 @@ def test_the_command_creates_lists_and_revokes(tmp_path: Path) -> None:
 
 
 def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
-    _, text = tokens.create([Grant.read("manage,put,look")], rates={"put": Rate(5, 1000)})
+    _, text = tokens.create([Grant.read("manage,put,look")], rates={"put": Rate(5, 1000), "look": Rate(3, 1000)})
     headers = {"authorization": f"Bearer {text}"}
     with Served("--url", url, "--tokens", tokens.path) as one, Served("--url", url, "--tokens", tokens.path) as other:
         one.client.put("/v1/_/tubes/mail", headers=headers)
@@ -153,6 +180,8 @@ def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
         assert sorted(reply.status_code for reply in replies) == [201] * 5 + [429] * 3
         assert 190 <= int(replies[-1].headers["retry-after"]) <= 200
         assert one.client.get("/v1/_/tubes/mail", headers=headers).json()["tasks"]["ready"] == 5
+        looks = [each.client.get("/v1/_/tubes", headers=headers).status_code for each in (one, other, one)]
+        assert looks == [200, 200, 429]
 
 
 @pytest.mark.parametrize("on", ["memory://", "valkey"])

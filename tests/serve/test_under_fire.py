@@ -76,6 +76,15 @@ def test_requests_that_do_not_arrive_or_are_too_long_end(tmp_path: Path) -> None
                     sent += 1
                     time.sleep(0.05)
             assert sent < 1000
+        # Nor are headers without end, or trailers.
+        for begin in (head, HEAD % (b"POST", b"/v1/_/tubes/mail/tasks") + b"transfer-encoding: chunked\r\n\r\n0\r\n"):
+            sent = 0
+            with socket.create_connection(("127.0.0.1", served.port), 30) as one, suppress(OSError):
+                one.sendall(begin)
+                while sent < 100:
+                    one.sendall(b"x-%d: " % sent + b"a" * 60_000 + b"\r\n")
+                    sent += 1
+            assert sent < 100
         # The client's own connection, of which nothing was wanted meanwhile, is still there.
         assert served.client.get("/v1/_/tubes/mail").json()["tasks"]["ready"] == 1
         # A body that is too long is refused while it is read.

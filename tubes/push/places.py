@@ -66,7 +66,8 @@ class Places:
         address = _meant(ip_address(text))
         if any(address in network for network in self._networks):
             return True
-        return address.is_global and not address.is_multicast and not address.is_reserved
+        is_local = isinstance(address, IPv6Address) and address.is_site_local
+        return address.is_global and not (is_local or address.is_multicast or address.is_reserved)
 
 
 def _meant(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
@@ -99,7 +100,8 @@ def _parsed(option: str, text: object) -> URL:
         raise InvalidOption(option=option, value="...", rule=rule) from None
     if url.raw_user is not None or url.raw_password is not None:
         raise InvalidOption(option=option, value=_shown(url), rule="must not have a user or a password")
-    if ".." in url.path.split("/"):
+    # Some servers read a backslash as a slash, and drop what follows a semicolon.
+    if any(part.partition(";")[0] == ".." for part in url.path.replace("\\", "/").split("/")):
         raise InvalidOption(option=option, value=_shown(url), rule="must not have .. in its path")
     return url
 

@@ -25,7 +25,17 @@ _NOTES: Final = "tubes.noted"
 REPLY_TO_ERROR: Final = "tubes.reply_to_error"
 #: The status in the log of a request whose client has left.
 GONE: Final = 499
+#: What no log has: tokens, wherever a client has put them, leases and sessions.
+_SECRET: Final = re.compile(r"(tubes_[0-9a-zA-Z]+_|/(?:leases|sessions)/(?=[^/]{32}))[^/]+")
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
+
+
+def is_of_a_page(scope: Scope) -> bool:
+    """Whether a page in a browser sends this request: also one for a picture or a script, which has no origin."""
+    return any(
+        name in (b"origin", b"referer") or (name == b"sec-fetch-site" and value not in (b"same-origin", b"none"))
+        for name, value in scope.get("headers", ())
+    )
 
 
 class _Name(Convertor[str]):
@@ -120,10 +130,10 @@ class Access:
         finally:
             if self._write is not None:
                 client = scope.get("client") or ("",)
-                path = notes.pop("path", path)
+                shown = notes.pop("path", None) or _SECRET.sub(r"\1***", path)
                 more = "".join(f', "{name}": {_text(str(note))}' for name, note in notes.items())
                 self._write(
                     f'{{"time": "{_moment()}", "request_id": "{request_id.decode()}", "client": {_text(client[0])}'
-                    f', "method": {_text(scope["method"])}, "path": {_text(path)}, "status": {status}, "bytes": {size}'
+                    f', "method": {_text(scope["method"])}, "path": {_text(shown)}, "status": {status}, "bytes": {size}'
                     f', "seconds": {time.perf_counter() - began:.6f}{more}}}'
                 )

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
 from tubes.errors import InvalidOption, needs
-from tubes.serve.access import Access
+from tubes.serve.access import Access, is_of_a_page
 from tubes.serve.app import App
 from tubes.serve.service import Limits
 
@@ -28,6 +28,7 @@ with needs("tubes.serve", "http"):
 
 #: Seconds that the first request of a connection has at the end of the service.
 _LAST: Final = 0.5
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 #: Seconds for which an idle connection stays open.
 _KEEP_ALIVE: Final = 75
 
@@ -92,8 +93,8 @@ class Listen:
 class LocalOnly:
     """An application for programs of this machine. It refuses what a page in a browser sends.
 
-    Any page that is open in a browser here could use a service without tokens. Its origin gives it away; or the host,
-    where a page makes its own name lead to this machine.
+    Any page that is open in a browser here could use a service without tokens. What browsers add gives it away; or the
+    host, where a page makes its own name lead to this machine.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -101,11 +102,11 @@ class LocalOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the lifespan."""
-        for name, value in scope.get("headers", ()):
-            if name == b"origin" or (name == b"host" and not _is_local_host(value)):
-                refused = HTTPException(403, "this address is for programs on its machine only")
-                await Access(_raising(refused), None)(scope, receive, send)
-                return
+        hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
+        if is_of_a_page(scope) or not all(map(_is_local_host, hosts)):
+            refused = HTTPException(403, "this address is for programs on its machine only")
+            await Access(_raising(refused), None)(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
 
@@ -124,8 +125,9 @@ def _raising(error: Exception) -> ASGIApp:
 class _Protocol(HttpToolsProtocol):
     """Ends connections whose requests do not arrive: uvicorn would wait for them as long as they like."""
 
-    #: Seconds until the headers of a request, and until all of it, must have arrived.
+    #: Seconds until the headers of a request, and until all of it, must have arrived. Bytes of the headers.
     headers_within: float
+    headers_size: int
     body_within: float
     _timer: TimerHandle | None = None
     #: Whether the headers of a request, or its body, are still to come.
@@ -133,6 +135,9 @@ class _Protocol(HttpToolsProtocol):
     _in_body = False
     #: Whether the next request is the last one.
     _is_last = False
+    #: Bytes that have arrived of a request whose headers, or trailers, are not whole; and of its body.
+    _arrived = 0
+    _of_body = 0
 
     @override
     def connection_made(self, transport: Any) -> None:
@@ -143,6 +148,11 @@ class _Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._in_headers or self._in_body:
+            self._arrived += len(data)
+            # What is no body: headers, trailers, and up to eight bytes around each byte of a body in chunks.
+            if self._arrived - 9 * self._of_body > self.headers_size + len(data):
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
             # Only for requests that come in pieces: the others need no timer.
             if self._timer is None:
                 self._wait(self.headers_within if self._in_headers else self.body_within)
@@ -153,7 +163,13 @@ class _Protocol(HttpToolsProtocol):
     @override
     def on_message_begin(self) -> None:
         self._in_headers = True
+        self._arrived = self._of_body = 0
         super().on_message_begin()
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._of_body += len(body)
+        super().on_body(body)
 
     @override
     def on_headers_complete(self) -> None:
@@ -306,10 +322,14 @@ def _raise_limit_of_files() -> None:
 
 
 def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Server:
-    patience = {"headers_within": limits.headers_within, "body_within": limits.body_within}
+    bounds = {
+        "headers_within": limits.headers_within,
+        "headers_size": limits.headers,
+        "body_within": limits.body_within,
+    }
     config = uvicorn.Config(
         app,
-        http=type("Protocol", (_Protocol,), patience),
+        http=type("Protocol", (_Protocol,), bounds),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -30,6 +30,8 @@ class Limits:
 
     #: Bytes of a body.
     body: int = 2**20
+    #: Bytes of the headers of a request that does not arrive at once.
+    headers: int = 2**16
     #: Tasks of a batch, or of a list.
     batch: int = 1000
     #: Seconds until the headers of a request, and until all of it, must have arrived.

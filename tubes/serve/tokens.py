@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import time
@@ -25,6 +26,7 @@ RIGHTS: Final = ("put", "take", "look", "manage", "admin")
 _PREFIX: Final = "tubes"
 #: Seconds for which a file is not looked at again.
 _FRESH: Final = 1.0
+_log: Final = logging.getLogger("tubes.serve")
 #: Decisions that a token remembers.
 _MOST: Final = 10_000
 
@@ -119,7 +121,10 @@ class Tokens:
     def find(self, text: str) -> Token | None:
         """The token that a client shows; None: there is none, or it has expired."""
         if time.monotonic() - self._looked > _FRESH:
-            self._refresh()
+            try:
+                self._refresh()
+            except InvalidOption as error:  # Half written, perhaps: those that are known are good until it is whole.
+                _log.error("%s", error)
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.hash, _hash(text)):
             return None

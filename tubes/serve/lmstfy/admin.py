@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from tubes.errors import InvalidOption
-from tubes.serve.access import REPLY_TO_ERROR, noted
+from tubes.serve.access import REPLY_TO_ERROR, is_of_a_page, noted
 from tubes.serve.bodies import json_reply, object_of, read_body
 from tubes.serve.lmstfy.calls import LONGEST_NAME, NAME, bad, error_reply, not_found
 from tubes.serve.lmstfy.metrics import MEDIA_TYPE, POOL, Metrics
@@ -80,7 +80,7 @@ class AdminCall:
         That is who shows a token with the right `admin`. As long as there is none, it is any program of this machine.
         """
         tokens = self.service.tokens
-        if any(name == b"origin" for name, _ in self.scope["headers"]):
+        if is_of_a_page(self.scope):
             raise HTTPException(403, "no web page may do this")
         if tokens is None or not any("admin" in grant.rights for token in tokens.all() for grant in token.grants):
             if not _is_loopback((self.scope.get("client") or ("",))[0]):

@@ -22,6 +22,7 @@ _UPDATE: Final = {name: shapes.PUT[name] for name in ("data", "data_base64", "pr
 @operation(
     "POST",
     "/leases/ack",
+    "take",
     body=_LEASES | {"results": shapes.a_list(shapes.ANY)},
     required=("leases",),
     replies={200: _DONE},
@@ -52,7 +53,7 @@ async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
     return True
 
 
-@operation("DELETE", "/leases/{lease}", replies={204: None})
+@operation("DELETE", "/leases/{lease}", "take", replies={204: None})
 async def ack_one(call: Call) -> Response:
     """Finish a task. 409: the take was over."""
     lease = _lease(call, call.path["lease"])
@@ -61,7 +62,7 @@ async def ack_one(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("PATCH", "/leases/{lease}", body=_UPDATE, replies={200: shapes.TASK})
+@operation("PATCH", "/leases/{lease}", "take", body=_UPDATE, replies={200: shapes.TASK})
 async def update(call: Call) -> Response:
     """Change the data or the priority of a task that the client holds: later takes have them."""
     lease = _lease(call, call.path["lease"])
@@ -72,6 +73,7 @@ async def update(call: Call) -> Response:
 @operation(
     "POST",
     "/leases/release",
+    "take",
     body=_LEASES | {"delay": shapes.SECONDS, "reason": shapes.TEXT, "pri": shapes.WHOLE},
     required=("leases",),
     replies={200: _DONE},
@@ -84,6 +86,7 @@ async def release(call: Call) -> Response:
 @operation(
     "POST",
     "/leases/bury",
+    "take",
     body=_LEASES | {"reason": shapes.TEXT, "pri": shapes.WHOLE},
     required=("leases",),
     replies={200: _DONE},
@@ -96,6 +99,7 @@ async def bury(call: Call) -> Response:
 @operation(
     "POST",
     "/leases/renew",
+    "take",
     body=_LEASES | {"seconds": shapes.SECONDS},
     required=("leases", "seconds"),
     replies={200: _DONE},
@@ -108,6 +112,7 @@ async def renew(call: Call) -> Response:
 @operation(
     "POST",
     "/leases/touch",
+    "take",
     body=_LEASES | {"seconds": shapes.SECONDS},
     required=("leases", "seconds"),
     replies={200: _DONE},

@@ -132,7 +132,7 @@ class Operation:
     method: str
     path: str
     handler: Handler
-    #: The right that it needs in the tube of the path, or in any tube; "": it checks for itself.
+    #: The right that it needs in the tube of the path; without one in any tube of the namespace: then it looks closer.
     right: str
     body: Fields = field(default_factory=dict[str, Schema])
     required: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Operation:
         return (self.handler.__doc__ or "").strip()
 
 
-def operation(method: str, path: str, right: str = "", **about: Any) -> Callable[[Handler], Operation]:
+def operation(method: str, path: str, right: str, **about: Any) -> Callable[[Handler], Operation]:
     """Make an operation of a function; `path` is what follows `/v1/{namespace}`."""
     return lambda handler: Operation(method, ROOT + path, handler, right, **about)
 
@@ -175,7 +175,7 @@ class _Endpoint:
             raise HTTPException(405, f"this path has {self._allow}", {"allow": self._allow})
         path: dict[str, str] = scope["path_params"]
         token = self._service.who(scope)
-        if operation.right and not _may(token, operation.right, path):
+        if not _may(token, operation.right, path):
             where = f"tube {path['tube']!r} of {path['namespace']!r}" if "tube" in path else repr(path["namespace"])
             raise HTTPException(403, f"the token has no right to {operation.right} in {where}")
         if token.rates:

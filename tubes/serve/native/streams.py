@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from tubes.aio import AsyncTask
 from tubes.errors import InvalidOption, TubesError
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import shapes
@@ -28,6 +29,7 @@ _LOOK: Final = 1.0
 _TUBES: Final = 100
 #: Tasks that are written at once: what a client does not read waits in memory.
 _AT_ONCE: Final = 10
+_BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
 Write: TypeAlias = "Callable[[bytes], Awaitable[None]]"
 
 
@@ -111,7 +113,12 @@ async def _pump(
             continue
         tasks = await tube.take_many(min(window - len(open_), _AT_ONCE), _QUIET, ttr=ttr)
         open_ |= {task.lease for task in tasks}
-        await write(b"".join([shapes.task_json(call, task, leased=True) + b"\n" for task in tasks]) or b"\n")
+        await write(b"".join([_line(call, task) for task in tasks]) or b"\n")
+
+
+def _line(call: Call, task: AsyncTask[Any]) -> bytes:
+    """A task in one line: between the values of its data there may be others."""
+    return shapes.task_json(call, task, leased=True).translate(_BLANKS) + b"\n"
 
 
 async def _is_held(session: Namespace, lease: Lease) -> bool:
@@ -122,7 +129,9 @@ async def _is_held(session: Namespace, lease: Lease) -> bool:
     return True
 
 
-@operation("GET", "/events", query={"tubes": shapes.TEXT}, replies={200: shapes.TEXT}, media_type="text/event-stream")
+@operation(
+    "GET", "/events", "look", query={"tubes": shapes.TEXT}, replies={200: shapes.TEXT}, media_type="text/event-stream"
+)
 async def events(call: Call) -> Response:
     """Send an event for each change of a task in these tubes: `tubes=mail,jobs`.
 

@@ -251,8 +251,10 @@ async def put_again(call: Call) -> Response:
 
 
 def shown(call: Call, task: AsyncTask[Any]) -> Response:
-    """A task as a reply."""
-    return Response(shapes.task_json(call, task), 200, None, "application/json")
+    """A task as a reply: without its data, unless the client may see it."""
+    sees = call.operation.right == "take" or call.token.may("look", call.space.name, task.tube)
+    body = shapes.task_json(call, task) if sees else shapes.facts_json(task).encode()
+    return Response(body, 200, None, "application/json")
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (

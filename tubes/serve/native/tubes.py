@@ -32,6 +32,7 @@ _STATE: Final = {"type": "string", "enum": ["ready", "taken", "buried", "delayed
 @operation(
     "GET",
     "/tubes",
+    "look",
     query={"ages": shapes.FLAG},
     replies={200: shapes.an_object({"tubes": {"type": "object", "additionalProperties": shapes.OVERVIEW}})},
 )
